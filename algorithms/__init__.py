@@ -1,4 +1,5 @@
-"""The algorithms: one paper, one file; shared equations beside them.
+"""The algorithms, each in a file or folder that follows its paper.
 
-`inclusive` holds the parts of InclusiveFL, `baselines` what the papers compare with.
+`updates`, `layers`, `exact`, `public_coins`, `public_distillation` and `ensembles` hold shared
+parts. `baselines` holds the methods that the papers compare with.
 """

@@ -1,45 +1,45 @@
-"""What an algorithm is: its settings, what they ask of a site, and what a registry says of it."""
+"""Base classes of algorithms: settings, demands on a site, and registry entries."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from importlib import import_module
 from inspect import isabstract
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from secure_fl.errors import SettingsError
 from secure_fl.settings import ModelSettings, Positive, Section, TrainingSettings
 
-if TYPE_CHECKING:
-    from secure_fl.settings import TrainingSettings
+Program = Callable[..., Coroutine[Any, Any, None]]  # (cohort, site, settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demands:
-    """The most that a run asks of one site. No figure has a default: each is somebody's limit.
+    """The most that a run asks of one site. No field has a default, since each has a limit.
 
-    Each line names the field of a site's policy, `[site]`, that the figure is held against.
+    Each comment names the field of a site's policy, `[site]`, that limits the value.
     """
 
     exchanges: int  # of models or gradients in the whole run: max_rounds
-    passes: int  # in one round, over own or public records: max_epochs
-    steps: int  # in one round, where steps are counted (0: they are not): max_steps
-    batch: int  # records, or patients under DP-SGD, that are in memory at once: max_batch
-    cells: int  # of a table beside the model, as a sketch (0: there is none): max_values
-    drawn: float  # share of the parties in one sum: no limit, but the result's collusion bound
+    passes: int  # in one round, over local or public records: max_epochs
+    steps: int  # in one round (0: steps are not counted): max_steps
+    batch: int  # records, or patients under DP-SGD, in memory at once: max_batch
+    cells: int  # of a table besides the model, such as a sketch (0: none): max_values
+    drawn: float  # share of the parties in one sum: not limited; sets the collusion bound
 
     @classmethod
     def of_fit(cls, algorithm: Algorithm, training: TrainingSettings) -> Demands:
-        """One exchange in each round, and whole passes by `Site.fit` over the own records."""
-        dp, held = training.dp, training.batch_size
+        """Ask for one exchange in each round, and whole passes by `Site.fit` over local records."""
+        dp, batch = training.dp, training.batch_size
         if dp is not None and dp.physical_batch is not None:
-            held = min(held, dp.physical_batch)
+            batch = min(batch, dp.physical_batch)
         return cls(
             exchanges=algorithm.rounds,
             passes=algorithm.epochs,
             steps=0,
-            batch=held,
+            batch=batch,
             cells=0,
             drawn=1.0,
         )
@@ -49,91 +49,114 @@ class Algorithm(Section):
     """The settings of one algorithm; `name` picks it in a settings file."""
 
     name: str
-    rounds: Positive = 10  # exchanges of models
-    epochs: Positive = 1  # local passes over the records in each round
+    rounds: Positive = 10
+    """Number of exchanges of models."""
+    epochs: Positive = 1
+    """Local passes over the records in each round."""
 
     @abstractmethod
     def demands(self, training: TrainingSettings, values: int) -> Demands:
-        """Say what these settings ask of a site, whatever their fields are called.
+        """Return the most that these settings ask of a site.
 
-        `values`: of all models that it trains; 0 while these are not looked up.
+        `values` counts the values of all models that it trains; 0 while they are unknown.
         """
 
     @abstractmethod
     def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """Name the models that a site trains at once, given [model]; the first one travels.
+        """Name the models that a site trains at once, given [model]; the first one is sent.
 
-        Together they are held against max_values of a site's policy.
+        The site's max_values limits their sum.
         """
 
     def reads(self, model: ModelSettings) -> tuple[str, ...]:
-        """Name the models that a site loads, given [model]; its rules list what it may."""
+        """Name the models that a site loads, given [model]; its policy lists the permitted ones."""
         return (model.name,)
 
     @property
     def pinned(self) -> bool:
-        """Whether it cannot be that sites load different models under one name."""
+        """True if sites cannot load different models under one name."""
         return True
 
     @classmethod
     def entry(cls) -> Entry | None:
-        """Bring what a registry would say, for a class that is in none: see `registry.entry_of`."""
+        """Return the registry entry; None: only a registry has it. See `registry.entry_of`."""
         return None
 
     @property
     def caveat(self) -> str:
-        """What these settings let parties see beyond sums, for the result's statement."""
+        """A warning for the result if these settings let parties see more than sums."""
         return ""
 
     @property
     def balances(self) -> bool:
-        """Whether a class that is looked for counts as much as the others, unless settings say."""
+        """True if classes have equal weight by default when task.positive names a class."""
         return True
 
     def releases(self, public: int, batch: int) -> tuple[int, int] | None:
-        """How many predictions a sum for the host holds, and how many such sums a run opens.
+        """Count the predictions in a sum for the host, and the run's sums of this kind.
 
-        Given the number of public records and `training.batch_size`. None: no sum holds
-        predictions, so no noise could be sized for them.
+        Given the number of public records and `training.batch_size`. None: no sum contains
+        predictions, so there is no noise to size.
         """
         return None
 
 
+class WholeModel(Algorithm):
+    """Settings of an algorithm that trains the whole model; by default in whole passes."""
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Ask for whole passes, with one exchange in each round."""
+        return Demands.of_fit(self, training)
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """Name the shared model alone."""
+        return (model,)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An algorithm: its settings, its party program, and what is special about it.
+    """A registry entry: an algorithm's settings, its party program and its properties.
 
-    Left out, a flag claims nothing: no protection that the algorithm might not give.
+    By default no property is claimed, so no protection is promised by mistake.
     """
 
     settings: type[Algorithm]
-    program: Callable[..., Coroutine[Any, Any, None]]  # (cohort, site, settings)
-    pools_data: bool = False  # a yardstick that puts all records in one place
-    own_labels: bool = False  # parties may have different label sets: heads stay at home
+    program: Program
+    pools_data: bool = False  # all records are in one place, for comparison only
+    own_labels: bool = False  # parties may have different label sets, and keep their heads
     sums_nothing: bool = False  # nothing is ever summed
-    trains_nothing: bool = False  # records are only looked at, so no budget is spent
-    partial_sums: bool = False  # there are sums over some parties only
+    trains_nothing: bool = False  # records are only read, so no budget is spent
+    partial_sums: bool = False  # some sums are over some of the parties
     has_host: bool = False  # one member is the host, and all hold public records
-    opens_predictions: bool = False  # what the host opens are predictions, which can carry noise
-    dp_covers_all: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all that it sends
-    guarded: str | None = (
-        None  # the label, in `Site.score`, of the model that its sums move, if all
-    )
-    # of a round lies in what it hands to `Cohort.rounds`, so that [guard] can undo it
-    adapters: tuple[str, ...] = ()  # the kinds of [model.adapter] that its program can train
+    opens_predictions: bool = False  # the host opens predictions, which can carry noise
+    dp_covers_all: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all it sends
+    guarded: str | None = None  # label, in `Site.score`, of the model that its sums move, if
+    # [guard] can undo a round: `Cohort.rounds` has all of its state
+    adapters: tuple[str, ...] = ()  # kinds of [model.adapter] that its program can train
     summary: str = ""
 
     def __post_init__(self) -> None:
         if isabstract(self.settings):
             lacking = ", ".join(sorted(self.settings.__abstractmethods__))
             raise SettingsError(
-                f"{self.settings.__name__} does not say what it asks of a site: {lacking}",
-                fix="write these methods, as `algorithms.fedavg` does: a site's limits are held "
-                "against what they return",
+                f"{self.settings.__name__} does not implement {lacking}",
+                fix="write these methods, as `algorithms/base.py` does in WholeModel: a site's "
+                "limits are compared with their results",
             )
 
     @property
     def name(self) -> str | None:
-        """The name that its settings give themselves."""
+        """The default name in its settings."""
         default: str | None = self.settings.model_fields["name"].get_default()
         return default
+
+
+def deferred(path: str) -> Program:
+    """Return the program "module:function", which is imported on its first call: it needs torch."""
+    module, _, name = path.partition(":")
+
+    def program(*arguments: Any) -> Coroutine[Any, Any, None]:
+        loaded: Program = getattr(import_module(module), name)
+        return loaded(*arguments)
+
+    return program

@@ -1,10 +1,10 @@
-"""Matrix arithmetic that gives all machines the same bits.
+"""Matrix arithmetic that gives the same bits on all machines.
 
-What parties compute from what was opened must be equal everywhere, and a floating-point product is
-not: its rounding depends on the processor, on the library, even on the number of threads. Here
-values are first rounded to integers of so few bits that every sum of their products is exact in
-float64, in any order (Ozaki, Ogita, Oishi, Rump, Numerical Algorithms 59, 2012, Sec. 2). What is
-left are single operations on each value, which IEEE 754 rounds alike everywhere.
+Results that parties compute from opened sums must be equal everywhere. Floating-point products are
+not: their rounding depends on the processor, the library and the number of threads. Here values are
+first rounded to integers with so few bits that every sum of products is exact in float64, in any
+order (Ozaki, Ogita, Oishi, Rump, Numerical Algorithms 59, 2012, Sec. 2). All other operations are
+elementwise, and IEEE 754 rounds them alike everywhere.
 """
 
 from __future__ import annotations
@@ -17,61 +17,59 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 EXACT = 52  # bits: integers below 2^53 add without rounding
-VOID = 2.0**-36  # of the largest column's energy: what is below it is rounding
+VOID = 2.0**-36  # of the largest column's energy: columns below it are rounding errors
 
 Matrix = NDArray[np.float64]
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:
-    """A·B, each rounded to about 20 bits of its largest value."""
-    found = _times(A.double().numpy(), B.double().numpy())
-    return torch.from_numpy(found).to(A.dtype)
+    """Multiply A·B, each rounded to about 20 bits of its largest value."""
+    return torch.from_numpy(_times(A.double().numpy(), B.double().numpy())).to(A.dtype)
 
 
 def orthonormal(Y: Tensor) -> Tensor:
-    """An orthonormal basis of Y's range, in which a direction's energy is spread over all columns.
+    """Compute an orthonormal basis of Y's range, with each direction spread over all columns.
 
-    By Cholesky's factor of YᵀY, so there are no signs and no order that rounding could flip.
-    Numerically void directions are left out. Spread, because what is projected on the columns
-    shares one scale.
+    It follows from Cholesky's factor of YᵀY, so rounding cannot flip signs or the order. Void
+    directions are omitted. Directions are spread because projections on the columns share a scale.
     """
-    N, _ = _grid(Y.double().numpy(), _bits(len(Y)))  # a basis does not know its vectors' scale
+    N, _ = _grid(Y.double().numpy(), _bits(len(Y)))  # a basis does not depend on the scale
     return torch.from_numpy(_spread(_twice(N, _inverse_root(N.T @ N)))).to(Y.dtype)
 
 
 def root(values: Tensor) -> Tensor:
-    """√ of each value as IEEE 754 rounds it; torch may take a vector library's, which is not."""
+    """Return √ of each value as IEEE 754 rounds it; torch may use a less exact vector library."""
     return torch.from_numpy(np.sqrt(values.cpu().numpy())).to(values.device)
 
 
 def _times(A: Matrix, B: Matrix) -> Matrix:
     bits = _bits(A.shape[1])
     (M, a), (N, b) = _grid(A, bits), _grid(B, bits)
-    found: Matrix = (M @ N) * a * b
-    return found
+    product: Matrix = (M @ N) * a * b
+    return product
 
 
 def _twice(A: Matrix, B: Matrix) -> Matrix:
-    """A·B, B to twice the bits: the rest of its rounding is a matrix like itself."""
+    """Multiply A·B with twice the bits of B, by a second product with B's rounding error."""
     bits = _bits(A.shape[1])
     N, b = _grid(B, bits)
     return _times(A, N * b) + _times(A, B - N * b)
 
 
 def _bits(terms: int) -> int:
-    """The bits of each factor with which so many products add exactly."""
+    """Return the bits per factor for which the sum of this many products is exact."""
     return (EXACT - max(1, terms).bit_length()) // 2
 
 
 def _grid(A: Matrix, bits: int) -> tuple[Matrix, float]:
-    """A as integers times a power of two: scaling is exact, and rounding is by value."""
+    """Write A as integers times a power of two, so that scaling is exact."""
     largest = float(np.abs(A).max(initial=0.0))
     step = 2.0 ** (frexp(largest)[1] - bits) if 0 < largest < float("inf") else 1.0
     return np.rint(A / step), step
 
 
 def _inverse_root(G: Matrix) -> Matrix:
-    """Z with ZᵀGZ = 1, upper triangular: Cholesky's factor, inverted while it is found."""
+    """Compute the upper triangular Z with ZᵀGZ = 1: the inverse of Cholesky's factor."""
     G, Z = G.copy(), np.eye(len(G))
     void = VOID * float(np.diagonal(G).max(initial=0.0))
     for j in range(len(G)):
@@ -87,11 +85,11 @@ def _inverse_root(G: Matrix) -> Matrix:
 
 
 def _spread(U: Matrix) -> Matrix:
-    """Turn the columns so that each is a signed mean of all: butterflies, shuffled in between."""
+    """Rotate the columns so that each is a signed mean of all, by shuffled butterflies."""
     columns = U.shape[1]
     half = columns // 2
     for _ in range((columns - 1).bit_length()):
         a, middle, b = U[:, :half], U[:, half : columns - half], U[:, columns - half :]
-        turned = np.stack([a + b, a - b], axis=2).reshape(len(U), 2 * half) * np.sqrt(0.5)
-        U = np.concatenate([turned, middle], axis=1)
+        rotated = np.stack([a + b, a - b], axis=2).reshape(len(U), 2 * half) * np.sqrt(0.5)
+        U = np.concatenate([rotated, middle], axis=1)
     return U

@@ -6,41 +6,33 @@ from Decentralized Data. AISTATS 2017, arXiv 1602.05629, Algorithm 1.
 
 from __future__ import annotations
 
-from typing import Literal
-
-from secure_fl.algorithms import products
-from secure_fl.algorithms.base import Algorithm, Demands
-from secure_fl.algorithms.updates import add_, agree_on, common_and_own, local_update, weighted_mean
+from secure_fl.algorithms.settings import FedAvg
+from secure_fl.algorithms.updates import (
+    add_,
+    agree_on,
+    local_update,
+    shared_and_local,
+    weighted_mean,
+)
+from secure_fl.learning.models import averaging_of
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
-from secure_fl.settings import ModelSettings, TrainingSettings
 
-
-class FedAvg(Algorithm):
-    """Every party trains the shared model; the mean of their moves, by records, is the next."""
-
-    name: Literal["fedavg"] = "fedavg"
-
-    def demands(self, training: TrainingSettings, values: int) -> Demands:
-        """Whole passes, and one sum of updates in each round."""
-        return Demands.of_fit(self, training)
-
-    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """The shared model."""
-        return (model,)
+__all__ = ["FedAvg", "fedavg"]
 
 
 async def fedavg(cohort: Cohort, site: Site, cfg: FedAvg) -> None:
-    """The party program."""
+    """Run FedAvg at one party."""
     model = site.model()
-    if products.wanted(site):  # adapters, of which not the factors are averaged
-        return await products.average(cohort, site, model, cfg)
+    if (program := averaging_of(site.model_settings)) is not None:
+        await program(cohort, site, model, cfg)
+        return
     await cohort.agree(site.fingerprint(), "task")
-    common, own = common_and_own(site, model)
-    async for round in cohort.rounds(cfg.rounds, keep={"head": own}, shared={"model": common}):
+    shared, local = shared_and_local(site, model)
+    async for round in cohort.rounds(cfg.rounds, keep={"head": local}, shared={"model": shared}):
         Δ = local_update(site, model, cfg.epochs, round)  # ClientUpdate(k, w_t)
-        # Differs: moves are averaged, not weights; the same in exact arithmetic, and they
-        # quantise better.
+        # Differs: updates are averaged, not weights. In exact arithmetic the result is the same,
+        # and updates have less quantisation error.
         add_(model, await weighted_mean(cohort, Δ, site.records))  # w_{t+1} ← Σ (n_k/n)·w^k_{t+1}
         await agree_on(cohort, model, Δ)
         site.score(model, round.number)

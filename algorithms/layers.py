@@ -1,7 +1,7 @@
-"""Which part of a transformer each of its trained parameters belongs to.
+"""Parts of a transformer: embeddings, encoder layers, norm, pooler and head.
 
-InclusiveFL shares embeddings and lower encoder layers over models of different depth, HeteroFL
-cuts widths by part, and parties with label sets of their own keep their output layers at home.
+InclusiveFL shares embeddings and lower encoder layers between models of different depth. Parties
+with label sets of their own do not send their output layers.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from secure_fl.learning.anatomy import (
 
 Part: TypeAlias = int | Literal["embeddings", "norm", "pooler", "head"]  # int: layer, from 0
 
-# Modules around the body, by the names that transformers and `tasks.heads` give them.
+# Names of modules around the body, in transformers and `tasks.heads`.
 _OUTPUT = ("classifier", "out_proj", "score")
 _THEIRS = ("dense", "head", "pooler", "pre_classifier")
 _POOLER = (*_THEIRS, "pooling", "title_pooling", "user_pooling", "newcomer")
 
 
 def part_of(model: nn.Module) -> dict[str, Part]:
-    """Name -> part of every trained parameter.
+    """Map the name of every trained parameter to its part.
 
-    The norm ends the last layer, and is as isolated as that one; the pooler is all that turns
-    hidden states into one vector, the head what turns that vector into scores: the size of the
-    head alone depends on the labels.
+    The norm follows the last layer and is isolated like it. The pooler turns hidden states into
+    one vector, the head turns that vector into scores. Only the head's size depends on the labels.
     """
     inside = _inside(model)
     return {
@@ -44,14 +43,14 @@ def part_of(model: nn.Module) -> dict[str, Part]:
 
 
 def head_names(model: nn.Module) -> set[str]:
-    """The output layer's parameters: all that depends on the labels (ranking has none)."""
+    """Return the output layer's parameters, which depend on the labels (ranking has none)."""
     inside = {id(parameter) for parameter in body_of(model).parameters()}
     outside = {name for name, value in trainable(model).items() if id(value) not in inside}
     return {name for name in outside if _around(model, name) == "head"}
 
 
 def _inside(model: nn.Module) -> dict[int, Part]:
-    """The part of each parameter of the body, by the parameter's identity."""
+    """Map each parameter of the body, by its identity, to its part."""
     body: Any = body_of(model)
     modules: list[tuple[nn.Module | None, Part]] = [
         (embeddings(model), "embeddings"),
@@ -64,22 +63,22 @@ def _inside(model: nn.Module) -> dict[int, Part]:
 
 
 def _around(model: nn.Module, name: str) -> Part:
-    """The part of a parameter outside of the body, by the names of its modules."""
-    body, whole = body_of(model), unwrapped(model)
-    own = {id(parameter) for parameter in body.parameters()} if body is not whole else set()
+    """Return the part of a parameter outside the body, by the names of its modules."""
+    body, full = body_of(model), unwrapped(model)
+    inside = {id(parameter) for parameter in body.parameters()} if body is not full else set()
     path = name.split(".")[:-1]
-    parameter, words = whole.get_parameter(name), word_output(whole)
-    if words is not None and id(parameter) not in own:
-        return "head" if any(parameter is one for one in words.parameters()) else "pooler"
-    if id(parameter) not in own and path:
+    parameter, words = full.get_parameter(name), word_output(full)
+    if words is not None and id(parameter) not in inside:
+        return "head" if any(parameter is p for p in words.parameters()) else "pooler"
+    if id(parameter) not in inside and path:
         if path[-1] in _OUTPUT:
             return "head"
         if path[-1] in _POOLER or path[0] in _POOLER:
             return "pooler"
     raise ModelError(
-        "this parameter is neither of the embeddings, nor of one layer, nor of the norm behind "
-        "them, nor of a known head, so it is not clear with whom it can be shared",
-        model=type(whole).__name__,
+        "this parameter belongs to no known part (embeddings, layer, norm, pooler or head), so it "
+        "is unclear which parties can share it",
+        model=type(full).__name__,
         parameter=name,
-        fix="use a model that docs/models.md names, or an algorithm that shares whole models",
+        fix="use a model from docs/models.md, or an algorithm that shares whole models",
     )

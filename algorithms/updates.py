@@ -1,4 +1,4 @@
-"""Model updates as named vectors: taken from a model, averaged through the door, put back."""
+"""Model updates as named tensors: local training, weighted means and agreement."""
 
 from __future__ import annotations
 
@@ -25,48 +25,61 @@ Update = dict[str, Tensor]
 def local_update(
     site: Site, model: nn.Module, epochs: int, round: Round, steps: int | None = None
 ) -> Update:
-    """Train on the local records and return how the shared weights moved; these are put back."""
-    own = kept_at_home(site, model)
-    return moved(model, lambda: site.fit(model, epochs, round, steps=steps), own)
+    """Train on the local records; return the shared weights' update, and restore these weights."""
+    local = local_names(site, model)
+    return update_by(model, lambda: site.fit(model, epochs, round, steps=steps), local)
 
 
-def kept_at_home(site: Site, model: nn.Module) -> set[str]:
-    """What is never sent: the head, where parties have label sets of their own."""
+def local_names(site: Site, model: nn.Module) -> set[str]:
+    """Return the parameters that are never sent: the head, if label sets differ."""
     return head_names(model) if site.local_head else set()
 
 
+class SavedDict(dict[str, Any]):
+    """A dictionary as state for checkpoints."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the items for a checkpoint."""
+        return dict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the items from `state_dict`."""
+        self.clear()
+        self.update(state)
+
+
 class Weights:
-    """Some of a model's trained weights, as checkpoints and late joiners need them."""
+    """Some of a model's trained weights, as state for checkpoints and late joiners."""
 
     def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
         self._model, self.names = model, tuple(names)
 
     def weights(self) -> Update:
-        """The weights themselves."""
-        every = trainable(self._model)
-        return {name: every[name] for name in self.names}
+        """Return the weights."""
+        trained = trainable(self._model)
+        return {name: trained[name] for name in self.names}
 
     def state_dict(self) -> dict[str, Any]:
-        """For checkpoints."""
+        """Return the weights for a checkpoint."""
         return {name: weight.detach() for name, weight in self.weights().items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`."""
+        """Restore the weights from `state_dict`."""
         for name, weight in self.weights().items():
             weight.copy_(state[name])
 
 
-def common_and_own(site: Site, model: nn.Module) -> tuple[Weights, Weights]:
-    """The weights that are equal at all parties, and those that are this party's alone."""
-    own = kept_at_home(site, model)
-    common = [name for name in trainable(model) if name not in own]
-    return Weights(model, common), Weights(model, sorted(own))
+def shared_and_local(site: Site, model: nn.Module) -> tuple[Weights, Weights]:
+    """Split the weights into those equal at all parties and those of this party alone."""
+    local = local_names(site, model)
+    shared = [name for name in trainable(model) if name not in local]
+    return Weights(model, shared), Weights(model, sorted(local))
 
 
-def moved(model: nn.Module, train: Callable[[], object], own: Collection[str] = ()) -> Update:
-    """Train, and return how the model's weights moved; they are put back, all but the `own`."""
-    weights = {name: w.detach() for name, w in trainable(model).items() if name not in own}
+def update_by(model: nn.Module, train: Callable[[], object], local: Collection[str] = ()) -> Update:
+    """Train; return the weights' update, and restore all weights but the `local`."""
+    weights = {name: w.detach() for name, w in trainable(model).items() if name not in local}
     before = {name: weight.clone() for name, weight in weights.items()}
     train()
     Δ = {name: weight - before[name] for name, weight in weights.items()}
@@ -75,15 +88,15 @@ def moved(model: nn.Module, train: Callable[[], object], own: Collection[str] = 
     return Δ
 
 
-def still(model: nn.Module) -> Update:
-    """The move of a model that was not trained."""
+def zero_update(model: nn.Module) -> Update:
+    """Return the update of a model that was not trained."""
     return {name: torch.zeros_like(weight) for name, weight in trainable(model).items()}
 
 
 async def weighted_mean(cohort: Cohort, values: Mapping[str, Tensor], weight: float) -> Update:
-    """Σₖ nₖ·xₖ / Σₖ nₖ over the parties; the weights nₖ stay as private as the values xₖ.
+    """Compute Σₖ nₖ·xₖ / Σₖ nₖ over the parties; weights nₖ are as private as the values xₖ.
 
-    The values are multiplied where they lie: of a large model every copy counts.
+    The values are multiplied in place, since a copy of a large model costs memory.
     """
     sent = {name: value.mul_(weight).cpu() for name, value in values.items()}
     sums = await cohort.sum({RECORDS: weight, **sent}, carry=True)
@@ -96,7 +109,7 @@ async def weighted_mean(cohort: Cohort, values: Mapping[str, Tensor], weight: fl
 
 @torch.no_grad()
 def add_(model: nn.Module, Δ: Mapping[str, Tensor]) -> None:
-    """Move the weights that Δ names."""
+    """Add Δ to the weights that it names."""
     weights = trainable(model)
     for name, δ in Δ.items():
         weights[name].add_(δ)
@@ -105,12 +118,12 @@ def add_(model: nn.Module, Δ: Mapping[str, Tensor]) -> None:
 async def agree_on(cohort: Cohort, model: nn.Module, names: Iterable[str] | None = None) -> None:
     """Stop unless these weights (None: all) are equal, bit for bit, at all parties."""
     weights = trainable(model)
-    held = weights if names is None else {name: weights[name] for name in names}
-    await cohort.agree(digest(held), "model")
+    checked = weights if names is None else {name: weights[name] for name in names}
+    await cohort.agree(digest(checked), "model")
 
 
 def digest(weights: Mapping[str, Tensor]) -> bytes:
-    """A digest of these weights, bit for bit."""
+    """Compute a digest of these weights, bit for bit."""
     state = sha256()
     for name, weight in weights.items():
         state.update(name.encode())
@@ -123,13 +136,13 @@ async def agree_by_name(
 ) -> None:
     """Stop unless parts are equal, bit for bit, at all parties that hold them.
 
-    A party can prove only what it holds, so each sends a digest per part, sealed for the parties.
+    Parties hold different parts, so each sends one digest per part, sealed for the parties.
     """
     digests = {about: digest({n: weights[n] for n in names}) for about, names in common.items()}
-    told = await cohort.share({n: np.frombuffer(d, np.uint8) for n, d in digests.items()})
-    for party, proofs in told.items():
-        for about in digests.keys() & proofs.keys():
-            if proofs[about].tobytes() != digests[about]:
+    received = await cohort.share({n: np.frombuffer(d, np.uint8) for n, d in digests.items()})
+    for party, theirs in received.items():
+        for about in digests.keys() & theirs.keys():
+            if theirs[about].tobytes() != digests[about]:
                 raise Disagreement(
                     f"the model ({about}) differs between parties",
                     fix="compare settings, models and library versions with this party",

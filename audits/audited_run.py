@@ -17,7 +17,7 @@ from secure_fl.capture.opening import RecordedRun
 from secure_fl.config.load import Settings, dump, load, silos
 from secure_fl.data.silo import Silo
 from secure_fl.errors import RunError
-from secure_fl.runs.result import SCHEMA
+from secure_fl.runs.result_document import SCHEMA
 from secure_fl.settings import Protection
 
 AUDIT, CONTROL = "audit", "control"
@@ -58,12 +58,15 @@ class AuditedRun:
                 f"this is not a readable result: {error}",
                 fix="give the folder of a run as `secure-fl train` wrote it",
                 file=file,
-                reason="form",
+                reason="malformed",
             ) from None
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             fix = "audit it with the version that trained it, or train it again"
             raise RunError(
-                f"this result does not have the schema {SCHEMA}", fix=fix, file=file, reason="form"
+                f"this result does not have the schema {SCHEMA}",
+                fix=fix,
+                file=file,
+                reason="malformed",
             )
         return document
 

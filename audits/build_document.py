@@ -26,9 +26,8 @@ from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC, Shapes, within_bou
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.config.load import dump
-from secure_fl.crypto.accounting import epsilon
-from secure_fl.crypto.events import decode_event
-from secure_fl.crypto.ledger import load_chain
+from secure_fl.crypto.privacy.accounting import decode_event, epsilon
+from secure_fl.crypto.privacy.ledger import load_chain
 
 WORDS = "words of records that the coordinator recovers (F1)"
 UPDATE = "a hospital's update that it reads (correlation)"

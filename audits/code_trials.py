@@ -17,10 +17,10 @@ from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
 from secure_fl.audits.roles import CODE
 from secure_fl.audits.selftest import composition, masks, mechanism, tampering
 from secure_fl.capture.opening import CapturedSegment, Keys, RecordedRun, slots_of
-from secure_fl.crypto.blind_sum import MASKED
-from secure_fl.crypto.ensemble_noise import planned, sized
-from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.noise import SkellamNoise
+from secure_fl.crypto.privacy.noise import SkellamNoise
+from secure_fl.crypto.privacy.planning import plan_for_settings, size_for_settings
+from secure_fl.crypto.sealing.blind_sum import MASKED
+from secure_fl.crypto.sealing.masking import Slots
 
 NOISE = "un-noised predictions"
 ABOUT_NOISE = (
@@ -69,7 +69,7 @@ def noise_of(audited: AuditedRun) -> SkellamNoise | None:
     if settings is None or shape is None:
         return None
     examples, releases = shape
-    plan = planned(
+    plan = plan_for_settings(
         settings,
         examples=examples,
         classes=len(audited.prior.task.labels),
@@ -77,7 +77,7 @@ def noise_of(audited: AuditedRun) -> SkellamNoise | None:
         parties=len(audited.run.parties),
         threshold=audited.result["protection"]["threshold"],
     )
-    return sized(settings, plan).noise
+    return size_for_settings(settings, plan).noise
 
 
 def _of_code(run: Callable[[], Sequence[AuditTrial]]) -> tuple[AuditTrial, ...]:

@@ -11,9 +11,9 @@ from secure_fl.capture.opening import RecordedRun
 from secure_fl.config.load import Settings, dump
 from secure_fl.data.silo import Silo
 from secure_fl.federation.federation import Federation
+from secure_fl.learning.learning_rates import with_rate
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import make_task
-from secure_fl.learning.usual import with_rate
 from secure_fl.settings import ProtectionSettings
 
 

@@ -174,7 +174,7 @@ def read(file: Path) -> AuditDocument:
             f"this audit does not have the schema {SCHEMA}: {error}",
             fix=fix,
             file=file,
-            reason="form",
+            reason="malformed",
         ) from None
 
 

@@ -128,8 +128,8 @@ def _table(seed: int) -> Any:
 
 def _evaluated(mode: Protection, folder: Path) -> RecordedRun:
     """Evaluate two small initial models, unless this folder has that evaluation."""
-    from secure_fl.algorithms.evaluate import Evaluate
-    from secure_fl.federation.evaluation import named
+    from secure_fl.features.evaluation.algorithm import Evaluate
+    from secure_fl.features.evaluation.evaluation import named
 
     models = [_model(folder.parent / f"{EVALUATION}-model-{seed}", seed) for seed in (1, 2)]
     settings = Settings(

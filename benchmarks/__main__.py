@@ -20,6 +20,10 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
     }
     | {
         "all": Lazy("benchmarks.commands", "everything", "Run them all, one after the other."),
+        "golden": Lazy(
+            "benchmarks.golden", "golden", "Record small runs, or compare with a recording."
+        ),
+        "house": Lazy("benchmarks.house", "house", "Count what the checkout is made of."),
         "papers": Lazy(
             "benchmarks.evidence.papers_command", "papers", "Fill a paper's table, on real text."
         ),

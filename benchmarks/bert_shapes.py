@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks.simulation import simulate
-from secure_fl.algorithms.lowrank import useful_rank
+from secure_fl.algorithms.fedkd.lowrank import useful_rank
 from secure_fl.learning.anatomy import freeze_embeddings, trainable
 from secure_fl.learning.tasks.heads import AttentiveClassifier
 from secure_fl.party.cohort import Cohort

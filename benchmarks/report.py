@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from secure_fl.runs.result import versions
+from secure_fl.runs.result_document import versions
 
 SCHEMA = "secure-fl/benchmark/1"
 PACKAGES = (

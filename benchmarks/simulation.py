@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.events import EventLog
-from secure_fl.federation.assembly import connect, join_run
+from secure_fl.federation.assembly import PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
@@ -84,19 +84,21 @@ def simulate(
 ) -> Simulated:
     """Run one program at every party, named p0000 and so on, each in its own surroundings."""
     names = [f"p{number:04d}" for number in range(parties)]
-    rules = Rules(None, protection.min_cohort, default_threshold(parties))
+    rules = CoordinatorRules(None, protection.min_cohort, default_threshold(parties))
     keys = make_keys(protection.mode, names, None)
     wires, recorders = connect(keys), {name: EventLog(name) for name in names}
     start = time.process_time()
     sessions = {
         name: join_run(
             program,
-            keys[name],
-            wires.parties[name],
-            rules,
-            protection,
-            recorder=recorders[name],
-            surroundings=surroundings[name] if surroundings else nullcontext,
+            PartyContext(
+                keys[name],
+                wires.parties[name],
+                rules,
+                protection,
+                recorder=recorders[name],
+                surroundings=surroundings[name] if surroundings else nullcontext,
+            ),
         )
         for name in names
     }

@@ -1,4 +1,4 @@
-"""`secure-fl audit` and `secure-fl report`: what each role could see, and pages that say so."""
+"""`secure-fl audit`, `report` and `compare`: attacks on recorded runs, and pages of runs."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from secure_fl.cli.options import FOLDER, json_option, no_progress_option
+
 if TYPE_CHECKING:
     from secure_fl.audits.document import AuditDocument
     from secure_fl.audits.report.trade_off import EpsilonCurve
 
-RUN = click.Path(path_type=Path, file_okay=False)
-EPSILON = "epsilon"  # the part of a page on attacks over ε
+EPSILON = "epsilon"  # key of the page section on attacks over ε
 
 
 @click.command(
     epilog="""\b
 Examples:
-  secure-fl train study.toml --record     attacks need the bytes themselves
+  secure-fl train study.toml --record     attacks need the recorded bytes
   secure-fl audit runs/study
   secure-fl audit runs/study --quick --json > audit.json
 
-Exit status: 0 within policy ([policy] of the settings), 3 beyond it, 4 inconclusive."""
+Exit status: 0 within policy ([policy] of the settings), 3 above a limit, 4 inconclusive."""
 )
-@click.argument("run", type=RUN)
-@click.option("--quick", is_flag=True, help="Leave out what takes minutes.")
-@click.option("--json", "as_json", is_flag=True, help="Print the document as JSON, nothing else.")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.argument("run", type=FOLDER)
+@click.option("--quick", is_flag=True, help="Skip attacks that take minutes.")
+@json_option
+@no_progress_option
 @click.pass_context
 def audit(context: click.Context, run: Path, quick: bool, as_json: bool, quiet: bool) -> None:
-    """Attack what each role saw of a recorded RUN, and write the report beside it."""
+    """Attack the view of each role in a recorded RUN, and write the report into its folder."""
     from secure_fl.cli import show
     from secure_fl.cli.group import INTERRUPTED, require_folder, stop
 
@@ -42,16 +43,16 @@ def audit(context: click.Context, run: Path, quick: bool, as_json: bool, quiet: 
     console = show.err(quiet or as_json)
     started = time.perf_counter()
     try:
-        document = audited(run, console, quick=quick)
+        document = run_audit(run, console, quick=quick)
     except KeyboardInterrupt:
         again = f"secure-fl audit {run}{' --quick' * quick}"
-        stop(INTERRUPTED, f"interrupted; attacks that ended are kept. Go on with:\n  {again}")
+        stop(INTERRUPTED, f"interrupted; finished attacks are saved. Continue with:\n  {again}")
     if as_json:
         click.echo(encode(document), nl=False)
     elif not quiet:
         seconds = show.duration(time.perf_counter() - started)
         show.out().print(matrix_table(document))
-        _conclude(document, run, seconds)
+        _print_verdict(document, run, seconds)
     context.exit(EXIT[document.status])
 
 
@@ -59,30 +60,27 @@ def audit(context: click.Context, run: Path, quick: bool, as_json: bool, quiet: 
     epilog="""\b
 Examples:
   secure-fl report runs/study
-      its page, with the audit if there was one
+      its page, with the audit if there is one
   secure-fl report runs/clear runs/study --out both    runs side by side
-  secure-fl report runs/study --shared --out hand-on
+  secure-fl report runs/study --shared --out public
       without figures of a single hospital"""
 )
-@click.argument("runs", type=RUN, nargs=-1, required=True)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder to write to. [default: the run's, or the current one for several]",
-)
-@click.option("--shared", is_flag=True, help="Leave out all figures of a single hospital.")
+@click.argument("runs", type=FOLDER, nargs=-1, required=True)
+@click.option("--out", type=FOLDER,
+              help="Output folder.  [default: the run's folder, or . for several]")  # fmt: skip
+@click.option("--shared", is_flag=True, help="Omit all figures of a single hospital.")
 def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
-    """Write the page of RUNS: how they learned, what it cost, and their audits."""
+    """Write a page about RUNS: learning curves, costs and audits."""
     folder = out or (runs[0] if len(runs) == 1 else Path())
     if any((run / "audit.json").is_file() for run in runs):
         _audited_pages(runs, folder, shared=shared)
         return
-    from secure_fl.display.comparing import comparison_page
+    from secure_fl.display.compare_page import comparison_page
+    from secure_fl.display.run_history import read_run_history
     from secure_fl.display.run_page import PAGE, run_page
-    from secure_fl.display.story import read_story
     from secure_fl.files import write_whole
 
-    stories = [read_story(run) for run in runs]
+    stories = [read_run_history(run) for run in runs]
     several = len(stories) > 1
     page = comparison_page(stories, shared=shared) if several else run_page(*stories, shared=shared)
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,10 +90,10 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
 
 def _audited_pages(runs: tuple[Path, ...], folder: Path, *, shared: bool) -> None:
     from secure_fl.audits.report import read_documents, write_page
-    from secure_fl.display.story import read_story
+    from secure_fl.display.run_history import read_run_history
 
     documents = read_documents(runs)
-    stories = [read_story(run) if (run / "settings.toml").is_file() else None for run in runs]
+    stories = [read_run_history(run) if (run / "settings.toml").is_file() else None for run in runs]
     folder.mkdir(parents=True, exist_ok=True)
     click.echo(write_page(documents, folder, stories, shared=shared))
 
@@ -103,17 +101,15 @@ def _audited_pages(runs: tuple[Path, ...], folder: Path, *, shared: bool) -> Non
 @click.command(
     epilog="""\b
 Example:
-  secure-fl compare runs/fedavg runs/fedkd     differences are to the first"""
+  secure-fl compare runs/fedavg runs/fedkd     differences to the first run"""
 )
-@click.argument("runs", type=RUN, nargs=-1, required=True)
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Also write a page there."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+@click.argument("runs", type=FOLDER, nargs=-1, required=True)
+@click.option("--out", type=FOLDER, help="Also write a page into this folder.")
+@json_option
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
-    """Show RUNS side by side: scores with intervals, costs, and settings that differ."""
+    """Show RUNS side by side: scores with intervals, costs, and different settings."""
     from secure_fl.cli import show
-    from secure_fl.display.comparing import (
+    from secure_fl.display.compare_page import (
         comparison_page,
         difference,
         explained,
@@ -121,27 +117,23 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         settings_apart,
         side_by_side,
     )
-    from secure_fl.display.story import read_story
+    from secure_fl.display.run_history import read_run_history
     from secure_fl.files import write_whole
 
     if len(runs) < 2:
-        raise click.UsageError("name two runs or more")
-    stories = [read_story(run) for run in runs]
+        raise click.UsageError("name at least two runs")
+    stories = [read_run_history(run) for run in runs]
     if as_json:
-        found = [difference(story.document, stories[0].document) for story in stories]
-        show.print_json(
-            [
-                {"run": str(run), "to the first": one and one._asdict()}
-                for run, one in zip(runs, found, strict=True)
-            ]
-        )
+        apart_from_first = (difference(s.document, stories[0].document) for s in stories)
+        rows = zip(runs, apart_from_first, strict=True)
+        show.print_json([{"run": str(r), "to the first": d and d._asdict()} for r, d in rows])
         return
     audits = _over_epsilon(runs, names_of(stories))
-    console, laid = show.out(), side_by_side(stories)
-    console.print(laid)
+    console, table = show.out(), side_by_side(stories)
+    console.print(table)
     console.print(explained(stories))
     if apart := settings_apart(stories):
-        names = [row[0] for row in laid.rows]
+        names = [row[0] for row in table.rows]
         console.print()
         console.print(show.grid("settings that differ", ["field", *names], apart))
     if audits is not None:
@@ -157,17 +149,18 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
 
 
 def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> EpsilonCurve | None:
-    """Attack success over ε, of those runs that were audited; None: they promise no two."""
-    found = [(r, n) for r, n in zip(runs, names, strict=True) if (r / "audit.json").is_file()]
-    if len(found) < 2:
+    """Return attack success over ε of the audited runs, if there are two with different ε."""
+    audited = [(r, n) for r, n in zip(runs, names, strict=True) if (r / "audit.json").is_file()]
+    if len(audited) < 2:
         return None
     from secure_fl.audits.report import read_documents, trade_off
 
-    return trade_off.curve(read_documents([r for r, _ in found]), EPSILON, [n for _, n in found])
+    folders, titles = zip(*audited, strict=True)
+    return trade_off.curve(read_documents(folders), EPSILON, titles)
 
 
-def audited(run: Path, console: Any, *, quick: bool) -> AuditDocument:
-    """Audit a run while showing progress; write its document and its pages."""
+def run_audit(run: Path, console: Any, *, quick: bool) -> AuditDocument:
+    """Audit a run and show progress; write its document and pages."""
     from rich.progress import (
         BarColumn,
         Progress,
@@ -192,7 +185,7 @@ def audited(run: Path, console: Any, *, quick: bool) -> AuditDocument:
 
         def show_step(done: int, total: int, label: str) -> None:
             progress.update(task, completed=done, total=total, description=label or "report")
-            if not console.is_terminal:  # where nothing is redrawn
+            if not console.is_terminal:  # no progress bar is redrawn
                 console.print(f"{label or 'report'} ({done} of {total} done)")
 
         document = attack(run, quick=quick, progress=show_step)
@@ -201,7 +194,7 @@ def audited(run: Path, console: Any, *, quick: bool) -> AuditDocument:
 
 
 def matrix_table(document: AuditDocument) -> Any:
-    """Lay out who can see what, for the terminal."""
+    """Return the table of who can see what."""
     from secure_fl.cli import show
 
     roles = [cell.role for cell in document.matrix[0].cells] if document.matrix else []
@@ -209,7 +202,7 @@ def matrix_table(document: AuditDocument) -> Any:
     return show.grid("who can see what", ["", *roles], rows)
 
 
-def _conclude(document: AuditDocument, run: Path, seconds: str) -> None:
+def _print_verdict(document: AuditDocument, run: Path, seconds: str) -> None:
     from rich.table import Table
     from rich.text import Text
 

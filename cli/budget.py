@@ -1,56 +1,80 @@
-"""`secure-fl budget`: what a privacy budget buys, before anything is run."""
+"""`secure-fl budget`: the privacy cost of a plan, or the noise that a budget needs."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from secure_fl.cli.budget_file import Answer, Options, of_file, predictions
-from secure_fl.cli.numbers import MOST_RECORDS, Real, Whole
+from secure_fl.cli.options import FILE, MOST_RECORDS, RECORDS, FiniteRange, json_option
 from secure_fl.thresholds import default_threshold
 
-COUNT, CLASSES = Whole(1, MOST_RECORDS), Whole(2, MOST_RECORDS)
-NONE_OR_MORE = Whole(0, MOST_RECORDS)
-AMOUNT, SHARE = Real(0, 1e5, min_open=True), Real(0, 1, min_open=True, max_open=True)
+if TYPE_CHECKING:
+    from secure_fl.config.load import Settings
+    from secure_fl.crypto.privacy.planning import PredictionBudget, PredictionPlan
+    from secure_fl.data.silo import Silo
+
+COUNT, CLASSES = click.IntRange(1, MOST_RECORDS), click.IntRange(2, MOST_RECORDS)
+AMOUNT = FiniteRange(0, 1e5, min_open=True)
+PROBABILITY = FiniteRange(0, 1, min_open=True, max_open=True)
+Options = Mapping[str, Any]
+NOISE_FIELDS = {"epsilon": "epsilon", "noise_std": "std"} | {
+    name: name for name in ("delta", "dropouts", "colluders", "scale")
+}  # option -> field of [protection.noise]
+DP_FIELDS = {"epsilon": "epsilon", "noise_multiplier": "noise_multiplier", "delta": "delta"}
+RUN_FIELDS = {
+    "rounds": "algorithm.rounds",
+    "epochs": "algorithm.epochs",
+    "batch": "training.batch_size",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The cost of a plan: a table, its facts, and the reason if a run would be refused."""
+
+    title: str
+    rows: Sequence[tuple[str, str]]
+    facts: Mapping[str, Any]
+    refused: str = ""
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path, dir_okay=False), required=False)
-@click.option("--parties", type=COUNT, help="Hospitals whose predictions are summed.")
-@click.option("--classes", type=CLASSES, default=2, show_default=True, help="Of a prediction.")
+@click.argument("config", type=FILE, required=False)
+@click.option("--parties", type=COUNT, help="Number of hospitals: plan sums of predictions.")
+@click.option("--classes", type=CLASSES, default=2, show_default=True, help="Number of classes.")
 @click.option("--examples", type=COUNT, default=1000, show_default=True, help="Public examples.")
-@click.option("--records", type=COUNT, help="Records of this silo: plan DP-SGD.")
-@click.option("--batch", type=COUNT, help="Examples in an exchange [all], records in a step [32].")
-@click.option("--exchanges", type=COUNT, help="Exchanges in a round.  [one pass over the examples]")
-@click.option(
-    "--epochs", type=COUNT, default=1, show_default=True, help="DP-SGD epochs in a round."
-)
-@click.option("--rounds", type=COUNT, default=1, show_default=True, help="Of the whole run.")
-@click.option("--epsilon", type=AMOUNT, help="The budget: find the noise.")
-@click.option("--noise-std", type=AMOUNT, help="Noise on a sum of predictions: find ε.")
-@click.option("--noise-multiplier", type=AMOUNT, help="DP-SGD noise over clip norm: find ε.")
-@click.option("--delta", type=SHARE, default=1e-5, show_default=True, help="That goes with ε.")
-@click.option(
-    "--dropouts", type=NONE_OR_MORE, help="Dropouts the noise must bear.  [n - threshold]"
-)
-@click.option(
-    "--colluders", type=NONE_OR_MORE, default=1, show_default=True, help="Who know their share."
-)
+@click.option("--records", type=COUNT, help="Records of a hospital: plan DP-SGD.")
+@click.option("--batch", type=COUNT,
+              help="Examples per exchange [default: all], or records per step [default: 32].",
+              )  # fmt: skip
+@click.option("--exchanges", type=COUNT,
+              help="Exchanges per round.  [default: one pass over the examples]")  # fmt: skip
+@click.option("--epochs", type=COUNT, default=1, show_default=True,
+              help="DP-SGD epochs per round.")  # fmt: skip
+@click.option("--rounds", type=COUNT, default=1, show_default=True, help="Number of rounds.")
+@click.option("--epsilon", type=AMOUNT, help="Budget: compute the noise.")
+@click.option("--noise-std", type=AMOUNT, help="Noise on a sum of predictions: compute ε.")
+@click.option("--noise-multiplier", type=AMOUNT, help="DP-SGD noise over clip norm: compute ε.")
+@click.option("--delta", type=PROBABILITY, default=1e-5, show_default=True, help="δ of ε.")
+@click.option("--dropouts", type=RECORDS,
+              help="Dropouts that the noise tolerates.  [default: n - threshold]")  # fmt: skip
+@click.option("--colluders", type=RECORDS, default=1, show_default=True,
+              help="Hospitals that may reveal their noise.")  # fmt: skip
 @click.option("--scale", type=AMOUNT, default=64.0, show_default=True, help="Grid steps per unit.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.pass_context
 def budget(context: click.Context, /, config: Path | None, as_json: bool, **options: Any) -> None:
-    """Show signal, noise and ε of a plan, and what would make it useful.
+    """Show signal, noise and ε of a plan, and how to make it useful.
 
     \b
-    What the run of a settings file will cost; options win over the file:
+    The cost of a settings file; options override the file:
       secure-fl budget federation.toml
       secure-fl budget federation.toml --rounds 3
     Ensemble predictions, protecting a hospital:
@@ -61,7 +85,7 @@ def budget(context: click.Context, /, config: Path | None, as_json: bool, **opti
           --noise-multiplier 1.1
       secure-fl budget --records 5000 --batch 64 --rounds 10 --epsilon 8
 
-    With a file, the exit status is 7 where its run would be refused: the noise drowns the signal
+    With a file, the exit status is 7 if its run would be refused: the noise hides the signal
     (unless protection.noise.force is set), or the budget is too small.
     """  # noqa: D301
     if config is None:
@@ -69,18 +93,18 @@ def budget(context: click.Context, /, config: Path | None, as_json: bool, **opti
     else:
         default = ParameterSource.DEFAULT
         source = context.get_parameter_source
-        answers = list(of_file(config, {n: v for n, v in options.items() if source(n) != default}))
+        answers = list(_of_file(config, {n: v for n, v in options.items() if source(n) != default}))
     _print(answers, as_json)
     if config is not None and (reasons := [a.refused for a in answers if a.refused]):
         from secure_fl.errors import BudgetError
 
         raise BudgetError(
-            "; ".join(reasons), fix="change the plan, as the table says", reason="plan"
+            "; ".join(reasons), fix="change the plan as the table suggests", reason="plan"
         )
 
 
 def _of_options(options: Options) -> Answer:
-    """Answer for a plan that no file describes."""
+    """Answer for a plan without a file."""
     records, parties = options["records"], options["parties"]
     multiplier, std = options["noise_multiplier"], options["noise_std"]
     if (parties is None) == (records is None):
@@ -91,41 +115,175 @@ def _of_options(options: Options) -> Answer:
         raise click.UsageError("--noise-multiplier is for --records, --noise-std for --parties")
     if (options["epsilon"] is None) == (multiplier is None and std is None):
         noise = "--noise-std" if records is None else "--noise-multiplier"
-        raise click.UsageError(f"give one of --epsilon and {noise}: the other is found")
-    every = options["examples"] if records is None else records
-    if (options["batch"] or 1) > every:
-        raise click.UsageError(f"--batch {options['batch']} is more than all, which are {every}")
-    from secure_fl.crypto.budget_table import training_rows
-    from secure_fl.crypto.planning import Predictions, plan_predictions, plan_training
+        raise click.UsageError(f"give either --epsilon or {noise}; the other is computed")
+    available = options["examples"] if records is None else records
+    if (options["batch"] or 1) > available:
+        raise click.UsageError(f"--batch {options['batch']} is more than {available}, the total")
+    return _training_plan(options) if parties is None else _prediction_plan(options)
 
-    epsilon, delta, rounds = options["epsilon"], options["delta"], options["rounds"]
-    if records is not None:
-        size = options["batch"] or min(32, records)
-        training = plan_training(
-            records,
-            size,
-            options["epochs"],
-            rounds,
-            delta,
-            noise_multiplier=multiplier,
-            epsilon_target=epsilon,
-        )
-        return Answer("DP-SGD, per record", training_rows(training), asdict(training))
-    examples, dropouts = options["examples"], options["dropouts"]
+
+def _training_plan(options: Options) -> Answer:
+    from secure_fl.crypto.privacy.planning import plan_training, training_rows
+
+    records = options["records"]
+    training = plan_training(
+        records,
+        options["batch"] or min(32, records),
+        options["epochs"],
+        options["rounds"],
+        options["delta"],
+        noise_multiplier=options["noise_multiplier"],
+        epsilon_target=options["epsilon"],
+    )
+    return Answer("DP-SGD, per record", training_rows(training), asdict(training))
+
+
+def _prediction_plan(options: Options) -> Answer:
+    from secure_fl.crypto.privacy.planning import PredictionPlan, plan_predictions
+
+    parties, examples, dropouts = options["parties"], options["examples"], options["dropouts"]
     size = options["batch"] or examples
-    plan = Predictions(
+    plan = PredictionPlan(
         parties,
         options["classes"],
         examples,
         size,
-        rounds,
+        options["rounds"],
         options["exchanges"] or -(-examples // size),
-        delta,
+        options["delta"],
         parties - default_threshold(parties) if dropouts is None else dropouts,
         options["colluders"],
         options["scale"],
     )
-    return predictions(plan, plan_predictions(plan, epsilon=epsilon, std=std))
+    cost = plan_predictions(plan, epsilon=options["epsilon"], std=options["noise_std"])
+    return _predictions(plan, cost)
+
+
+def _predictions(plan: PredictionPlan, cost: PredictionBudget) -> Answer:
+    """Answer for sums of predictions."""
+    from secure_fl.crypto.privacy.planning import PREDICTIONS, prediction_rows
+
+    facts = {"plan": asdict(plan), "budget": asdict(cost) | {"drowned": cost.drowned}}
+    return Answer(PREDICTIONS, prediction_rows(plan, cost), facts)
+
+
+def _of_file(config: Path, given: Options) -> Iterator[Answer]:
+    """Answer for a settings file; explicit options override it."""
+    from secure_fl.config.load import load, silos
+    from secure_fl.errors import SettingsError
+
+    settings = load(config, list(_overrides(load(config), given)))
+    members = silos(settings)
+    if settings.protection.noise is None and settings.training.dp is None:
+        raise SettingsError(
+            "this file uses no differential privacy",
+            fix="add [protection.noise] or [training.dp] with epsilon = ..., or use --epsilon",
+            file=str(config),
+        )
+    if settings.protection.noise is not None:
+        yield _noise_answer(settings, members, given)
+    if settings.training.dp is not None:
+        yield _training_answer(settings, members, given)
+
+
+def _overrides(before: Settings, given: Options) -> Iterator[str]:
+    """Return options as overrides, for the sections of the file."""
+    from secure_fl.algorithms.registry import ALGORITHMS
+
+    noise, dp = before.protection.noise is not None, before.training.dp is not None
+    if not noise and not dp:
+        noise = ALGORITHMS[before.algorithm.name].opens_predictions
+        dp = not noise
+    yield from (
+        f"{RUN_FIELDS[name]}={value}" for name, value in given.items() if name in RUN_FIELDS
+    )
+    if noise:
+        yield from _private("protection.noise", NOISE_FIELDS, "noise_std", given)
+    if dp:
+        yield from _private("training.dp", DP_FIELDS, "noise_multiplier", given)
+
+
+def _private(place: str, fields: Mapping[str, str], amount: str, given: Options) -> Iterator[str]:
+    """Return options as overrides of one section; `amount` is its option of noise."""
+    yield from (
+        f"{place}.{fields[name]}={value}" for name, value in given.items() if name in fields
+    )
+    if "epsilon" in given and amount not in given:
+        yield f"{place}.{fields[amount]}=none"
+    if given.keys() & {"epsilon", amount}:
+        yield f"{place}.target_epsilon=none"
+
+
+def _noise_answer(settings: Settings, members: Sequence[Silo], given: Options) -> Answer:
+    from secure_fl.algorithms.registry import ALGORITHMS
+    from secure_fl.crypto.privacy.planning import plan_for_settings, size_for_settings
+    from secure_fl.errors import SettingsError
+    from secure_fl.federation.validation import tasks_of
+    from secure_fl.learning.dp.scope import require_predictions
+
+    noise, algorithm = settings.protection.noise, settings.algorithm
+    assert noise is not None  # noqa: S101 - checked by the caller
+    public = given.get("examples", max(len(silo.public) for silo in members))
+    entry = ALGORITHMS[algorithm.name]
+    require_predictions(algorithm.name, noised=entry.opens_predictions)
+    released = algorithm.releases(public, settings.training.batch_size) if public else None
+    if released is None:
+        raise SettingsError("there are no public records", fix="add [data] public, or --examples")
+    examples, releases = released
+    if "exchanges" in given:
+        releases = given["exchanges"] * algorithm.rounds
+    tasks = tasks_of(settings.task, members, entry)
+    classes = max(len(task.labels) for task in tasks.values())
+    parties = given.get("parties", sum(silo.role != "host" for silo in members))
+    plan = plan_for_settings(
+        noise,
+        examples=examples,
+        classes=given.get("classes", classes),
+        releases=releases,
+        parties=parties,
+        threshold=settings.protection.threshold or default_threshold(parties),
+    )
+    cost = size_for_settings(noise, plan).budget
+    refused = _over(cost.epsilon, noise.epsilon, "hospital")
+    if not refused and cost.drowned and not noise.force:
+        refused = "the noise hides the signal on which the hospitals agree"
+    return replace(_predictions(plan, cost), refused=refused)
+
+
+def _training_answer(settings: Settings, members: Sequence[Silo], given: Options) -> Answer:
+    """Answer for the hospital with the fewest units: its noise or its cost is the highest."""
+    from secure_fl.crypto.privacy.planning import plan_training, training_rows
+    from secure_fl.learning.dp.scope import sampling_units
+
+    dp = settings.training.dp
+    assert dp is not None  # noqa: S101 - checked by the caller
+    parties = [silo for silo in members if silo.role != "host"]
+    counted = {silo.name: len(sampling_units(silo.train, dp, silo.name)) for silo in parties}
+    least = min(counted, key=lambda name: counted[name])
+    units = given.get("records", counted[least])
+    plan = plan_training(
+        units,
+        min(settings.training.batch_size, units),
+        settings.algorithm.epochs,
+        settings.algorithm.rounds,
+        dp.delta,
+        noise_multiplier=dp.noise_multiplier,
+        epsilon_target=None if dp.noise_multiplier else dp.target_epsilon or dp.epsilon,
+        accountant=dp.accountant,
+    )
+    of = "" if "records" in given else f", at {least} with {units} (the fewest)"
+    return Answer(
+        f"DP-SGD, per {dp.unit}{of}",
+        training_rows(plan, dp.unit),
+        asdict(plan),
+        _over(plan.epsilon, dp.epsilon, dp.unit),
+    )
+
+
+def _over(epsilon: float, most: float, unit: str) -> str:
+    if epsilon <= most:
+        return ""
+    return f"the plan costs ε = {epsilon:.4g} per {unit}, the budget is {most:g}"
 
 
 def _print(answers: Sequence[Answer], as_json: bool) -> None:
@@ -133,7 +291,7 @@ def _print(answers: Sequence[Answer], as_json: bool) -> None:
         facts = [answer.facts for answer in answers]
         click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
         return
-    from secure_fl.crypto.budget_table import table
+    from secure_fl.crypto.privacy.planning import table
 
     width = shutil.get_terminal_size().columns
     click.echo("\n".join(table(answer.title, answer.rows, width) for answer in answers))

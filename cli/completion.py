@@ -1,11 +1,11 @@
-"""`secure-fl completion`: the script that teaches a shell our commands."""
+"""`secure-fl completion`: the completion script of a shell."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import get_completion_class
 
-from secure_fl.cli.choices import Names
+from secure_fl.cli.options import Names
 
 PROGRAM, VARIABLE = "secure-fl", "_SECURE_FL_COMPLETE"
 
@@ -22,10 +22,10 @@ Examples:
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script of a shell."""
-    found = get_completion_class(shell)
-    if found is None:
-        raise click.UsageError(f"this version of click knows no {shell}")
+    completer = get_completion_class(shell)
+    if completer is None:
+        raise click.UsageError(f"this version of click does not support {shell}")
     root = ctx.find_root().command
-    # `source()` would first start bash to ask its version; the template needs no such check.
-    script = found(root, {}, PROGRAM, VARIABLE)
+    # `source()` starts bash to check its version; the template needs no check.
+    script = completer(root, {}, PROGRAM, VARIABLE)
     click.echo(script.source_template % script.source_vars())

@@ -1,27 +1,36 @@
-"""`secure-fl coordinate` and `status`: the coordinator's process in a pilot, and how far it is."""
+"""`secure-fl coordinate` and `status`: a pilot's coordinator, and a pilot's progress."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from functools import partial
+from logging import Logger
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from secure_fl.cli.journal import journal, log_option
-from secure_fl.cli.keyring import FILE, keys_option
-from secure_fl.cli.numbers import Real, Whole
-from secure_fl.cli.signals import Signals
+from secure_fl.cli.keyring import PATH, keys_option
+from secure_fl.cli.options import FOLDER, PORT, FiniteRange, json_option
+from secure_fl.cli.service import StopSignals, errors_only_option, log_option, service_log
 
 if TYPE_CHECKING:
+    from secure_fl.display.status_line import CoordinatorStatus
     from secure_fl.engines.flare.hub import FlareHub
-    from secure_fl.events import EventLog
-    from secure_fl.pilot.lead import RunLeader
+    from secure_fl.events import Event
+    from secure_fl.pilot.coordinator_process import RunLeader
+    from secure_fl.runs.folder import RunFolder
 
-WAYS = ("up", "down")
+DIRECTIONS = ("up", "down")
+SECONDS = FiniteRange(0)
+
+kit_option = click.option("--kit", type=PATH, default=Path("kit"), show_default=True,
+                          help="Kit that `site check` opened.")  # fmt: skip
+metrics_option = click.option("--metrics", metavar="PORT", type=PORT,
+                              help="Serve Prometheus metrics on this port of 127.0.0.1.",
+                              )  # fmt: skip
 
 
 @click.command(
@@ -31,109 +40,137 @@ Example:
   secure-fl coordinate questions.toml --kit kits/hub --keys keys
       docs/statistics.md
 
-It waits for the hospitals, invites them to PLAN, and leads the run to its end. Nothing that it
-sends can be read by it. Ctrl-C stops after the round; started again, the run goes on."""
+The command waits for the hospitals, invites them to PLAN and coordinates the run. It cannot read
+the updates. Ctrl-C stops the run after the round; the same command continues it."""
 )
-@click.argument("plan", type=FILE)
-@click.option("--kit", type=FILE, required=True, help="The coordinator's kit.")
+@click.argument("plan", type=PATH)
+@click.option("--kit", type=PATH, required=True, help="The coordinator's kit.")
 @keys_option
-@click.option(
-    "--out", type=FILE, default=Path("runs/pilot"), show_default=True, help="The run's folder."
-)
-@click.option("--listen", metavar="URL", help="Another address to listen on than the kit's.")
-@click.option(
-    "--wait",
-    type=Real(min=0),
-    default=3600.0,
-    show_default=True,
-    help="Seconds to wait for hospitals that are missing.",
-)
-@click.option(
-    "--grace",
-    type=Real(min=0),
-    default=30.0,
-    show_default=True,
-    help="Seconds a hospital may be disconnected before the round goes on without it.",
-)
-@click.option(
-    "--metrics",
-    metavar="PORT",
-    type=Whole(1, 65535),
-    help="Show numbers for Prometheus on this port of 127.0.0.1.",
-)
+@click.option("--out", type=PATH, default=Path("runs/pilot"), show_default=True,
+              help="The run's folder.")  # fmt: skip
+@click.option("--listen", metavar="URL", help="Listen on this address, not the kit's.")
+@click.option("--wait", type=SECONDS, default=3600.0, show_default=True,
+              help="Seconds to wait for missing hospitals.")  # fmt: skip
+@click.option("--grace", type=SECONDS, default=30.0, show_default=True,
+              help="Seconds until a round continues without a disconnected hospital.",
+              )  # fmt: skip
+@metrics_option
 @log_option
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
-def coordinate(
-    plan: Path,
-    kit: Path,
-    folder: Path,
-    passphrase_file: Path | None,
-    out: Path,
-    listen: str | None,
-    wait: float,
-    grace: float,
-    metrics: int | None,
-    log_format: str,
-    quiet: bool,
-) -> None:
-    """Lead a pilot: invite the hospitals of the roster to PLAN, and add what they seal."""
+@errors_only_option
+def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
+    """Coordinate a pilot: invite the hospitals of the roster to PLAN, and sum their updates."""
     from secure_fl.cli import show
-    from secure_fl.cli.coordinator_log import CoordinatorLog
     from secure_fl.cli.keyring import open_ring
-    from secure_fl.display.standing import LeadStanding
+    from secure_fl.display.status_line import CoordinatorStatus
     from secure_fl.engines.flare.hub import FlareHub
+    from secure_fl.events import Resumed
+    from secure_fl.pilot.coordinator_process import RunLeader
     from secure_fl.pilot.kits import load_kit
-    from secure_fl.pilot.lead import RunLeader
     from secure_fl.pilot.metrics import serving
     from secure_fl.pilot.plan import load_proposal, write_plan
-    from secure_fl.pilot.progress import named, progress, saved, unsolved
+    from secure_fl.pilot.progress import convicted, progress, saved, unsolved
     from secure_fl.runs.folder import RunFolder
 
-    signals = click.get_current_context().with_resource(Signals())
-    asked, given = load_proposal(plan), load_kit(kit)
-    roster, url = given.roster, listen or given.connection.url
-    me = open_ring(folder, passphrase_file).identity()
-    show.warn_unprotected(show.err(), asked.protection.mode, asked.work)
+    signals = click.get_current_context().with_resource(StopSignals())
+    proposal, opened = load_proposal(plan), load_kit(kit)
+    roster, url = opened.roster, options["listen"] or opened.connection.url
+    me = open_ring(options["folder"], options["passphrase_file"]).identity()
+    show.warn_unprotected(show.err(), proposal.protection.mode, proposal.work)
     before = progress(out) if (out / "settings.toml").exists() else None
-    run = RunFolder.open(out, write_plan(asked), resume=before is not None)
-    standing = LeadStanding(asked.rounds)
-    with closing(run), journal(log_format, quiet=quiet, below=standing.lines) as log:
-        for warning in given.warnings():
+    run = RunFolder.open(out, write_plan(proposal), resume=before is not None)
+    status = CoordinatorStatus(proposal.rounds)
+    logging = service_log(options["log_format"], quiet=options["quiet"], status=status.lines)
+    with closing(run), logging as log:
+        for warning in opened.warnings():
             log.warning(warning)
-        notes = CoordinatorLog(run, asked.rounds, log, standing)
-        recorder, leads = (
-            notes.recorder,
-            partial(RunLeader, named=named(out), unsolved=unsolved(out), saved=saved(out)),
-        )
-        meter = notes.meter
+        notes = CoordinatorLog(run, proposal.rounds, log, status)
         if before is not None and before["round"]:
-            recorder.event("begun again", after=before["round"], state=before["state"])
-        with FlareHub(url, given.tls, roster.names, grace=grace) as hub, serving(meter, metrics):
+            notes.recorder.event(Resumed(after=before["round"], state=before["state"]))
+        hub = FlareHub(url, opened.tls, roster.names, grace=options["grace"])
+        with hub, serving(notes.meter, options["metrics"]):
             notes.watch(hub, roster.names)
             log.info(f"listening on {url}")
-            lead = leads(hub, me, roster, asked, recorder, patience=wait)
-            signals.ask(lead.stop)
-            _lead(lead, hub, roster.names, wait, recorder)
-            run.finish(lead.document())
+            leader = RunLeader(
+                hub, me, roster, proposal, notes.recorder, patience=options["wait"],
+                named=convicted(out), unsolved=unsolved(out), saved=saved(out),
+            )  # fmt: skip
+            signals.ask(leader.stop)
+            _lead(leader, hub, roster.names, options["wait"], notes)
+            run.finish(leader.document())
             notes.page.write()
             hub.dismiss()
-        log.info(f"done; what the coordinator saw of it is in {out}")
+        log.info(f"done; the coordinator's record of the run is in {out}")
 
 
 def _lead(
-    lead: RunLeader, hub: FlareHub, names: Collection[str], wait: float, recorder: EventLog
+    leader: RunLeader, hub: FlareHub, names: Sequence[str], wait: float, notes: CoordinatorLog
 ) -> None:
-    """Wait for all who may come, and lead the run to its end."""
+    """Wait for the hospitals, and lead the run to its end."""
     from secure_fl.engines.flare.diagnosis import looking
-    from secure_fl.pilot.lead import Halted
-    from secure_fl.pilot.waiting import Slow, arrived
+    from secure_fl.pilot.coordinator_process import OperatorStop
+    from secure_fl.pilot.stragglers import StragglerWatch, arrived
 
-    arrived(hub, names, wait, recorder, lambda: lead.stopping)
-    with looking(Slow(hub, recorder), every=5.0):
+    arrived(hub, names, wait, notes.recorder, lambda: leader.stopping)
+    with looking(StragglerWatch(hub, notes.recorder), every=5.0):
         try:
-            lead.run()
-        except Halted as halted:  # which the log has said
-            raise click.exceptions.Exit(halted.exit_status) from None
+            leader.run()
+        except OperatorStop as stopped:  # already in the log
+            raise click.exceptions.Exit(stopped.exit_status) from None
+
+
+class CoordinatorLog:
+    """Receiver of a run's events: its folder, page, metrics, status lines and log."""
+
+    def __init__(self, run: RunFolder, rounds: int, log: Logger, status: CoordinatorStatus) -> None:
+        from secure_fl.display.run_page import PageWriter
+        from secure_fl.events import EventLog
+        from secure_fl.pilot.metrics import Meter
+
+        self.meter, self.page = Meter(), PageWriter(run.path)
+        self.recorder = EventLog("coordinator", self._note)
+        self._run, self._rounds, self._log, self._writing = run, rounds, log, Lock()
+        self._status = status
+
+    def watch(self, hub: FlareHub, names: Sequence[str]) -> None:
+        """Connect metrics and status lines to the hub: connected hospitals, and stragglers."""
+        self.meter.connected = lambda: {name: name in hub.connected() for name in names}
+        self.meter.dropped, self.meter.slow = hub.refused, hub.waited_for
+        self._status.waited_for, self._status.connected = hub.waited_for, hub.connected
+
+    def _note(self, event: Event) -> None:
+        with self._writing:  # another thread notes stragglers
+            self._run.record(event)
+            self.page(event)
+        self.meter.note(event)
+        self._status(event)
+        if (line := log_line(event, self._rounds)) is not None:
+            self._log.log(event.LEVEL, line)
+
+
+def log_line(event: Event, rounds: int) -> str | None:
+    """Describe an event for the coordinator's log; return None for an event without a line."""
+    from secure_fl.display.result_tables import listed, until_text
+    from secure_fl.errors import TooFewParties
+    from secure_fl.events import Resumed, RoundStarted, Stopped, Waiting
+
+    match event:
+        case RoundStarted(round=number, members=members):
+            return f"round {number} of {rounds}: {', '.join(members)}" if number <= rounds else None
+        case Resumed(after=after, state=state):
+            ended = state.startswith(("stopped", "finished"))
+            how = f"the run was {state}" if ended else "the previous process ended unexpectedly"
+            return f"resumed in round {after} of {rounds}: {how}"
+        case Waiting(parties=parties, more=more):
+            needed = f" ({more} more {'is' if more == 1 else 'are'} needed)" if more else ""
+            return f"waits for {listed(parties)}{needed}{until_text(event.until)}"
+        case Stopped(final=False, code=code):
+            few = code == TooFewParties.code
+            return "too few members are left; this round stops" if few else None
+        case Stopped(code="operator"):
+            return "stopped by the operator; start again to continue"
+        case Stopped(code=code, member=member):
+            return f"stopped ({code}) {member}".rstrip()
+    return event.sentence()
 
 
 @click.command(
@@ -141,56 +178,62 @@ def _lead(
 Example:
   secure-fl status runs/study
       the coordinator's folder, or a hospital's
-  secure-fl status letters
-      a courier's and its trainer's: who is there, since when"""
+  secure-fl status mailbox
+      state of both ends of a courier's folder"""
 )
-@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--kit", type=FILE, default=Path("kit"), show_default=True, help="For letters only.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+@click.argument("run", type=FOLDER)
+@kit_option
+@json_option
 def status(run: Path, kit: Path, as_json: bool) -> None:
-    """Say how far a pilot's RUN is: rounds, who takes part, who was lost, bytes."""
+    """Show the progress of a pilot's RUN: rounds, members, lost members, bytes."""
     from secure_fl.cli import show
     from secure_fl.cli.courier import show_ends
-    from secure_fl.engines.folder.seen import is_letters
+    from secure_fl.engines.folder.inspect_mailbox import is_letters
 
-    _require_begun(run)
+    _require_started(run)
     if is_letters(run):
         show_ends(run, kit, as_json=as_json)
         return
-    from secure_fl.display.results import approved, convicted, listed, until_told
     from secure_fl.pilot.progress import progress
 
-    found = progress(run)
+    state = progress(run)
     if as_json:
-        show.print_json(found)
-        return
+        show.print_json(state)
+    else:
+        _print_progress(state)
+
+
+def _print_progress(state: dict[str, Any]) -> None:
+    from secure_fl.cli import show
+    from secure_fl.display.result_tables import approved, convicted, listed, until_text
+
     rows = [
-        [name, facts["state"], *("-" if facts[k] is None else show.size(facts[k]) for k in WAYS)]
-        for name, facts in found["members"].items()
+        [name, m["state"], *("-" if m[k] is None else show.size(m[k]) for k in DIRECTIONS)]
+        for name, m in state["members"].items()
     ]
     console = show.out()
-    title = f"{found['state']}, round {found['round']} of {found['rounds']}"
+    title = f"{state['state']}, round {state['round']} of {state['rounds']}"
     if rows:
         console.print(show.grid(title, ["hospital", "state", "sent", "received"], rows))
     else:
-        console.print(f"{title}\nnobody was there yet")
-    if waits := found["waits"]:
+        console.print(f"{title}\nno hospital has connected yet")
+    if waits := state["waits"]:
         since = datetime.fromtimestamp(waits["since"], UTC)
-        whom = f"{listed(waits['for'])} since {since:%Y-%m-%d %H:%M:%S} UTC"
-        console.print(f"waits for {whom}{until_told(waits)}")
-    said = (convicted(found), approved(found))
-    for line in (*"\n".join(filter(None, said)).splitlines(), *found["notes"]):
+        missing = f"{listed(waits['for'])} since {since:%Y-%m-%d %H:%M:%S} UTC"
+        console.print(f"waits for {missing}{until_text(waits['until'])}")
+    texts = (convicted(state), approved(state))
+    for line in (*"\n".join(filter(None, texts)).splitlines(), *state["notes"]):
         console.print(line)
 
 
-def _require_begun(run: Path) -> None:
+def _require_started(run: Path) -> None:
     from secure_fl.errors import RunError
 
     if not run.is_dir():
         raise RunError(
             "there is no such folder",
-            fix="check the path. A hospital's is made when it accepts the plan; until then the log "
-            "of `join` says for whom it waits",
+            fix="check the path. A hospital's folder is created when it accepts the plan; until "
+            "then the log of `join` shows the missing hospitals",
             file=run,
             reason="missing",
         )

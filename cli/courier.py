@@ -1,4 +1,4 @@
-"""`secure-fl courier`: the half of a hospital that talks, where the other half has no network."""
+"""`secure-fl courier`: message relay for a hospital's training machine without network."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from secure_fl.cli.journal import journal, log_option
-from secure_fl.cli.keyring import FILE
-from secure_fl.cli.signals import Signals
+from secure_fl.cli.coordinate import kit_option
+from secure_fl.cli.keyring import PATH
+from secure_fl.cli.service import StopSignals, errors_only_option, log_option, service_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     from secure_fl.engines.folder.end import FolderEnd
 
-EVERY = 0.5  # seconds between two looks at the other end
-SAID = {
+EVERY = 0.5  # seconds between two checks of the other end
+STATES = {
     "nobody": "waits for a {other} at {folder}; start it with `{command}`",
-    "here": "the {other} is here",
-    "left": "the {other} has left; waits for it to come back",
-    "silent": "nothing of the {other} for {patience:.0f} s: was it killed, or is the folder's disk "
-    "away? Waits for it to come back",
-    "unconnected": "the courier is here, and has no connection to the coordinator yet",
-    "connected": "the courier is here, and connected to the coordinator",
+    "here": "the {other} is running",
+    "left": "the {other} has ended; waits for its restart",
+    "silent": "no sign of the {other} for {patience:.0f} s: it was killed, or the folder's disk is "
+    "not mounted. Waits for its return",
+    "unconnected": "the courier is running, without a connection to the coordinator yet",
+    "connected": "the courier is running, and connected to the coordinator",
 }
 GONE = ("nobody", "left", "silent")
 COMMANDS = {"TRAINER": "secure-fl join SITE --through", "COURIER": "secure-fl courier"}
@@ -38,55 +38,53 @@ Example:
   login$ secure-fl courier /shared/north/letters --kit kit
   node$  secure-fl join site.toml --kit kit --through /shared/north/letters
 
-It carries sealed messages between the coordinator and FOLDER, and can open none: it needs the kit's
-TLS files, and no keys, records or passphrase. It ends when the coordinator says that the run is
-over, or on Ctrl-C. Start it again at any time: it remembers nothing, and nothing is lost."""
+The courier relays sealed messages between the coordinator and FOLDER, and can open none of them.
+It needs the kit's TLS files, but no keys, records or passphrase. It ends when the coordinator ends
+the run, or on Ctrl-C. Start it again at any time: it has no state, and nothing is lost."""
 )
-@click.argument("folder", type=FILE)
-@click.option(
-    "--kit", type=FILE, default=Path("kit"), show_default=True, help="As `site check` opened it."
-)
+@click.argument("folder", type=PATH)
+@kit_option
 @log_option
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
+@errors_only_option
 def courier(folder: Path, kit: Path, log_format: str, quiet: bool) -> None:
-    """Talk for a trainer without network, through FOLDER, which both machines have."""
+    """Relay messages for an offline training machine, through FOLDER on both machines."""
     from secure_fl.engines.flare.diagnosis import address, explaining, looking
-    from secure_fl.engines.flare.party import MAX_BYTES, Dialled
+    from secure_fl.engines.flare.flare_party import MAX_BYTES, Dialled
     from secure_fl.engines.folder.courier import Courier
-    from secure_fl.engines.folder.letter import letter_key
+    from secure_fl.engines.folder.file_message import message_key
     from secure_fl.pilot.kits import load_kit, require_hospital
 
-    signals = click.get_current_context().with_resource(Signals())
-    given = load_kit(kit)
-    require_hospital(given)
-    name, hub, url = given.connection.name, given.connection.hub, given.connection.url
+    signals = click.get_current_context().with_resource(StopSignals())
+    opened = load_kit(kit)
+    require_hospital(opened)
+    name, hub, url = opened.connection.name, opened.connection.hub, opened.connection.url
     address(url)
-    with journal(log_format, quiet=quiet) as log:
-        for warning in given.warnings():
+    with service_log(log_format, quiet=quiet) as log:
+        for warning in opened.warnings():
             log.warning(warning)
-        dial = partial(Dialled, name, url, given.tls, hub, MAX_BYTES)
-        carrier = Courier(folder, letter_key(given.tls), dial)
+        dial = partial(Dialled, name, url, opened.tls, hub, MAX_BYTES)
+        carrier = Courier(folder, message_key(opened.tls), dial)
         signals.ask(carrier.stop)
 
         def unconnected(why: str) -> None:
             carrier.why = why
-            log.warning("not connected, still dialling: %s", why)
+            log.warning("not connected, retrying: %s", why)
 
         log.info(f"courier of {name}, between {url} and {folder}")
-        with explaining(carrier.is_connected, url, given.tls, unconnected):
-            with looking(noting(carrier.end, folder, log), EVERY):
+        with explaining(carrier.is_connected, url, opened.tls, unconnected):
+            with looking(log_other_end(carrier.end, folder, log), EVERY):
                 carrier.serve()
         log.info(f"the courier of {name} has left")
 
 
-def noting(end: FolderEnd, folder: Path, log: Logger) -> Callable[[object], None]:
-    """What looks who is at the other end, and logs it when it changes."""
-    said = ""
+def log_other_end(end: FolderEnd, folder: Path, log: Logger) -> Callable[[object], None]:
+    """Return a function that checks the other end, and logs changes of its state."""
+    logged = ""
 
     def look(_over: object) -> None:
-        nonlocal said
+        nonlocal logged
         state, other = end.state(), end.presence.me.other.name
-        text = SAID[state].format(
+        text = STATES[state].format(
             other=other.lower(),
             folder=folder,
             command=f"{COMMANDS[other]} {folder}",
@@ -94,34 +92,34 @@ def noting(end: FolderEnd, folder: Path, log: Logger) -> Callable[[object], None
         )
         if state == "unconnected" and (why := end.presence.told.why):
             text = f"{text}: {why}"
-        if text != said:
-            said = text
+        if text != logged:
+            logged = text
             (log.info if state in ("here", "connected") else log.warning)(text)
 
     return look
 
 
 def show_ends(folder: Path, kit: Path, *, as_json: bool) -> None:
-    """Print who is at both ends of FOLDER, for whom the other waits, and since when."""
+    """Print the state of both ends of FOLDER, and how long one waits for the other."""
     from dataclasses import asdict
     from datetime import UTC, datetime
 
     from secure_fl.cli import show
-    from secure_fl.engines.folder.letter import letter_key
-    from secure_fl.engines.folder.seen import look
+    from secure_fl.engines.folder.file_message import message_key
+    from secure_fl.engines.folder.inspect_mailbox import look
     from secure_fl.pilot.kits import load_kit
 
-    seen = look(folder, letter_key(load_kit(kit).tls))
+    ends = look(folder, message_key(load_kit(kit).tls))
     if as_json:
-        show.print_json([asdict(one) for one in seen])
+        show.print_json([asdict(end) for end in ends])
         return
     rows, waits = [], []
-    for one in seen:
-        at = "-" if one.at is None else f"{datetime.fromtimestamp(one.at, UTC):%Y-%m-%d %H:%M:%S}"
-        rows.append([one.who, one.state, at])
-        if one.state in GONE:
-            waits.append(f"waits for a {one.who}" + f" since {at} UTC" * (one.at is not None))
+    for end in ends:
+        at = "-" if end.at is None else f"{datetime.fromtimestamp(end.at, UTC):%Y-%m-%d %H:%M:%S}"
+        rows.append([end.who, end.state, at])
+        if end.state in GONE:
+            waits.append(f"waits for a {end.who}" + f" since {at} UTC" * (end.at is not None))
     console = show.out()
     console.print(show.grid(str(folder), ["end", "state", "last sign of life"], rows))
-    for line in (*waits, *(f"no connection: {one.why}" for one in seen if one.why)):
+    for line in (*waits, *(f"no connection: {end.why}" for end in ends if end.why)):
         console.print(line)

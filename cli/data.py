@@ -1,4 +1,4 @@
-"""`secure-fl data`: describe a hospital's records, split them, make synthetic ones."""
+"""`secure-fl data`: describe a hospital's records, split them, generate synthetic ones."""
 
 from __future__ import annotations
 
@@ -8,49 +8,53 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from secure_fl.cli.choices import Kinds, Names
-from secure_fl.cli.group import Told
-from secure_fl.cli.numbers import MOST_RECORDS, Real, Whole
+from secure_fl.cli.group import WrappedHelpGroup
+from secure_fl.cli.options import (
+    FOLDER,
+    FRACTION,
+    KINDS,
+    MOST_RECORDS,
+    RECORDS,
+    FiniteRange,
+    Names,
+    json_option,
+)
 
 if TYPE_CHECKING:
     from secure_fl.config.data import CorpusData, SourceData
-    from secure_fl.config.silos import Dealt
+    from secure_fl.config.silos import DistributedRecords
     from secure_fl.data.examples import Example
     from secure_fl.data.splits import Splits
     from secure_fl.settings import Kind
 
 F = TypeVar("F", bound=Callable[..., Any])
 PARTS = ("train", "dev", "test")
-KEEPS = "What of the public ones a host keeps, with labels."
+PARTIES = click.IntRange(1)
+
+out_option = click.option("--out", type=FOLDER, required=True, help="Target folder.")
+seed_option = click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed."
+)
+force_option = click.option("--force", is_flag=True, help="Replace existing files.")
 
 
 def _reading(command: F) -> F:
     """Add the options of all commands that read records."""
     options = [
-        click.option(
-            "--task",
-            type=Kinds,
-            default="classification",
-            show_default=True,
-            help="What a row must hold.",
-        ),
-        click.option("--format", "format_", help="Force a format; left out: by suffix or content."),
-        click.option(
-            "--column",
-            "columns",
-            multiple=True,
-            metavar="FIELD=COLUMN",
-            help="Which column holds a field, as in --column text=note. Can be repeated.",
-        ),
-    ]
+        click.option("--task", type=KINDS, default="classification", show_default=True,
+                     help="Kind of task; determines the fields of a record."),
+        click.option("--format", "format_", help="File format.  [default: by suffix or content]"),
+        click.option("--column", "columns", multiple=True, metavar="FIELD=COLUMN",
+                     help="Column of a field, as in --column text=note. Repeatable."),
+    ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
     return command
 
 
-@click.group(cls=Told)
+@click.group(cls=WrappedHelpGroup)
 def data() -> None:
-    """Describe, split or make records. Nothing leaves this machine."""
+    """Describe, split or generate records. Nothing leaves this machine."""
 
 
 @data.command(
@@ -58,18 +62,18 @@ def data() -> None:
 Examples:
   secure-fl data describe notes.csv --column text=note --column label=code
   secure-fl data describe train.jsonl dev.jsonl test.jsonl
-      also what they share
+      also records that they share
   secure-fl data describe corpus/ --task ner --json
 
-Only counts are printed: sizes, labels, lengths, duplicates. No record is quoted."""
+The command prints only counts: sizes, labels, lengths, duplicates. It quotes no record."""
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @_reading
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+@json_option
 def describe(
     files: tuple[str, ...], task: str, format_: str | None, columns: tuple[str, ...], as_json: bool
 ) -> None:
-    """Count what a training FILE, and perhaps a dev and a test FILE, hold."""
+    """Count the records of a training FILE, and optionally of a dev and a test FILE."""
     from secure_fl.cli import show
     from secure_fl.data.splits import Splits
     from secure_fl.data.splits import describe as count
@@ -77,11 +81,11 @@ def describe(
     if len(files) > len(PARTS):
         raise click.UsageError("give at most three files: train, dev, test")
     parts = [_load(file, task, format_, columns) for file in files]
-    found = count(Splits(*parts), cast("Kind", task))
+    counts = count(Splits(*parts), cast("Kind", task))
     if as_json:
-        show.print_json(found)
+        show.print_json(counts)
     else:
-        _print_description(found, files)
+        _print_description(counts, files)
 
 
 @data.command(
@@ -94,47 +98,28 @@ Examples:
   secure-fl data split all.jsonl --out parts --parties 4 --public 0.5
       for distillation
 
-A record's part depends on its id and the seed only: it stays there when the file grows."""
+A record's part depends only on its id and the seed: it stays the same if the file grows."""
 )
 @click.argument("file")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Target folder."
-)
+@out_option
 @_reading
-@click.option(
-    "--dev",
-    type=Real(0, 1, max_open=True),
-    default=0.1,
-    show_default=True,
-    help="The share to choose rounds by.",
-)
-@click.option(
-    "--test",
-    type=Real(0, 1, max_open=True),
-    default=0.2,
-    show_default=True,
-    help="The share to be measured on.",
-)
-@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Of all that is drawn.")
-@click.option("--parties", type=Whole(min=1), help="Spread over so many hospitals first.")
-@click.option(
-    "--partition",
-    type=Names(["iid", "dirichlet_class", "dirichlet_client"]),
-    default="iid",
-    show_default=True,
-    help="How alike hospitals are.",
-)
-@click.option(
-    "--alpha",
-    type=Real(0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Of the Dirichlet draws.",
-)
-@click.option("--minimum", type=Whole(1), default=10, show_default=True, help="Records of each.")
-@click.option("--public", type=Real(0, 1, max_open=True), help="Share that all hold.")
-@click.option("--labelled", type=Real(0, 1, max_open=True), help=f"{KEEPS} [0.1]")
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--dev", type=FRACTION, default=0.1, show_default=True,
+              help="Fraction for the choice of the best round.")  # fmt: skip
+@click.option("--test", type=FRACTION, default=0.2, show_default=True,
+              help="Fraction for the reported results.")  # fmt: skip
+@seed_option
+@click.option("--parties", type=PARTIES, help="Distribute over this number of hospitals first.")
+@click.option("--partition", type=Names(["iid", "dirichlet_class", "dirichlet_client"]),
+              default="iid", show_default=True,
+              help="How the records are distributed.")  # fmt: skip
+@click.option("--alpha", type=FiniteRange(0, min_open=True), default=1.0, show_default=True,
+              help="Concentration of the Dirichlet draws.")  # fmt: skip
+@click.option("--minimum", type=click.IntRange(1), default=10, show_default=True,
+              help="Minimum records per hospital.")  # fmt: skip
+@click.option("--public", type=FRACTION, help="Fraction shared with every hospital.")
+@click.option("--labelled", type=FRACTION,
+              help="Fraction of the public records with labels, at a host. [0.1]")  # fmt: skip
+@force_option
 def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     """Split FILE into train, dev and test files, for one or several hospitals."""
     reading = (options["task"], options["format_"], options["columns"])
@@ -152,9 +137,9 @@ def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
 
 def _spread(file: str, out: Path, seed: int, force: bool, options: Mapping[str, Any]) -> None:
     from secure_fl.config.data import SourceData
-    from secure_fl.config.errors import validate
     from secure_fl.config.silos import spread
     from secure_fl.config.toml import Text
+    from secure_fl.config.validation import validate
 
     given = ("parties", "partition", "alpha", "minimum", "dev", "test", "public", "labelled")
     asked = {name: options[name] for name in given if options[name] is not None}
@@ -162,7 +147,7 @@ def _spread(file: str, out: Path, seed: int, force: bool, options: Mapping[str, 
     asked |= {"format": options["format_"]} if options["format_"] else {}
     source = validate(SourceData, asked, (), Text())
     _require_public(source)
-    _write_dealt(spread(source, cast("Kind", options["task"]), seed), out, force)
+    _write_distributed(spread(source, cast("Kind", options["task"]), seed), out, force)
 
 
 @data.command(
@@ -175,35 +160,27 @@ Examples:
       for distillation"""
 )
 @click.argument("corpus")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Target folder."
-)
-@click.option(
-    "--parties",
-    type=Whole(min=1),
-    default=3,
-    show_default=True,
-    help="How many hospitals.",
-)
-@click.option("--size", type=Whole(1, MOST_RECORDS), help="Training records of each hospital.")
-@click.option("--shift", type=Real(0, 1), help="0: hospitals alike, 1: different.")
-@click.option("--public", type=Whole(0, MOST_RECORDS), default=0, help="Records that all hold.")
-@click.option("--labelled", type=Whole(0, MOST_RECORDS), default=0, help=KEEPS)
-@click.option("--seed", type=Whole(0), default=0, show_default=True, help="Of all that is drawn.")
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+@out_option
+@click.option("--parties", type=PARTIES, default=3, show_default=True, help="Number of hospitals.")
+@click.option("--size", type=click.IntRange(1, MOST_RECORDS), help="Training records per hospital.")
+@click.option("--shift", type=FiniteRange(0, 1), help="Difference of the hospitals, 0 to 1.")
+@click.option("--public", type=RECORDS, default=0, help="Records shared with every hospital.")
+@click.option("--labelled", type=RECORDS, default=0, help="Labelled records of a host.")
+@seed_option
+@force_option
 def make(corpus: str, out: Path, seed: int, force: bool, **options: Any) -> None:
-    """Write a built-in synthetic CORPUS, one folder for each hospital."""
+    """Generate a built-in synthetic CORPUS, with one folder per hospital."""
     from secure_fl.config.data import CorpusData
-    from secure_fl.config.silos import written
+    from secure_fl.config.silos import generated
 
     asked = CorpusData(corpus=corpus, **options)
     _require_public(asked)
-    _write_dealt(written(asked, seed), out, force)
+    _write_distributed(generated(asked, seed), out, force)
 
 
 def _require_public(data: CorpusData | SourceData) -> None:
     if data.labelled and not data.public:
-        raise click.UsageError("--labelled is a part of the public records: give --public too")
+        raise click.UsageError("--labelled records are part of the public ones: add --public")
 
 
 def _load(file: str, task: str, format_: str | None, columns: Sequence[str]) -> tuple[Example, ...]:
@@ -215,14 +192,14 @@ def _load(file: str, task: str, format_: str | None, columns: Sequence[str]) -> 
 def _columns(pairs: Sequence[str]) -> dict[str, str]:
     from secure_fl.config.data import ColumnSettings
 
-    found = {}
+    chosen = {}
     for pair in pairs:
         field, equals, column = pair.partition("=")
         if not equals or field not in ColumnSettings.model_fields:
             allowed = ", ".join(ColumnSettings.model_fields)
             raise click.UsageError(f"--column {pair}: write FIELD=COLUMN; fields: {allowed}")
-        found[field] = column
-    return found
+        chosen[field] = column
+    return chosen
 
 
 def _files(name: str, splits: Splits, out: Path) -> dict[Path, Sequence[Example]]:
@@ -230,45 +207,45 @@ def _files(name: str, splits: Splits, out: Path) -> dict[Path, Sequence[Example]
     return {file: examples for file, examples in parts.items() if examples}
 
 
-def _write_dealt(dealt: Dealt, out: Path, force: bool) -> None:
-    """Write a folder for each hospital and for the host, and the file that all hold."""
+def _write_distributed(records: DistributedRecords, out: Path, force: bool) -> None:
+    """Write a folder for each hospital and the host, and the public file."""
     from secure_fl.config.data import HOST
 
     files: dict[Path, Sequence[Example]] = {}
-    for number, splits in enumerate(dealt.parties, 1):
+    for number, splits in enumerate(records.parties, 1):
         files |= _files(f"hospital-{number}", splits, out)
-    if dealt.host is not None:
-        files |= _files(HOST, dealt.host, out)
-    if dealt.public:
-        files[out / "public.jsonl"] = dealt.public
+    if records.host is not None:
+        files |= _files(HOST, records.host, out)
+    if records.public:
+        files[out / "public.jsonl"] = records.public
     _write(files, force)
 
 
 def _write(files: Mapping[Path, Sequence[Example]], force: bool) -> None:
-    """Write records into files; nothing is written if anything would be replaced."""
+    """Write records into files; without `force`, an existing file prevents all writing."""
     from secure_fl.data.splits import write
     from secure_fl.errors import DataError
 
     there = [file for file in files if file.exists()]
     if there and not force:
         fix = "add --force to replace it, or choose another folder"
-        raise DataError("the file is there already", fix=fix, file=there[0])
+        raise DataError("the file exists", fix=fix, file=there[0])
     for file, examples in files.items():
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            what = f"the folder cannot be made: {error.strerror}"
+            what = f"the folder cannot be created: {error.strerror}"
             raise DataError(what, file=file.parent) from None
         write(examples, file)
         click.echo(f"{file}: {len(examples)} records")
 
 
-def _print_description(found: Mapping[str, Any], files: Sequence[str]) -> None:
+def _print_description(description: Mapping[str, Any], files: Sequence[str]) -> None:
     from secure_fl.cli import show
 
     console = show.out()
     for part, file in zip(PARTS, files, strict=False):
-        counts = found[part]
+        counts = description[part]
         words = counts["words"]
         lengths = f"words {words['min']:g} to {words['max']:g}, median {words['median']:g}"
         console.print(f"{part} {file}: {counts['size']} records, {lengths}", style="bold")
@@ -276,10 +253,10 @@ def _print_description(found: Mapping[str, Any], files: Sequence[str]) -> None:
         rows = [[k, str(n), f"{100 * n / total:.1f} %"] for k, n in counts["labels"].items()]
         if rows:
             console.print(show.grid("", ["label", "count", "share"], rows))
-        if found["duplicate_texts"][part]:
-            console.print(f"{found['duplicate_texts'][part]} texts occur twice", style="yellow")
-    for name in ("shared_texts", "shared_patients"):  # ids may be no more than numbers of rows
-        for pair, count in found.get(name, {}).items():
+        if duplicates := description["duplicate_texts"][part]:
+            console.print(f"{duplicates} texts occur twice", style="yellow")
+    for name in ("shared_texts", "shared_patients"):  # not ids: they can be row numbers
+        for pair, count in description.get(name, {}).items():
             if count:
                 text = f"{count} {name.removeprefix('shared_')} are in both {pair}"
-                console.print(f"{text}: the test would be passed from memory", style="yellow")
+                console.print(f"{text}: the model can memorise the test", style="yellow")

@@ -1,31 +1,32 @@
-"""`secure-fl demo`: three hospitals on built-in data, alone and together, and who could look."""
+"""`secure-fl demo`: three hospitals with built-in data, alone and together, and an audit."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from secure_fl.cli.choices import Names
 from secure_fl.cli.group import INTERRUPTED, stop
-from secure_fl.cli.numbers import Whole
+from secure_fl.cli.options import FOLDER, Names, json_option, no_progress_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-INTRO = (  # without line breaks: terminals have many widths
+INTRO = (  # without line breaks: terminals differ in width
     "Three hospitals want to find adverse drug events in their notes. Each has 240 labelled notes "
-    "in a style of its own, and may not show them to anybody. First each learns alone; then they "
-    "learn together: in the clear, so that the machine in the middle could read what each hospital "
-    "sent; and once more, sealed: encrypted and masked, so that only the sum over all of them can "
-    "be opened. FedKD then keeps a teacher at each hospital, and sends a student's update in its "
-    "place, sealed as well.\n"
+    "in its own style, and may not show them to anybody. First, each hospital trains alone. Then "
+    "they train together without protection: the coordinator can read the update of each hospital. "
+    "The third time, updates are encrypted and masked: only the sum over all hospitals can be "
+    "opened. Last, FedKD keeps a teacher model at each hospital and sends the protected update of "
+    "a student model instead.\n"
 )
-WHO_COULD_LOOK = "Who could look? What the coordinator carried was recorded, and is attacked now."
+ATTACKS = "What could the coordinator see? Its recorded view is attacked now."
+SCHEMA = "secure-fl/demo/2"
+WAYS = ("alone", "clear", "sealed", "fedkd")
 
 
 @click.command(
@@ -41,36 +42,19 @@ Examples:
     type=Names(["fedavg", "fedadam"]),
     default="fedavg",
     show_default=True,
-    help="How the hospitals learn together.",
+    help="Algorithm of the joint training.",
 )
-@click.option(
-    "--seeds",
-    type=Whole(min=1),
-    default=1,
-    show_default=True,
-    help="Repeat with so many seeds: other notes, another start.",
-)
-@click.option(
-    "--rounds",
-    type=Whole(min=1),
-    default=5,
-    show_default=True,
-    help="Rounds of each run.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where results go.  [default: runs/demo, or the next free name]",
-)
-@click.option(
-    "--audit/--no-audit",
-    default=True,
-    show_default=True,
-    help="In the end, attack what a coordinator sees, with and without protection.",
-)
-@click.option("--open", "open_", is_flag=True, help="Show the page in a browser.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, nothing else.")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True,
+              help="Number of seeds; each has other notes and initial weights.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True,
+              help="Rounds of each run.")  # fmt: skip
+@click.option("--out", type=FOLDER,
+              help="Output folder.  [default: runs/demo, or the next free name]")  # fmt: skip
+@click.option("--audit/--no-audit", default=True, show_default=True,
+              help="Attack the coordinator's view with and without protection.")  # fmt: skip
+@click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
+@json_option
+@no_progress_option
 def demo(
     algorithm: str,
     seeds: int,
@@ -81,8 +65,9 @@ def demo(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Watch three hospitals learn from built-in notes: alone, together in the clear, and sealed."""
+    """Watch three hospitals learn from built-in notes: alone, unprotected, and protected."""
     from secure_fl.cli import show
+    from secure_fl.runs.folder import write_json
 
     console = show.err(quiet or as_json)
     out = out or _free_folder(Path("runs"), "demo")
@@ -91,10 +76,7 @@ def demo(
     try:
         runs = [_seed(seed, algorithm, rounds, out, console, audit) for seed in range(seeds)]
     except KeyboardInterrupt:
-        stop(INTERRUPTED, f"interrupted; what was finished is in {out}. Again: secure-fl demo")
-    from secure_fl.cli.compare import summarise
-    from secure_fl.runs.folder import write_json
-
+        stop(INTERRUPTED, f"interrupted; finished runs are in {out}. Start again: secure-fl demo")
     summary = summarise(runs, time.perf_counter() - started)
     write_json(out / "result.json", summary)
     if not (as_json or quiet):
@@ -108,7 +90,7 @@ def demo(
     if as_json:
         show.print_json(summary)
     elif not quiet:
-        _conclude(summary, out, page)
+        _print_end(summary, out, page)
     if open_:
         click.launch(str(page))
 
@@ -116,7 +98,7 @@ def demo(
 def _seed(
     seed: int, algorithm: str, rounds: int, out: Path, console: Console, record: bool
 ) -> dict[str, Mapping[str, Any]]:
-    """Run one seed in every way; the first seed's are recorded, to be attacked."""
+    """Run one seed in every way; the runs of the first seed are recorded for attacks."""
     with console.status("loading torch ..."):
         from secure_fl.cli.demo_runs import ALONE, together
         from secure_fl.cli.train import run
@@ -131,26 +113,25 @@ def _seed(
 
 
 def _page(out: Path, algorithm: str, console: Console, audit: bool) -> list[dict[str, Any]]:
-    """Attack the first seed's runs, or not, and write one page of them all."""
+    """Write one page of the first seed's runs, with attacks on them if asked."""
     from secure_fl.cli.demo_runs import ALONE, attack, summary, titled, together
-    from secure_fl.display.comparing import comparison_page
+    from secure_fl.display.compare_page import comparison_page
     from secure_fl.files import write_whole
 
     alone, *folders = (out / "seed-0" / way.folder for way in (ALONE, *together(algorithm)))
     if not audit:
         write_whole(out / "report.html", comparison_page(titled([alone, *folders])))
         return []
-    console.print(WHO_COULD_LOOK)
+    console.print(ATTACKS)
     try:
         with console.status("") as status:
             return summary(attack(folders, out, [alone], status.update))
     except KeyboardInterrupt:
-        stop(INTERRUPTED, f"interrupted; the runs are in {out}, without their audit")
+        stop(INTERRUPTED, f"interrupted; the runs are in {out}, without an audit")
 
 
 def _print(summary: Mapping[str, Any], out: Path) -> None:
     from secure_fl.cli import show
-    from secure_fl.cli.compare import table
 
     console = show.out()
     console.print(table(summary))
@@ -158,39 +139,38 @@ def _print(summary: Mapping[str, Any], out: Path) -> None:
     sent = fmean(entry["up"] for entry in summary["bytes"].values())
     received = fmean(entry["down"] for entry in summary["bytes"].values())
     console.print(
-        f"\nTogether and sealed they are {abs(100 * margin):.1f} points of "
-        f"{summary['main_metric']} {'better' if margin >= 0 else 'worse'} than alone, on notes "
-        "none of them trained on.",
+        f"\nTogether with protection, {summary['main_metric']} on unseen notes is "
+        f"{abs(100 * margin):.1f} points {'higher' if margin >= 0 else 'lower'} than alone.",
         style="bold green" if margin >= 0 else "bold red",
     )
     console.print(
-        f"Sealing changed that score by {100 * price:+.1f} points, and took "
+        f"Protection changed the score by {100 * price:+.1f} points, and took "
         f"{100 * summary['privacy_share']:.1f} % of the rounds' time. Each hospital sent "
         f"{show.size(sent)} and received {show.size(received)} in {summary['rounds']} rounds.\n"
         f"{summary['protection']['statement']}\n"
     )
 
 
-def _conclude(summary: Mapping[str, Any], out: Path, page: Path) -> None:
-    """What the attacks found, and where everything is."""
+def _print_end(summary: Mapping[str, Any], out: Path, page: Path) -> None:
+    """Print the results of the attacks, and the places of all files."""
     from secure_fl.cli import show
 
     console = show.out()
     if entries := summary.get("audit"):
         console.print(audit_table(entries))
-    console.print(f"\n{show.duration(summary['seconds']['total'])} for everything.")
+    console.print(f"\nTotal time: {show.duration(summary['seconds']['total'])}.")
     note = '"Rash settled after stopping velodorin."'
     again = [
         "Use the model, or repeat with other notes:",
         f"  secure-fl predict {out}/seed-0/sealed {note}",
         "  secure-fl demo --seeds 3\n",
-        f"All runs on one page, with pictures: {page}",
+        f"All runs on one page, with charts: {page}",
     ]
-    console.print("\n".join(again), soft_wrap=True)  # to be copied, and clicked on
+    console.print("\n".join(again), soft_wrap=True)  # for copying and clicking
 
 
 def _free_folder(parent: Path, name: str) -> Path:
-    """Find a folder that no earlier demo has written to."""
+    """Return a folder name that does not exist yet."""
     folder, count = parent / name, 1
     while folder.exists():
         count += 1
@@ -199,7 +179,7 @@ def _free_folder(parent: Path, name: str) -> Path:
 
 
 def audit_table(entries: Sequence[Mapping[str, Any]]) -> Any:
-    """Lay out what the coordinator got from each federation."""
+    """Return the table of the coordinator's results for each federation."""
     from secure_fl.cli import show
 
     columns = ["", "words of notes", "one update", "the sum", "audit"]
@@ -207,14 +187,94 @@ def audit_table(entries: Sequence[Mapping[str, Any]]) -> Any:
         [
             entry["name"],
             f"{100 * entry['words_recovered']:.0f} %",
-            _how_read(entry["update_read"]),
-            _how_read(entry["sum_read"]),
+            _verdict(entry["update_read"]),
+            _verdict(entry["sum_read"]),
             entry["status"],
         ]
         for entry in entries
     ]
-    return show.grid("what the coordinator got, with its correlation to the truth", columns, rows)
+    return show.grid(
+        "what the coordinator reconstructed, with its correlation to the truth", columns, rows
+    )
 
 
-def _how_read(value: float) -> str:
+def _verdict(value: float) -> str:
     return f"{'read' if value >= 0.5 else 'noise'} ({value:.2f})"
+
+
+def summarise(runs: Sequence[Mapping[str, Mapping[str, Any]]], seconds: float) -> dict[str, Any]:
+    """Compare the runs of each seed by the test metric of the last round.
+
+    "margin": protected minus alone; "price": protected minus unprotected.
+    """
+    by_way = {way: [run[way] for run in runs] for way in WAYS}
+    first = by_way["sealed"][0]
+    scores = {way: _scores(documents) for way, documents in by_way.items()}
+    best = scores["sealed"]["best"]["mean"] - scores["alone"]["best"]["mean"]
+    margin = _difference(scores["sealed"], scores["alone"])
+    spent = {
+        way: fmean(document["seconds"]["total"] for document in documents)
+        for way, documents in by_way.items()
+    }
+    shares = [document["seconds"]["privacy_share"] for document in by_way["sealed"]]
+    return {
+        "schema": SCHEMA,
+        "algorithm": first["algorithm"],
+        "main_metric": first["main_metric"],
+        "protection": first["protection"],
+        "parties": first["parties"],
+        "rounds": first["rounds"],
+        "seeds": [document["seed"] for document in by_way["sealed"]],
+        **scores,
+        "margin": margin | {"min": min(margin["seed"]), "best": best},
+        "price": _difference(scores["sealed"], scores["clear"]),
+        "bytes": first["bytes"],
+        "privacy_share": fmean(shares),
+        "seconds": {"total": seconds, **spent},
+    }
+
+
+def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the differences of two ways for each seed."""
+    values = [a - b for a, b in zip(ours["seed"], theirs["seed"], strict=True)]
+    return _spread(values) | {"seed": values}
+
+
+def _scores(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the main metric on all test records in the last round, over seeds and per hospital.
+
+    "best" is the round with the best dev metric, as in a run's result.json.
+    """
+    from secure_fl.cli.show import metric_of
+
+    means = [metric_of(document, "last", "test") or 0.0 for document in documents]
+    best = [metric_of(document, "best", "test") or 0.0 for document in documents]
+    party = {
+        name: _spread([metric_of(document, "last", "test", name) or 0.0 for document in documents])
+        for name in documents[0]["parties"]
+    }
+    return _spread(means) | {"seed": means, "party": party, "best": _spread(best)}
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    return {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else None}
+
+
+def table(summary: Mapping[str, Any]) -> Any:
+    """Return the table of a summary: all hospitals, and each of them, in every way."""
+    from secure_fl.cli.show import grid
+    from secure_fl.display.grid import TOGETHER
+
+    scores = [summary[way] for way in WAYS]
+    lines = [(TOGETHER, scores)]
+    lines += [(name, [score["party"][name] for score in scores]) for name in summary["parties"]]
+    rows = [[name, *map(_shown, of_ways)] for name, of_ways in lines]
+    seeds = len(summary["seeds"])
+    title = f"test {summary['main_metric']} in %, {seeds} seed{'s' * (seeds > 1)}, last round"
+    heads = ["hospital", "alone", "unprotected", "sealed", "FedKD, sealed"]
+    return grid(title, heads, rows)
+
+
+def _shown(score: Mapping[str, Any]) -> str:
+    spread = "" if score["sd"] is None else f" ± {100 * score['sd']:.1f}"
+    return f"{100 * score['mean']:.1f}{spread}"

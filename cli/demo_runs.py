@@ -15,7 +15,7 @@ from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.report import write_page, write_report
 from secure_fl.audits.run import audit
 from secure_fl.config.load import Settings, loads
-from secure_fl.display.story import Story, read_story
+from secure_fl.display.run_history import RunHistory, read_run_history
 
 Progress = Callable[[str], None]  # receives a line on the current step
 
@@ -105,9 +105,9 @@ def attack(
     return documents
 
 
-def titled(folders: Sequence[Path]) -> list[Story]:
+def titled(folders: Sequence[Path]) -> list[RunHistory]:
     """Read runs' folders, and name them by their titles."""
-    stories = [read_story(folder) for folder in folders]
+    stories = [read_run_history(folder) for folder in folders]
     return [replace(story, name=story.settings["run"]["name"]) for story in stories]
 
 

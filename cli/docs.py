@@ -12,17 +12,16 @@ DISTRIBUTION, PAGES = "sealed-federation", "share/doc/secure_fl"
 @click.command(
     epilog="""\b
 Examples:
-  secure-fl docs             which pages there are, and where
+  secure-fl docs             list the pages, and their folder
   secure-fl docs pilot       read docs/pilot.md here
   secure-fl docs governance/dpia"""
 )
 @click.argument("page", required=False)
 def docs(page: str | None) -> None:
     """Read a PAGE of the documentation, or list the pages."""
-    from secure_fl.cli.choices import nearest
-    from secure_fl.errors import RunError
+    from secure_fl.errors import RunError, nearest
 
-    root = _root()
+    root = installed_root()
     pages = {_name(root / "docs", file): file for file in sorted((root / "docs").rglob("*.md"))}
     if page is None:
         click.echo(f"in {root / 'docs'}:")
@@ -36,8 +35,8 @@ def docs(page: str | None) -> None:
     click.echo_via_pager(pages[name].read_text(encoding="utf-8"))
 
 
-def _root() -> Path:
-    """Where the pages are: in this checkout, or where the wheel put them."""
+def installed_root() -> Path:
+    """Return the folder of docs/ and examples/: this checkout, or the wheel's data."""
     import secure_fl
     from secure_fl.errors import RunError
 
@@ -49,12 +48,12 @@ def _root() -> Path:
     for file in files(DISTRIBUTION) or ():
         if file.as_posix().endswith(f"{PAGES}/README.md"):
             return Path(str(file.locate())).resolve().parent
-    fix = "install the whole wheel, or read docs/ in the release"
-    raise RunError("no pages were installed", fix=fix, file=checkout, reason="missing")
+    fix = "install the complete wheel, or read docs/ in the release"
+    raise RunError("no pages are installed", fix=fix, file=checkout, reason="missing")
 
 
 def _name(docs: Path, file: Path) -> str:
-    """What to type for a page; of a folder's first page, the folder's name."""
+    """Return what a user types for a page; a folder's first page has the folder's name."""
     return file.relative_to(docs).with_suffix("").as_posix().removesuffix("/README")
 
 

@@ -1,4 +1,4 @@
-"""`secure-fl doctor`: what this installation has, what is wrong with it, and what to do."""
+"""`secure-fl doctor`: checks of this installation, with fixes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from typing import Literal
 
 import click
 
+from secure_fl.cli.options import json_option
+
 Status = Literal["ok", "note", "problem"]
 
-# The versions that our tests run with (constraints.txt), of what results depend on.
+# Versions in our tests (constraints.txt) of the packages that affect results.
 TESTED: Mapping[str, str] = MappingProxyType(
     {
         "torch": "2.13.0",
@@ -35,16 +37,16 @@ TESTED: Mapping[str, str] = MappingProxyType(
         "pydantic": "2.14.3",
     }
 )
-STRANGER = "secure-fl"  # a distribution of others, that installs a secure_fl, too
+FOREIGN = "secure-fl"  # another project's distribution, which also installs a secure_fl
 LINKED = ("crypto", "algorithms", "audits", "cli")
 MARGIN = 23  # columns of a check's status and name
-ROOM = 2 << 30  # bytes of disk that checkpoints of a small model can need
+FREE_DISK = 2 << 30  # bytes that checkpoints of a small model can need
 COLOURS: Mapping[str, str] = MappingProxyType({"ok": "green", "note": "yellow", "problem": "red"})
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at, and what to do if it is not as it should be."""
+    """Result of one check, with a fix if there is a problem."""
 
     name: str
     status: Status
@@ -57,14 +59,14 @@ class Check:
 Examples:
   secure-fl doctor
   secure-fl doctor --json > report.json
-      what a report of a fault should hold
+      for a bug report
   secure-fl doctor --kit kit
-      a pilot's kit too: until when does it hold
+      also check a pilot's kit and its last day
 
-The exit status is 0 if nothing keeps secure-fl from working, else 1."""
+The exit status is 0 if there is no problem, else 1."""
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
-@click.option("--kit", type=click.Path(path_type=Path), help="Look at a pilot's kit as well.")
+@json_option
+@click.option("--kit", type=click.Path(path_type=Path), help="Also check a pilot's kit.")
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool, kit: Path | None) -> None:
     """Check versions, devices, encryption, disk and the installation itself."""
@@ -82,21 +84,21 @@ def doctor(ctx: click.Context, as_json: bool, kit: Path | None) -> None:
 
 
 def show_checks(checks: Sequence[Check]) -> bool:
-    """Print what was found; return whether there is no problem."""
+    """Print checks; return True if there is no problem."""
     from secure_fl.cli import show
 
     console = show.out()
     for check in checks:
         fold = partial(wrap, width=console.width - MARGIN, break_on_hyphens=False,
                        break_long_words=False)  # fmt: skip
-        told = fold(check.found) or [""]
+        lines = fold(check.found) or [""]
         if check.fix:
-            told += fold(f"-> {check.fix}", subsequent_indent="   ")
+            lines += fold(f"-> {check.fix}", subsequent_indent="   ")
         console.print(f"{check.status:<8}", style=COLOURS[check.status], end="")
-        console.print(f"{check.name:<14} {told[0]}", soft_wrap=True)
-        for line in told[1:]:
+        console.print(f"{check.name:<14} {lines[0]}", soft_wrap=True)
+        for line in lines[1:]:
             console.print(f"{'':<{MARGIN}}{line}", soft_wrap=True)
-    verdict = "everything works" if _healthy(checks) else "something must be mended first"
+    verdict = "everything works" if _healthy(checks) else "solve the problems above first"
     console.print(verdict, style="bold")
     return _healthy(checks)
 
@@ -106,33 +108,33 @@ def _healthy(checks: Sequence[Check]) -> bool:
 
 
 def examine() -> Iterator[Check]:
-    """Make all checks; none changes anything."""
+    """Make all checks; none of them changes anything."""
     yield _python()
     yield from map(_package, TESTED)
     yield from _machine()
     for name, probe in PROBES.items():
         try:
             yield probe()
-        except Exception as error:  # a doctor reports what fails, whatever it is
-            found = f"{type(error).__name__}: {error}"
-            yield Check(name, "problem", found, "install again: make clean, then make test")
+        except Exception as error:  # any failure is a result
+            what = f"{type(error).__name__}: {error}"
+            yield Check(name, "problem", what, "reinstall: make clean, then make test")
 
 
 def _python() -> Check:
-    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    return Check("python", "ok", found)
+    text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Check("python", "ok", text)
 
 
 def _package(name: str) -> Check:
     tested = TESTED[name]
     try:
-        found = version(name)
+        installed = version(name)
     except PackageNotFoundError:
         return Check(name, "problem", "missing", f"pip install {name}=={tested}")
-    if found.split("+")[0] == tested:
-        return Check(name, "ok", found)
+    if installed.split("+")[0] == tested:
+        return Check(name, "ok", installed)
     fix = f"tested with {tested}; if results differ, pip install {name}=={tested}"
-    return Check(name, "note", found, fix)
+    return Check(name, "note", installed, fix)
 
 
 def _machine() -> Iterator[Check]:
@@ -141,43 +143,41 @@ def _machine() -> Iterator[Check]:
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         small = memory < 4 << 30
-        fix = "federations in one process hold every hospital's model: take small ones"
+        fix = "a federation in one process holds every hospital's model: use small models"
         yield Check(
             "memory", "note" if small else "ok", f"{memory / 2**30:.1f} GiB", fix if small else ""
         )
     except (ValueError, OSError):
-        yield Check("memory", "note", "this system does not tell")
+        yield Check("memory", "note", "this system does not report it")
 
 
 def check_disk(here: Path | None = None) -> Check:
-    """Whether there is room to write, here or in another folder."""
+    """Check free space and write access in a folder, by default the current one."""
     here = here or Path.cwd()
     free = shutil.disk_usage(here).free
-    found = f"{free / 2**30:.1f} GiB free in {here}"
+    text = f"{free / 2**30:.1f} GiB free in {here}"
     if not os.access(here, os.W_OK):
-        return Check(
-            "disk", "note", f"{here} is read-only", "run where you may write, or use --out"
-        )
-    if free < ROOM:
-        return Check("disk", "problem", found, "free some space, or put runs elsewhere with --out")
-    return Check("disk", "ok", found)
+        return Check("disk", "note", f"{here} is read-only", "use a writable folder, or --out")
+    if free < FREE_DISK:
+        return Check("disk", "problem", text, "free some space, or choose another folder by --out")
+    return Check("disk", "ok", text)
 
 
 def _links() -> Check:
     try:
-        found = version(STRANGER)
+        foreign = version(FOREIGN)
     except PackageNotFoundError:
         pass
     else:
-        what = f"{STRANGER} {found} is installed as well; its files overwrite ours"
-        fix = "make a new venv, and install from a checkout or a release (docs/pilot.md)"
+        what = f"{FOREIGN} {foreign} is also installed; its files overwrite ours"
+        fix = "create a new venv, and install from a checkout or a release (docs/pilot.md)"
         return Check("installation", "problem", what, fix)
     missing = [name for name in LINKED if find_spec(f"secure_fl.{name}") is None]
     if not missing:
         return Check("installation", "ok", f"secure_fl with {', '.join(LINKED)}")
     fix = (
         "in a checkout: git config core.symlinks true, then git checkout -- secure_fl; "
-        "else install again"
+        "else reinstall"
     )
     return Check("installation", "problem", f"secure_fl lacks {', '.join(missing)}", fix)
 
@@ -185,35 +185,35 @@ def _links() -> Check:
 def _devices() -> Check:
     import torch
 
-    found = [f"cpu with {torch.get_num_threads()} threads"]
+    devices = [f"cpu with {torch.get_num_threads()} threads"]
     if torch.cuda.is_available():
-        found += [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+        devices += [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
-        found.append("mps")
+        devices.append("mps")
     a = torch.ones(8, 8, requires_grad=True)
     (a @ a).sum().backward()  # type: ignore[no-untyped-call]
-    return Check("devices", "ok", ", ".join(found))
+    return Check("devices", "ok", ", ".join(devices))
 
 
 def _encryption() -> Check:
-    from secure_fl.crypto.secret import generate, rehearse
+    from secure_fl.crypto.sealing.secret import generate, rehearse
 
     started = time.perf_counter()
     bits = rehearse(generate(), 3)
-    spent = time.perf_counter() - started
-    found = f"a sealed sum opens as it should, {bits} bits to spare, {spent:.1f} s"
-    return Check("encryption", "ok", found)
+    seconds = time.perf_counter() - started
+    text = f"an encrypted sum opens correctly, {bits} spare bits, {seconds:.1f} s"
+    return Check("encryption", "ok", text)
 
 
 def _training() -> Check:
     from secure_fl.learning.builtin import tiny_tokenizer
 
     words = len(tiny_tokenizer())
-    return Check("built-in model", "ok", f"a tokenizer of {words} entries, no download needed")
+    return Check("built-in model", "ok", f"its tokenizer has {words} entries; no download needed")
 
 
 def check_kit(folder: Path) -> Iterator[Check]:
-    """Whose a pilot's kit is, and until when it holds."""
+    """Check a pilot's kit: its machine and its last day."""
     from secure_fl.engines.flare.diagnosis import congestion, slowed_by_loss
     from secure_fl.errors import SecureFLError
     from secure_fl.pilot.kits import load_kit
@@ -224,13 +224,13 @@ def check_kit(folder: Path) -> Iterator[Check]:
         yield Check("kit", "problem", error.what, error.fix)
         return
     until = min(kit.ends().values())
-    yield Check("kit", "ok", f"of {kit.connection.name}, holds until {until:%Y-%m-%d}")
+    yield Check("kit", "ok", f"for {kit.connection.name}, valid until {until:%Y-%m-%d}")
     for warning in kit.warnings():
         what, fix = warning.split(": ", 1)
         yield Check("kit", "note", what, fix)
     if slowed_by_loss():
-        what = f"TCP slows down at each packet that the line loses ({congestion()})"
-        fix = "where it loses some: deploy/secure-fl.sysctl.conf, here and at the coordinator"
+        what = f"TCP slows down at each lost packet ({congestion()})"
+        fix = "for lossy networks: deploy/secure-fl.sysctl.conf, here and at the coordinator"
         yield Check("congestion", "note", what, fix)
 
 

@@ -1,4 +1,4 @@
-"""`secure-fl evaluate`: models as they are, on all hospitals' test records."""
+"""`secure-fl evaluate`: score models on all hospitals' test records, without training."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from secure_fl.cli.options import FILE, FOLDER, json_option, no_progress_option, set_option
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from secure_fl.federation.evaluation import Evaluation
-
-FILE = click.Path(path_type=Path, dir_okay=False)
+    from secure_fl.features.evaluation.evaluation import Evaluation
 
 
 @click.command(
@@ -22,29 +22,22 @@ Examples:
   secure-fl evaluate runs/first --plan study.toml
   secure-fl evaluate runs/first bert-folder --plan study.toml --json
   secure-fl evaluate runs/first --plan plan.toml --invite evaluation.toml
-      the plan of a pilot, for secure-fl coordinate: models by name and digest
+      a pilot's plan for secure-fl coordinate: models by name and digest
 
-A MODEL is a folder of transformers or peft, a hub name, or a run's folder. Nothing is trained. Of
-several, differences to the first have paired intervals. Scores are sums over all hospitals, exact
-and without noise: no privacy budget is spent, and none protects them."""
+A MODEL is a folder of transformers or peft, a hub name, or a run's folder. Nothing is trained. With
+several models, differences to the first have paired intervals. Scores are exact sums over all
+hospitals without noise: they cost no privacy budget, and no budget protects them."""
 )
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
-@click.option(
-    "--plan",
-    required=True,
-    type=FILE,
-    help="Settings file with the hospitals' records, or a pilot's plan for --invite.",
-)
-@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE",
-              help="Change a field of the settings file. Can be repeated.")  # fmt: skip
-@click.option("--invite", type=FILE, help="Write a pilot's plan, and evaluate nothing here.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The evaluation's folder. [default: runs/NAME-evaluation]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, nothing else.")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.option("--plan", required=True, type=FILE,
+              help="Settings file with the hospitals' records, or a pilot's plan for --invite.",
+              )  # fmt: skip
+@set_option
+@click.option("--invite", type=FILE, help="Write a pilot's plan to this file; evaluate nothing.")
+@click.option("--out", type=FOLDER,
+              help="Output folder.  [default: runs/NAME-evaluation]")  # fmt: skip
+@json_option
+@no_progress_option
 def evaluate(
     models: tuple[str, ...],
     plan: Path,
@@ -54,7 +47,7 @@ def evaluate(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure MODELs on all hospitals' test records, without training."""
+    """Score MODELs on all hospitals' test records, without training."""
     from secure_fl.cli import show
     from secure_fl.config.load import load
 
@@ -62,24 +55,26 @@ def evaluate(
         _write_invitation(models, plan, invite)
         return
     if _is_pilot(plan):
-        raise click.UsageError("this is a pilot's plan: add --invite FILE, and coordinate that one")
+        raise click.UsageError(
+            "this is a pilot's plan: add --invite FILE, and coordinate that file"
+        )
     settings = load(plan, overrides)
     folder = out or Path("runs") / f"{settings.run.name}-evaluation"
     show.warn_unprotected(show.err(quiet), settings.protection.mode, "evaluate")
     with show.err(quiet or as_json).status("evaluate: reading models and records ..."):
-        from secure_fl.federation.evaluation import evaluate_settings
+        from secure_fl.features.evaluation.evaluation import evaluate_settings
 
-        found = evaluate_settings(models, settings, folder, lambda event: None)
+        result = evaluate_settings(models, settings, folder, lambda event: None)
     if as_json:
-        show.print_json(found.to_json())
+        show.print_json(result.to_json())
     elif not quiet:
-        print_evaluation(show.out(), found)
-        show.out().print(f"the evaluation is in {folder}; pictures: {folder}/report.html")
+        print_evaluation(show.out(), result)
+        show.out().print(f"results: {folder}, with figures in {folder}/report.html")
 
 
-def print_evaluation(console: Console, found: Evaluation) -> None:
-    """Show the tables, which models they are of, and what protects them."""
-    from secure_fl.display.evaluation import (
+def print_evaluation(console: Console, result: Evaluation) -> None:
+    """Print the tables, their models and their protection."""
+    from secure_fl.display.evaluation_page import (
         EXACT,
         bin_lines,
         difference_table,
@@ -89,28 +84,34 @@ def print_evaluation(console: Console, found: Evaluation) -> None:
     )
 
     tables = (score_table, difference_table, hospital_table)
-    for laid in filter(None, (make(found.document) for make in tables)):
-        console.print(laid)
-    said = found.document["protection"]["statement"]
-    for line in (*bin_lines(found.document), *model_lines(found.document), said, EXACT):
+    for table in filter(None, (make(result.document) for make in tables)):
+        console.print(table)
+    statement = result.document["protection"]["statement"]
+    for line in (*bin_lines(result.document), *model_lines(result.document), statement, EXACT):
         console.print(line)
 
 
 def _is_pilot(plan: Path) -> bool:
-    """Whether a file is a pilot's plan, which names records and does not say where they are."""
+    """Check if a file is a pilot's plan: it names a data set, without files."""
     try:
         return "dataset" in tomllib.loads(plan.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False  # whoever reads it says what is wrong
+        return False  # the reader of the file reports the error
 
 
 def _write_invitation(models: tuple[str, ...], plan: Path, file: Path) -> None:
-    from secure_fl.federation.evaluation import looking, pinned, with_labels, without_noise
+    from secure_fl.features.evaluation.evaluation import (
+        evaluation_training,
+        pinned,
+        with_labels,
+        without_noise,
+    )
+    from secure_fl.federation.run_spec import feature_sections
     from secure_fl.files import write_whole
     from secure_fl.pilot.plan import load_plan, write_plan
 
     if not _is_pilot(plan):
-        raise click.UsageError("--invite wants a pilot's plan, which names a dataset")
+        raise click.UsageError("--invite needs a pilot's plan, which names a dataset")
     asked = load_plan(plan)
     cfg = pinned(models, asked.task)
     name = f"{asked.run.name}-evaluation"
@@ -119,16 +120,16 @@ def _write_invitation(models: tuple[str, ...], plan: Path, file: Path) -> None:
             "algorithm": cfg,
             "run": asked.run.model_copy(update={"name": name}),
             "task": with_labels(asked.task, cfg),
-            "training": looking(asked.training),
+            "training": evaluation_training(asked.training),
             "protection": without_noise(asked.protection),
-            "guard": None,
+            **dict.fromkeys(feature_sections(asked)),
         }
     )
     write_whole(file, write_plan(made))
     for one in cfg.models:
         click.echo(f"{one.label}: {one.name}\n  sha256 {one.digest}")
     click.echo(
-        "each site must have these models under these names, and its [site] must list "
+        "each site needs these models under these names, and its [site] must list "
         'algorithms = ["evaluate"] and the models'
     )
     click.echo(f"invite with: secure-fl coordinate {file} --kit KIT")

@@ -1,4 +1,4 @@
-"""A click group that imports a command when it is used, and turns errors into clear text."""
+"""Click groups that import a command on first use, and turn errors into plain text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEBUG, DEBUG_FLAG = "SECURE_FL_DEBUG", "--debug"
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
-    """A command that is imported on use: where it is, and its line in the help."""
+    """A command that is imported on first use: its place, and its line in the help."""
 
     module: str
     name: str
@@ -31,20 +31,20 @@ class Lazy:
 
 
 class LazyGroup(click.Group):
-    """A group over a literal table of commands; showing its help imports none of them."""
+    """A group over a literal table of commands; its help imports none of them."""
 
     def __init__(self, *args: Any, commands_on_use: Mapping[str, Lazy], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._table = commands_on_use
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the commands in the order of the table."""
+        """Return the names of the commands in the order of the table."""
         return list(self._table)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or suggest the one that was probably meant."""
+        """Find the command, or suggest a similar one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -68,23 +68,23 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, entry.help) for name, entry in self._table.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print the epilog as it is written: it holds tables."""
+        """Print the epilog unchanged: it contains tables."""
         if self.epilog:
             formatter.write(f"\n{self.epilog.rstrip()}\n")
 
 
-class Told(click.Group):
-    """A group that lists its commands with whole sentences: click cuts what is long."""
+class WrappedHelpGroup(click.Group):
+    """A group that lists commands with complete sentences; click truncates long ones."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands; what does not fit on a line is wrapped."""
+        """List the commands, and wrap long lines."""
         with formatter.section("Commands"):
-            told = {name: one.get_short_help_str(1000) for name, one in self.commands.items()}
-            formatter.write_dl(sorted(told.items()))
+            lines = {name: c.get_short_help_str(1000) for name, c in self.commands.items()}
+            formatter.write_dl(sorted(lines.items()))
 
 
 class Program(LazyGroup):
-    """The whole program: errors end it with a text on stderr and a documented exit status."""
+    """The program: an error ends it with a text on stderr and a documented exit status."""
 
     def main(
         self,
@@ -95,10 +95,10 @@ class Program(LazyGroup):
         **extra: Any,
     ) -> Any:
         """Run the program; without `standalone_mode` errors reach the caller."""
-        # Decided before the arguments are parsed, so that parsing errors are covered too.
+        # Decided before the arguments are parsed, so that it also applies to parsing errors.
         arguments = list(sys.argv[1:] if args is None else args)
         debug = DEBUG_FLAG in arguments or os.environ.get(DEBUG, "") not in ("", "0")
-        # It may stand anywhere; a text to predict that looks like it must stand behind "--".
+        # The flag can be anywhere before "--"; a text to predict that equals it follows "--".
         end = arguments.index("--") if "--" in arguments else len(arguments)
         kept = [a for a in arguments[:end] if a != DEBUG_FLAG] + arguments[end:]
         prog_name = prog_name or "secure-fl"
@@ -114,9 +114,9 @@ class Program(LazyGroup):
 
 
 def _report(error: Exception, debug: bool) -> int:
-    """Say what went wrong, and return the exit status."""
-    told = isinstance(error, click.exceptions.Exit | click.Abort)
-    if debug and (cause := error.__cause__ if told else error) is not None:
+    """Print an error, and return the exit status."""
+    reported = isinstance(error, click.exceptions.Exit | click.Abort)
+    if debug and (cause := error.__cause__ if reported else error) is not None:
         import traceback
 
         traceback.print_exception(cause)
@@ -124,38 +124,38 @@ def _report(error: Exception, debug: bool) -> int:
         return error.exit_code
     if isinstance(error, click.Abort):
         if isinstance(error.__context__, EOFError):
-            _say("a question has no answer here\n  -> answer by options, which --help lists")
+            _print_error("there is no input to answer a question\n  -> use options; see --help")
             return 2
         click.echo("interrupted", err=True)
         return INTERRUPTED
     if isinstance(error, click.UsageError) and not isinstance(error, NoArgsIsHelpError):
-        _say(_told(error))
+        _print_error(_usage_error(error))
         return error.exit_code
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
     if isinstance(error, SecureFLError):
-        _say(str(error))
+        _print_error(str(error))
         return error.exit_status
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
-        return _reader_left()
+        return _ignore_closed_pipe()
     text = f"{type(error).__name__}: {error}"
     click.echo(f"{click.style('unexpected error', fg='red', bold=True)}: {text}", err=True)
     click.echo(
-        "  -> this is a fault of secure-fl: please report it where this release is from, with the\n"
-        f"     output of the same command after setting {DEBUG}=1 (look through it first: it may\n"
-        '     quote your settings or data) and of "secure-fl doctor --json"',
+        "  -> this is a bug in secure-fl. Please report it to the supplier of this release, with\n"
+        f"     the output of the same command under {DEBUG}=1 and of `secure-fl doctor --json`.\n"
+        "     Check the output first: it can quote your settings or data",
         err=True,
     )
     return 1
 
 
-def _say(what: str) -> None:
+def _print_error(what: str) -> None:
     click.echo(f"{click.style('error', fg='red', bold=True)}: {what}", err=True)
 
 
-def _told(error: click.UsageError) -> str:
-    """What is wrong with a command line, and how it is written, as all errors are told."""
+def _usage_error(error: click.UsageError) -> str:
+    """Format an error in a command line like all other errors, with the usage as its fix."""
     what = error.format_message().strip().removesuffix(".")
     what = what[:1].lower() + what[1:]
     if type(error) is click.BadParameter and error.param is not None and error.ctx is not None:
@@ -165,17 +165,17 @@ def _told(error: click.UsageError) -> str:
         return what
     path, command = error.ctx.command_path, error.ctx.command
     usage = " ".join([path, *command.collect_usage_pieces(error.ctx)])
-    return f"{what}\n  -> {usage} (--help explains it)"
+    return f"{what}\n  -> {usage} (see --help)"
 
 
-def _reader_left() -> int:
-    # As in `secure-fl runs | head`: what is still buffered must not raise again at exit.
+def _ignore_closed_pipe() -> int:
+    # As in `secure-fl runs | head`: buffered output must not raise again at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
 
 def require_folder(run: Path) -> None:
-    """Refuse what is no run's folder before anything heavy is loaded."""
+    """Refuse a missing run folder before heavy modules are imported."""
     if not run.is_dir():
         fix = "secure-fl runs lists the runs below a folder"
         raise RunError("there is no such folder", fix=fix, file=run, reason="missing")

@@ -1,7 +1,8 @@
-"""`secure-fl join`: a hospital's process in a pilot."""
+"""`secure-fl join`: the process of a hospital in a pilot."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -11,22 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from secure_fl.cli.journal import journal, log_option
-from secure_fl.cli.keyring import FILE
-from secure_fl.cli.numbers import Whole
-from secure_fl.cli.signals import Signals
+from secure_fl.cli.coordinate import kit_option, metrics_option
+from secure_fl.cli.keyring import PATH, passphrase_option
+from secure_fl.cli.service import StopSignals, errors_only_option, log_option, service_log
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.identity import Identity
+    from secure_fl.crypto.keys.identity import Identity
     from secure_fl.engines.responder import Responder
     from secure_fl.errors import SecureFLError
+    from secure_fl.events import Event
+    from secure_fl.federation.run_feature import SiteLimits
     from secure_fl.pilot.hospital import Asked, HospitalProcess
     from secure_fl.pilot.kits import Kit
-    from secure_fl.policy.file import SiteFile
+    from secure_fl.policy.policy_file import SiteFile, SitePolicy
     from secure_fl.policy.rules import Plan
     from secure_fl.statistics.site import StatisticsSite
 
-MOST_REFUSALS = 20  # different ones that are shown; whoever sends them could fill a disk
+MOST_REFUSALS = 20  # distinct ones in the log; more could fill a disk
 
 
 @click.command(
@@ -34,99 +36,83 @@ MOST_REFUSALS = 20  # different ones that are shown; whoever sends them could fi
 Example:
   secure-fl join site.toml --passphrase-file passphrase
 
-It dials out to the coordinator, answers what [site] of SITE allows, and ends when the coordinator
-says that the run is over, or on Ctrl-C. Start it again at any time: it goes on from its disk."""
+The command connects to the coordinator and answers what [site] of SITE allows. It ends when the
+coordinator ends the run, or on Ctrl-C. Start it again at any time: it continues from its disk."""
 )
-@click.argument("site", type=FILE)
-@click.option(
-    "--kit", type=FILE, default=Path("kit"), show_default=True, help="As `site check` opened it."
-)
-@click.option("--passphrase-file", type=FILE, help="Read the passphrase from this file.")
-@click.option(
-    "--out", type=FILE, default=Path("runs"), show_default=True, help="For this site's runs."
-)
-@click.option(
-    "--metrics",
-    metavar="PORT",
-    type=Whole(1, 65535),
-    help="Show numbers for Prometheus on this port of 127.0.0.1.",
-)
+@click.argument("site", type=PATH)
+@kit_option
+@passphrase_option
+@click.option("--out", type=PATH, default=Path("runs"), show_default=True,
+              help="Folder for this site's runs.")  # fmt: skip
+@metrics_option
 @click.option(
     "--go-back",
     is_flag=True,
-    help="Let finished rounds be repeated: somebody lost what it had. DP budget is spent again.",
+    help="Allow repeated rounds after a member lost its state. This spends DP budget again.",
 )
-@click.option("--through", metavar="FOLDER", type=FILE,
-              help="No network here: a `secure-fl courier FOLDER` elsewhere talks.")  # fmt: skip
+@click.option("--through", metavar="FOLDER", type=PATH,
+              help="Without network: exchange messages with a `secure-fl courier FOLDER`.",
+              )  # fmt: skip
 @log_option
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
-def join(
-    site: Path,
-    kit: Path,
-    passphrase_file: Path | None,
-    out: Path,
-    metrics: int | None,
-    go_back: bool,
-    through: Path | None,
-    log_format: str,
-    quiet: bool,
-) -> None:
-    """Take part in a pilot, by the rules of the site's own file SITE."""
-    from secure_fl.display.standing import SiteStanding
+@errors_only_option
+def join(site: Path, kit: Path, out: Path, through: Path | None, **options: Any) -> None:
+    """Join a pilot, under the rules of the site's own file SITE."""
+    from secure_fl.display.status_line import SiteStatus
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.metrics import Meter, serving
-    from secure_fl.policy.file import load_site
-    from secure_fl.policy.words import describe
+    from secure_fl.policy.describe import describe
+    from secure_fl.policy.policy_file import load_site
 
-    signals = click.get_current_context().with_resource(Signals())
-    rules, given = load_site(site), load_kit(kit)
-    meter, standing = Meter(given.connection.name), SiteStanding()
+    signals = click.get_current_context().with_resource(StopSignals())
+    rules, opened = load_site(site), load_kit(kit)
+    meter, status = Meter(opened.connection.name), SiteStatus()
 
-    def heard(event: dict[str, Any]) -> None:
+    def listen(event: Event) -> None:
         meter.note(event)
-        standing(event)
+        status(event)
         _show(event, log)
 
-    hospital = hospital_of(rules, given, passphrase_file, out, heard, goes_back=go_back)
-    logging = journal(log_format, quiet=quiet, below=standing.lines)
+    passphrase, go_back = options["passphrase_file"], options["go_back"]
+    hospital = hospital_of(rules, opened, passphrase, out, listen, goes_back=go_back)
+    logging = service_log(options["log_format"], quiet=options["quiet"], status=status.lines)
     with logging as log, closing(hospital):
         for line in describe(rules.policy):
             log.info(line)
-        for warning in given.warnings():
+        for warning in opened.warnings():
             log.warning(warning)
-        answering = dialling(given, log) if through is None else posting(through, given, log)
-        with answering as party, serving(meter, metrics):
-            meter.connected = lambda: {given.connection.hub: party.is_connected()}
+        connect = connected(opened, log) if through is None else by_courier(through, opened, log)
+        with connect as party, serving(meter, options["metrics"]):
+            meter.connected = lambda: {opened.connection.hub: party.is_connected()}
             signals.ask(party.stop)
-            party.serve(standing.around(hospital.step))
+            party.serve(status.around(hospital.step))
         log.info(f"{hospital.name} has left; its runs are in {out}")
 
 
 @contextmanager
-def dialling(kit: Kit, log: Logger) -> Iterator[Responder]:
-    """A hospital's end that has a connection of its own."""
+def connected(kit: Kit, log: Logger) -> Iterator[Responder]:
+    """Connect to the coordinator over the network."""
     from secure_fl.engines.flare.diagnosis import explaining
-    from secure_fl.engines.flare.party import FlareParty
+    from secure_fl.engines.flare.flare_party import FlareParty
 
     name, hub, url = kit.connection.name, kit.connection.hub, kit.connection.url
-    with FlareParty(name, url, kit.tls, hub=hub, refusing=turned_away(log)) as party:
+    with FlareParty(name, url, kit.tls, hub=hub, refusing=log_refusals(log)) as party:
         log.info(f"{name} waits for {url}")
-        unconnected = partial(log.warning, "not connected, still dialling: %s")
+        unconnected = partial(log.warning, "not connected, retrying: %s")
         with explaining(party.is_connected, url, kit.tls, unconnected):
             yield party
 
 
 @contextmanager
-def posting(folder: Path, kit: Kit, log: Logger) -> Iterator[Responder]:
-    """A hospital's end without network: what it says lies in a folder until a courier takes it."""
-    from secure_fl.cli.courier import EVERY, noting
+def by_courier(folder: Path, kit: Kit, log: Logger) -> Iterator[Responder]:
+    """Exchange messages through a folder, for a machine without network."""
+    from secure_fl.cli.courier import EVERY, log_other_end
     from secure_fl.engines.flare.diagnosis import looking
-    from secure_fl.engines.folder.letter import letter_key
-    from secure_fl.engines.folder.party import FolderParty
+    from secure_fl.engines.folder.file_message import message_key
+    from secure_fl.engines.folder.folder_party import FolderParty
 
-    key = letter_key(kit.tls)
-    with FolderParty(folder, key, refusing=turned_away(log)) as party:
-        with looking(noting(party.end, folder, log), EVERY):
+    key = message_key(kit.tls)
+    with FolderParty(folder, key, refusing=log_refusals(log)) as party:
+        with looking(log_other_end(party.end, folder, log), EVERY):
             yield party
 
 
@@ -135,18 +121,19 @@ def hospital_of(
     kit: Kit,
     passphrase_file: Path | None,
     out: Path,
-    heard: Callable[[dict[str, Any]], None],
+    listen: Callable[[Event], None],
     *,
     goes_back: bool = False,
 ) -> HospitalProcess:
-    """What answers for this site, whichever engine carries its frames."""
+    """Build the process that answers for this site, for any transport."""
     from secure_fl.cli.keyring import open_ring
-    from secure_fl.crypto.ledger import Ledger
+    from secure_fl.crypto.privacy.ledger import Ledger
     from secure_fl.learning.dp.scope import LEDGER
     from secure_fl.pilot.approving import Approving
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import require_own
-    from secure_fl.pilot.site import records_of, site_keys
+    from secure_fl.pilot.site_memory import records_of, site_keys
+    from secure_fl.pilot.site_run import HospitalContext
 
     name, roster = kit.connection.name, kit.roster
     ring = open_ring(rules.keys, passphrase_file)
@@ -155,28 +142,36 @@ def hospital_of(
     ledger = Ledger(rules.ledger / name / LEDGER, keys.identity)
     approving = Approving(rules, keys.identity.public)
     return HospitalProcess(
-        keys,
-        roster,
+        HospitalContext(
+            keys,
+            roster,
+            lambda plan: records_of(rules, roster.member(name), plan),
+            out,
+            listen,
+            rules.ledger,
+            limits_of(rules.policy),
+            goes_back=goes_back,
+        ),
         plan_rules(rules, kit),
-        lambda plan: records_of(rules, roster.member(name), plan),
-        out,
-        heard,
-        rules.ledger,
-        rules.policy.max_batch,
-        rules.policy.max_growth,
-        goes_back=goes_back,
         asked=question_rules(rules, kit, keys.identity),
         approvals=lambda plan: approving.require(ledger, plan),
-        share_scores=rules.policy.share_scores,
     )
 
 
+def limits_of(policy: SitePolicy) -> SiteLimits:
+    """The limits of a site's policy that apply inside a run."""
+    from secure_fl.federation.run_feature import SiteLimits
+
+    options = {"max_growth": policy.max_growth, "share_scores": policy.share_scores}
+    return SiteLimits(policy.max_batch, options)
+
+
 def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:
-    """What refuses plans that this site's file does not allow."""
+    """Return the check that refuses plans against this site's rules."""
     from secure_fl.algorithms.registry import ALGORITHMS
-    from secure_fl.federation.ground_rules import require_masks
+    from secure_fl.federation.validation import require_masks
+    from secure_fl.policy.model_size import check_size
     from secure_fl.policy.rules import Company, check
-    from secure_fl.policy.size import check_size
 
     name = kit.connection.name
     company = Company.of(kit.roster, name)
@@ -190,7 +185,7 @@ def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:
 
 
 def question_rules(rules: SiteFile, kit: Kit, me: Identity) -> Asked:
-    """What refuses questions, and answers those that are allowed."""
+    """Return the check of questions, and the records for allowed ones."""
     from secure_fl.pilot.hospital import Asked
     from secure_fl.policy.questions import QuestionPlan, check_questions
     from secure_fl.policy.rules import Company
@@ -206,46 +201,34 @@ def question_rules(rules: SiteFile, kit: Kit, me: Identity) -> Asked:
     return Asked(lambda plan: check_questions(rules.policy, plan, company), records)
 
 
-def turned_away(log: Logger) -> Callable[[SecureFLError], None]:
-    """Show what was not answered at all, each reason once: a hospital would just stand still."""
-    said: set[str] = set()
+def log_refusals(log: Logger) -> Callable[[SecureFLError], None]:
+    """Return a function that logs messages without an answer, each reason once."""
+    logged: set[str] = set()
 
-    def refusing(error: SecureFLError) -> None:
-        if error.what in said or len(said) >= MOST_REFUSALS:
+    def refuse(error: SecureFLError) -> None:
+        if error.what in logged or len(logged) >= MOST_REFUSALS:
             return
-        said.add(error.what)
+        logged.add(error.what)
         log.warning(
-            f"not answered ({error.code}): {error}\n  -> if nothing goes on: does the coordinator "
-            "use the kit of the same `secure-fl pilot init`, and the identity on its roster? "
-            "Compare `secure-fl keys show kit/roster.json` at both"
+            f"not answered ({error.code}): {error}\n  -> if the run does not continue: check that "
+            "the coordinator uses the kit of the same `secure-fl pilot init` and its identity on "
+            "the roster. Compare `secure-fl keys show kit/roster.json` at both"
         )
 
-    return refusing
+    return refuse
 
 
-def _show(event: dict[str, Any], log: Logger) -> None:
-    from secure_fl.display.watch import warning
-    from secure_fl.pilot.progress import vote_told
+def _show(event: Event, log: Logger) -> None:
+    from secure_fl.events import Convicted, Refused, Waiting
 
-    match event["event"]:
-        case "invited":
-            by = f", and {' and '.join(event['approved'])} approved it" * bool(event["approved"])
-            log.info(f"invited to {event['run']}: this site's rules allow it{by}")
-        case "waiting":
-            whom = ", ".join(event["parties"]) or "answers of others"
-            log.warning(f"{event['run']} waits for {whom}; the coordinator asks again until then")
-        case "round":
-            log.info(f"round {event['round']}: {', '.join(event['members'])}")
-        case "refused":
-            log.error(f"refused ({event['code']}): {event['why']}")
-        case "named":
-            whom = ", ".join(event["parties"])
-            log.error(f"a sum was spoiled by {whom}: see evidence/ in this run's folder")
-        case "guard" if event["refused"]:
-            log.warning(vote_told(event))
-        case "warning":
-            log.warning(warning(event))
-        case "metrics" | "pooled":
-            scores = ", ".join(f"{k} {v:.3f}" for k, v in event.items() if isinstance(v, float))
-            whose = ", all hospitals" * (event["event"] == "pooled")
-            log.info(f"round {event['round']}, {event['split']}{whose}: {scores}")
+    level = logging.ERROR if isinstance(event, Refused) else event.LEVEL
+    match event:
+        case Waiting(run=run, parties=parties):
+            names = ", ".join(parties) or "answers of others"
+            line: str | None = f"{run} waits for {names}; the coordinator will ask again"
+        case Convicted(names=names):
+            line = f"{names} spoiled a sum: see evidence/ in this run's folder"
+        case _:
+            line = event.sentence()
+    if line is not None:
+        log.log(level, line)

@@ -1,4 +1,4 @@
-"""Where the command line finds a site's keys, and the passphrase that opens them."""
+"""Options for a site's keys, and the passphrase that opens them."""
 
 from __future__ import annotations
 
@@ -10,43 +10,44 @@ from typing import TypeVar
 
 import click
 
-from secure_fl.crypto.files import read_bounded, write_atomic
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.vault import DEFAULT_COST, Cost, check_private
+from secure_fl.crypto.keys.files import read_bounded, write_atomic
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.vault import DEFAULT_COST, Cost, check_private
 from secure_fl.errors import KeyringError
 
 PASSPHRASE = "SECURE_FL_PASSPHRASE"  # noqa: S105 - the variable's name
 SHORTEST = 12
-FILE = click.Path(path_type=Path)
+PATH = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., object])
+
+passphrase_option = click.option(
+    "--passphrase-file",
+    type=PATH,
+    help=f"File with the passphrase (mode 0600); else ${PASSPHRASE}, else a prompt.",
+)
 
 
 def keys_option(command: F) -> F:
     """Add --keys and --passphrase-file."""
-    command = click.option(
-        "--passphrase-file",
-        type=click.Path(path_type=Path),
-        help=f"Read the passphrase from this file (mode 0600); else ${PASSPHRASE}, else a prompt.",
-    )(command)
     return click.option(
         "--keys",
         "folder",
-        type=click.Path(path_type=Path),
+        type=PATH,
         default=Path("keys"),
         envvar="SECURE_FL_KEYS",
         show_default=True,
         show_envvar=True,
         help="This site's key folder.",
-    )(command)
+    )(passphrase_option(command))
 
 
 def open_ring(folder: Path, passphrase_file: Path | None, *, fresh: bool = False) -> KeyRing:
-    """Make a key ring for a folder; fresh keys get a passphrase that is long, or made here."""
+    """Return the key ring of a folder; `fresh` keys need a long passphrase, or a generated one."""
     passphrase = _passphrase(passphrase_file, confirm=fresh)
     if fresh and len(passphrase) < SHORTEST:
         raise KeyringError(
             f"the passphrase is shorter than {SHORTEST} characters",
-            fix="choose four words or more: it alone protects the keys of a stolen disk",
+            fix="choose four words or more: it alone protects the keys on a stolen disk",
             reason="passphrase",
         )
     return KeyRing(folder, passphrase, _cost())
@@ -56,7 +57,7 @@ def _passphrase(file: Path | None, *, confirm: bool) -> str:
     if file is not None:
         if confirm and not file.exists():
             write_atomic(file, secrets.token_urlsafe(24).encode(), mode=0o600)
-            click.echo(f"passphrase: {file} (made; keep a copy elsewhere)")
+            click.echo(f"Wrote a new passphrase to {file}. Keep a copy somewhere else.")
         check_private(file, 0o600)
         try:
             return read_bounded(file).decode().rstrip("\r\n")
@@ -71,19 +72,19 @@ def _passphrase(file: Path | None, *, confirm: bool) -> str:
         return str(click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm))
     except click.Abort:
         raise KeyringError(
-            "no passphrase was given",
-            fix=f"set {PASSPHRASE} or pass --passphrase-file",
+            "there is no passphrase",
+            fix=f"set {PASSPHRASE} or use --passphrase-file",
             reason="passphrase",
         ) from None
 
 
 def _cost() -> Cost:
-    # stated in the environment, so that a small machine or a test can choose; files record it
+    # An environment variable, for small machines and tests; key files record their cost.
     text = os.environ.get("SECURE_FL_SCRYPT_LOG_N", str(DEFAULT_COST.log_n))
     if not text.isdigit() or not 10 <= int(text) <= 20:
         raise KeyringError(
             f"SECURE_FL_SCRYPT_LOG_N is {text!r}",
-            fix="take 10 to 20; 15 is usual",
-            reason="setting",
+            fix="use 10 to 20; the default is 15",
+            reason="invalid-option",
         )
     return Cost(log_n=int(text))

@@ -8,34 +8,36 @@ from pathlib import Path
 
 import click
 
-from secure_fl.cli.group import Told
-from secure_fl.cli.keyring import FILE, keys_option, open_ring
+from secure_fl.cli.group import WrappedHelpGroup
+from secure_fl.cli.keyring import PATH, keys_option, open_ring
+from secure_fl.cli.options import json_option
 from secure_fl.cli.rosters import approved, as_text, describe, roster
-from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Roster
-from secure_fl.crypto.roster_files import card_bytes, load_card, load_roster
+from secure_fl.crypto.keys.files import OWN_FOLDER, read_bounded, write_atomic
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.keys.roster_files import card_bytes, load_card, load_roster
 from secure_fl.errors import KeyringError, SecureFLError
 
-YES = click.option("--yes", is_flag=True, help="The fingerprints were compared; do not ask.")
-FOLDER = click.option(
-    "-o", "--output", type=FILE, default=Path("bundles"), show_default=True, help="For the bundles."
-)
+YES = click.option("--yes", is_flag=True, help="Do not ask if the fingerprints were compared.")
+BUNDLES = click.option(
+    "-o", "--output", type=PATH, default=Path("bundles"), show_default=True,
+    help="Folder for the bundles.",
+)  # fmt: skip
 
 
 @click.command()
-@click.argument("file", metavar="ROSTER", type=FILE)
+@click.argument("file", metavar="ROSTER", type=PATH)
 @keys_option
 @YES
-@FOLDER
+@BUNDLES
 def ceremony(
     file: Path, folder: Path, passphrase_file: Path | None, yes: bool, output: Path
 ) -> None:
-    """Deal the cohort's keys: sign a ROSTER, and seal a bundle to each of its members.
+    """Deal the cohort's keys: sign a ROSTER, and seal a bundle for each of its members.
 
     One member does this, once. Compare the cards' fingerprints by telephone first. Only its member
-    can open a bundle: send all to the coordinator, who puts them into kits. Run again, it seals the
-    same keys again.
+    can open a bundle: send all to the coordinator, who puts them into kits. A repeated command
+    seals the same keys.
     """
     ring = open_ring(folder, passphrase_file)
     roster = approved(file, ring, yes=yes)
@@ -44,14 +46,14 @@ def ceremony(
 
 
 @click.command()
-@click.argument("file", metavar="ROSTER", type=FILE)
+@click.argument("file", metavar="ROSTER", type=PATH)
 @keys_option
 @YES
-@FOLDER
+@BUNDLES
 def rotate(file: Path, folder: Path, passphrase_file: Path | None, yes: bool, output: Path) -> None:
     """Deal new keys after a change of members; ROSTER must be a newer version.
 
-    The old keys move to the archive: they open old runs, and no new run accepts them.
+    The old keys move to the archive: they still open old runs, and new runs refuse them.
 
     \b
     secure-fl keys roster north.card.json west.card.json \\
@@ -66,12 +68,12 @@ def rotate(file: Path, folder: Path, passphrase_file: Path | None, yes: bool, ou
 
 
 @click.command()
-@click.argument("file", metavar="ROSTER", type=FILE)
-@click.argument("bundle", type=FILE)
+@click.argument("file", metavar="ROSTER", type=PATH)
+@click.argument("bundle", type=PATH)
 @keys_option
 @YES
 def accept(file: Path, bundle: Path, folder: Path, passphrase_file: Path | None, yes: bool) -> None:
-    """Sign ROSTER, open the bundle that its dealer sealed to this site, and keep the keys.
+    """Sign ROSTER, open the dealer's BUNDLE for this site, and store the keys.
 
     `secure-fl site check` does this with a kit. Compare the cohort fingerprint by telephone.
     """
@@ -85,10 +87,10 @@ def accept(file: Path, bundle: Path, folder: Path, passphrase_file: Path | None,
 
 
 def _fresh_secret(roster: Roster) -> bytes:
-    from secure_fl.crypto.secret import generate, rehearse
+    from secure_fl.crypto.sealing.secret import generate, rehearse
 
     key = generate()
-    rehearse(key, len(roster.members))  # the noise budget must hold for this many
+    rehearse(key, len(roster.members))  # checks the noise budget for this many members
     return key.to_bytes()
 
 
@@ -97,18 +99,18 @@ def _write(bundles: Mapping[str, bytes], output: Path) -> None:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise KeyringError(
-            f"cannot be made: {error.strerror}", file=output, fix=OWN_FOLDER, reason="unwritable"
+            f"cannot be created: {error.strerror}", file=output, fix=OWN_FOLDER, reason="unwritable"
         ) from None
     for name, bundle in bundles.items():
         write_atomic(output / f"{name}.bundle", bundle, mode=0o600)
     click.echo(f"written: {output}/NAME.bundle for {', '.join(bundles)}")
 
 
-@click.group(cls=Told)
+@click.group(cls=WrappedHelpGroup)
 def keys() -> None:
-    """Make and exchange keys.
+    """Create and exchange keys.
 
-    The whole way, for three hospitals and a coordinator:
+    All steps, for three hospitals and a coordinator:
 
     \b
     every site    secure-fl site init north     (the coordinator: keys identity)
@@ -117,9 +119,9 @@ def keys() -> None:
                   secure-fl keys ceremony roster.json -o bundles
     coordinator   secure-fl pilot init roster.json --bundles bundles ...
     every member  secure-fl site check site.toml --kit north.kit
-    by telephone  the fingerprints that these print
+    by telephone  compare the printed fingerprints
 
-    Cards, rosters and bundles tell nobody a secret and may travel by mail. The key folder never
+    Cards, rosters and bundles contain no secrets and can be sent by mail. The key folder never
     leaves its site.
     """  # noqa: D301
 
@@ -127,9 +129,9 @@ def keys() -> None:
 @keys.command()
 @click.argument("name")
 @keys_option
-@click.option("-o", "--card", type=FILE, help="Where to write the card.  [NAME.card.json]")
+@click.option("-o", "--card", type=PATH, help="File for the card.  [default: NAME.card.json]")
 def identity(name: str, folder: Path, passphrase_file: Path | None, card: Path | None) -> None:
-    """Make this site's identity, and the public card to hand out.
+    """Create this site's identity, and its public card.
 
     \b
     secure-fl keys identity north
@@ -138,29 +140,29 @@ def identity(name: str, folder: Path, passphrase_file: Path | None, card: Path |
     made = Identity.generate(name)
     open_ring(folder, passphrase_file, fresh=True).create(made)
     _write_card(made, card)
-    click.echo(f"keys: {folder} (back this folder up; it cannot be made again)")
+    click.echo(f"keys: {folder} (back this folder up; it cannot be recreated)")
 
 
 @keys.command()
 @keys_option
-@click.option("-o", "--card", type=FILE, help="Where to write the card.  [NAME.card.json]")
+@click.option("-o", "--card", type=PATH, help="File for the card.  [default: NAME.card.json]")
 def card(folder: Path, passphrase_file: Path | None, card: Path | None) -> None:
     """Write this site's public card again."""
     _write_card(open_ring(folder, passphrase_file).identity(), card)
 
 
 @keys.command()
-@click.argument("files", nargs=-1, type=FILE)
+@click.argument("files", nargs=-1, type=PATH)
 @keys_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def show(
     files: tuple[Path, ...], folder: Path, passphrase_file: Path | None, as_json: bool
 ) -> None:
-    """Show fingerprints: of cards and rosters given, else of this site's own keys.
+    """Show fingerprints of FILES (cards and rosters), or of this site's own keys.
 
     \b
     secure-fl keys show
-    secure-fl keys show roster.json            who signed it, who may collude
+    secure-fl keys show roster.json            signatures, limits of collusion
     secure-fl keys show roster.json --json
     """  # noqa: D301
     facts = [_of_file(file) for file in files] or [_of_ring(folder, passphrase_file)]

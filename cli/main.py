@@ -1,4 +1,4 @@
-"""`secure-fl`: the program's commands. Importing this file imports click and nothing heavy."""
+"""`secure-fl`: the table of commands. This module imports click and nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from secure_fl.cli.group import Lazy, Program
 
 STATUSES: Mapping[int, str] = MappingProxyType(
     {
-        0: "all went well",
-        1: "doctor found a problem, or secure-fl itself is at fault",
+        0: "success",
+        1: "doctor found a problem, or secure-fl has a bug",
         2: "the command line, the settings, the data or the model is wrong",
-        3: "an audit found more than the policy allows",
+        3: "an audit exceeds the policy",
         4: "a run's folder cannot be used or resumed, or an audit is inconclusive",
-        5: "training failed, or parties disagree or cannot go on",
-        6: "something cannot be sealed, opened or verified, or is not genuine",
+        5: "training failed, or parties disagree or cannot continue",
+        6: "sealing, opening or verification failed, or something is not genuine",
         7: "the privacy budget does not allow it",
-        8: "parties are missing, and were waited for",
-        9: "a site refuses the plan or a question; its own log says why",
-        130: "interrupted, or stopped by its operator; a run can be resumed",
+        8: "parties are missing, and the waiting time is over",
+        9: "a site refuses the plan or a question; its own log has the reason",
+        130: "interrupted, or stopped by the operator; a run can be resumed",
     }
 )
 
@@ -31,27 +31,29 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "init": Lazy("secure_fl.cli.init", "init", "Write a settings file to start from."),
         "settings": Lazy("secure_fl.cli.settings", "settings", "Explain the fields of settings."),
         "train": Lazy("secure_fl.cli.train", "train", "Run the federation of a settings file."),
-        "preflight": Lazy("secure_fl.cli.preflight", "preflight", "Look for faults in records."),
+        "preflight": Lazy("secure_fl.cli.preflight", "preflight", "Check records for problems."),
         "stats": Lazy("secure_fl.cli.stats", "stats", "Ask hospitals about their records."),
         "tune": Lazy("secure_fl.cli.tune", "tune", "Find settings that learn, by short trials."),
-        "evaluate": Lazy("secure_fl.cli.evaluate", "evaluate", "Measure models, without training."),
-        "audit": Lazy("secure_fl.cli.audit", "audit", "Attack what each role of a run saw."),
-        "report": Lazy("secure_fl.cli.audit", "report", "Write the page of runs, with audits."),
+        "evaluate": Lazy("secure_fl.cli.evaluate", "evaluate", "Score models, without training."),
+        "audit": Lazy("secure_fl.cli.audit", "audit", "Attack the recorded views of a run."),
+        "report": Lazy("secure_fl.cli.audit", "report", "Write the page of runs and audits."),
         "compare": Lazy("secure_fl.cli.audit", "compare", "Show runs side by side."),
         "predict": Lazy("secure_fl.cli.predict", "predict", "Apply a run's model to texts."),
-        "push": Lazy("secure_fl.cli.push", "push", "Hand a run's model on, with its card."),
-        "runs": Lazy("secure_fl.cli.runs", "runs", "List runs, or show one."),
-        "data": Lazy("secure_fl.cli.data", "data", "Describe, split or make data."),
-        "keys": Lazy("secure_fl.cli.keys", "keys", "Identities, rosters and the cohort's keys."),
-        "ledger": Lazy("secure_fl.cli.ledger", "ledger", "The record of privacy that was spent."),
-        "budget": Lazy("secure_fl.cli.budget", "budget", "What a run would cost in privacy."),
-        "site": Lazy("secure_fl.cli.site", "site", "A hospital's way into a pilot."),
-        "pilot": Lazy("secure_fl.cli.pilot", "pilot", "Kits for a pilot across hospitals."),
-        "coordinate": Lazy("secure_fl.cli.coordinate", "coordinate", "Lead a pilot."),
-        "join": Lazy("secure_fl.cli.join", "join", "Take part in a pilot, as a hospital."),
-        "courier": Lazy("secure_fl.cli.courier", "courier", "Talk for a trainer without network."),
-        "status": Lazy("secure_fl.cli.coordinate", "status", "Say how far a pilot is."),
-        "docs": Lazy("secure_fl.cli.docs", "docs", "Read the pages, as installed."),
+        "push": Lazy("secure_fl.cli.push", "push", "Publish a run's model with its model card."),
+        "runs": Lazy("secure_fl.cli.runs", "runs", "List, show, compare or remove runs."),
+        "data": Lazy("secure_fl.cli.data", "data", "Describe, split or generate data."),
+        "keys": Lazy("secure_fl.cli.keys", "keys", "Manage identities, rosters and keys."),
+        "ledger": Lazy("secure_fl.cli.ledger", "ledger", "Show and check a privacy ledger."),
+        "budget": Lazy("secure_fl.cli.budget", "budget", "Show the privacy cost of a plan."),
+        "site": Lazy("secure_fl.cli.site", "site", "Set up a hospital for a pilot."),
+        "pilot": Lazy("secure_fl.cli.pilot", "pilot", "Create kits for a pilot of hospitals."),
+        "coordinate": Lazy("secure_fl.cli.coordinate", "coordinate", "Run a pilot's coordinator."),
+        "join": Lazy("secure_fl.cli.join", "join", "Join a pilot as a hospital."),
+        "courier": Lazy(
+            "secure_fl.cli.courier", "courier", "Relay messages for an offline training machine."
+        ),
+        "status": Lazy("secure_fl.cli.coordinate", "status", "Show a pilot's progress."),
+        "docs": Lazy("secure_fl.cli.docs", "docs", "Read the installed documentation."),
         "doctor": Lazy("secure_fl.cli.doctor", "doctor", "Check this installation."),
         "completion": Lazy("secure_fl.cli.completion", "completion", "Print shell completion."),
     }
@@ -91,4 +93,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def main() -> None:
-    """Hospitals train one language model together; no record and no update leaves one in clear."""
+    """Hospitals train one language model together.
+
+    No record leaves a hospital, and updates leave only encrypted.
+    """

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from secure_fl.cli.options import FOLDER, json_option
+
 if TYPE_CHECKING:
     from secure_fl.data.examples import Example
     from secure_fl.settings import Kind
 
 CARD = "secure_fl.json"
 WORD = re.compile(r"\w+|[^\w\s]")
-CUT = 60  # characters of a text that a table shows
+CUT = 60  # maximum characters of a text in a table
 
 
 @click.command(
@@ -31,20 +33,20 @@ Examples:
   cat notes.txt | secure-fl predict runs/first
       one text per line
 
-What is printed holds the texts: treat it as you treat the records."""
+The output contains the texts: protect it like the records."""
 )
-@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("run", type=FOLDER)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option(
     "--file",
     type=click.Path(path_type=Path),
-    help="Read records from a file that secure-fl data describe can read, or lines from a .txt.",
+    help="File of records, as for `secure-fl data describe`, or a .txt file of lines.",
 )
 @click.option(
-    "--pair", "pairs", multiple=True, metavar="TEXT", help="The second text of each TEXT, in order."
+    "--pair", "pairs", multiple=True, metavar="TEXT", help="Second text for each TEXT, in order."
 )
-@click.option("--party", metavar="NAME", help="Take this hospital's own model.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+@click.option("--party", metavar="NAME", help="Use this hospital's own model.")
+@json_option
 def predict(
     run: Path,
     texts: tuple[str, ...],
@@ -53,7 +55,7 @@ def predict(
     party: str | None,
     as_json: bool,
 ) -> None:
-    """Predict TEXTs with the model of RUN: labels and probabilities, entities, scores, texts."""
+    """Apply the model of RUN to TEXTs: labels with probabilities, entities, scores or texts."""
     from secure_fl.cli import show
 
     folder = model_folder(run, party)
@@ -71,7 +73,7 @@ def predict(
 
 
 def model_folder(run: Path, party: str | None) -> Path:
-    """Find an exported model in a run: the shared one, or a party's own."""
+    """Find an exported model in a run: the shared one, or a hospital's own."""
     from secure_fl.errors import RunError
 
     if (run / CARD).is_file() and party is None:
@@ -86,18 +88,18 @@ def model_folder(run: Path, party: str | None) -> Path:
     if not run.is_dir():
         what, fix = "there is no such folder", "secure-fl runs lists runs"
     elif own:
-        which = "the model to use is each hospital's own"
-        what = which if party is None else f"no model of {party!r} is here"
-        fix = f"name one of its hospitals: --party {' or '.join(own)}"
+        each = "each hospital of this run has its own model"
+        what = each if party is None else f"there is no model of {party!r}"
+        fix = f"name a hospital: --party {' or '.join(own)}"
     elif (shared / CARD).is_file():
-        what, fix = f"{party!r} has no model of its own here", "leave out --party"
+        what, fix = f"{party!r} has no model of its own", "remove --party"
     else:
         what, fix = "this run has no model yet", "finish it with secure-fl train ... --resume"
     raise RunError(what, fix=fix, file=run, reason="missing")
 
 
 def _to_use(run: Path) -> str | None:
-    """Which of a run's models is to be used, as its result says."""
+    """Return the name of the model to use, from the run's result."""
     from secure_fl.cli.runs import read_json
 
     use: str | None = read_json(run / "result.json").get("use")
@@ -107,7 +109,7 @@ def _to_use(run: Path) -> str | None:
 def _examples(
     kind: Kind, texts: Sequence[str], pairs: Sequence[str], file: Path | None
 ) -> Sequence[Example]:
-    """Make examples of a task's kind from what was given."""
+    """Build examples of a task from texts, pairs or a file."""
     if file is not None:
         if texts or pairs:
             raise click.UsageError("give either TEXTs or --file")
@@ -119,7 +121,7 @@ def _examples(
     elif not texts and not sys.stdin.isatty():
         texts = _lines(sys.stdin.read())
     if not texts:
-        raise click.UsageError("there is nothing to predict: give TEXT, --file or lines on stdin")
+        raise click.UsageError("there is no input: give TEXT, --file or lines on stdin")
     return _from_texts(kind, texts, pairs)
 
 
@@ -169,8 +171,8 @@ def _score_row(example: Any, answer: Mapping[str, Any]) -> list[str]:
 
 
 def _entity_row(example: Any, answer: Mapping[str, Any]) -> list[str]:
-    found = [f"{entity['text']} [{entity['type']}]" for entity in answer["entities"]]
-    return [_cut(" ".join(example.tokens)), "; ".join(found) or "-"]
+    entities = [f"{entity['text']} [{entity['type']}]" for entity in answer["entities"]]
+    return [_cut(" ".join(example.tokens)), "; ".join(entities) or "-"]
 
 
 def _ranking_row(example: Any, answer: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`secure-fl preflight`: what is wrong with the hospitals' records, before a run."""
+"""`secure-fl preflight`: check the hospitals' records before a run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from secure_fl.cli.options import FILE, json_option
+
 if TYPE_CHECKING:
     from secure_fl.config.load import Settings
-    from secure_fl.data.preflight import Lengths, Problem
+    from secure_fl.data.record_problems import Lengths, Problem
 
-FOUND = 2
+PROBLEMS = 2  # exit status
 
 
 @click.command(
@@ -23,37 +25,37 @@ Examples:
   secure-fl preflight study.toml --party north       one of them
   secure-fl preflight study.toml --json
 
-Only counts are printed. The exit status is 2 if there is something to look at."""
+The command prints only counts. The exit status is 2 if there is a problem."""
 )
-@click.argument("plan", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--party", "parties", multiple=True, help="Look at this one. Can be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+@click.argument("plan", type=FILE)
+@click.option("--party", "parties", multiple=True, help="Check this hospital. Repeatable.")
+@json_option
 def preflight(plan: Path, parties: tuple[str, ...], as_json: bool) -> None:
-    """Look for faults in PLAN's records: patients in two splits, duplicates, labels, lengths."""
+    """Check PLAN's records: patients in two splits, duplicates, labels, lengths."""
     from dataclasses import asdict
 
     from secure_fl.cli import show
     from secure_fl.config.load import load
 
     settings = load(plan)
-    found = list(_problems(settings, parties))
+    problems = list(_problems(settings, parties))
     if as_json:
-        show.print_json({"problems": [asdict(one) for one in found]})
+        show.print_json({"problems": [asdict(problem) for problem in problems]})
     else:
-        _print(found)
-    if found:
-        raise click.exceptions.Exit(FOUND)
+        _print(problems)
+    if problems:
+        raise click.exceptions.Exit(PROBLEMS)
 
 
 def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
     from secure_fl.config.data import CorpusData, names
     from secure_fl.config.load import silos
-    from secure_fl.data.preflight import alike, problems, weighed
+    from secure_fl.data.record_problems import alike, problems, weighed
     from secure_fl.data.splits import Splits
 
     known = names(settings.data)
     if unknown := [name for name in parties if name not in known]:
-        raise click.UsageError(f"--party {unknown[0]}: known are {', '.join(known)}")
+        raise click.UsageError(f"--party {unknown[0]}: allowed: {', '.join(known)}")
     data, task = settings.data, settings.task
     by_patient = not isinstance(data, CorpusData) and data.columns.patient is not None
     lengths, longest = _lengths(settings)
@@ -73,7 +75,7 @@ def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
 
 
 def _lengths(settings: Settings) -> tuple[Lengths, int]:
-    """How the plan's model counts, and how much it reads."""
+    """Return the model's length function, and its maximum length."""
     from secure_fl.learning.models import load_tokenizer
 
     tokenizer: Any = load_tokenizer(settings.model)
@@ -85,12 +87,12 @@ def _lengths(settings: Settings) -> tuple[Lengths, int]:
     return lengths, longest
 
 
-def _print(found: Sequence[Problem]) -> None:
+def _print(problems: Sequence[Problem]) -> None:
     from secure_fl.cli import show
 
     console = show.out()
-    if not found:
-        console.print("nothing to look at")
-    for one in found:
-        console.print(f"{one.party}: {one.what}")
-        console.print(f"  -> {one.fix}")
+    if not problems:
+        console.print("no problems")
+    for problem in problems:
+        console.print(f"{problem.party}: {problem.what}")
+        console.print(f"  -> {problem.fix}")

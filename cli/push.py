@@ -1,10 +1,12 @@
-"""`secure-fl push`: hand a run's model on, with its card."""
+"""`secure-fl push`: publish a run's model with its model card."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import click
+
+from secure_fl.cli.options import FOLDER
 
 
 @click.command(
@@ -13,25 +15,20 @@ Examples:
   secure-fl push runs/first /srv/models/ade              into a folder
   secure-fl push runs/first hf:hospitals/ade
       to the hub you are logged in to
-  secure-fl push runs/first https://hub.example/a/ade    to a hub of your own
+  secure-fl push runs/first https://hub.example/a/ade    to your own hub
   secure-fl push runs/study /srv/models/student --name student
-  secure-fl push runs/first /srv/models/ade --onnx
-      with model.onnx: no PyTorch needed there
 
-The card (README.md) is written anew, with the run's audit if there was one. Audit a model before
-it leaves: secure-fl audit RUN."""
+The command rewrites the card (README.md), with the run's audit if there is one. Audit a model
+before you publish it: secure-fl audit RUN."""
 )
-@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("run", type=FOLDER)
 @click.argument("target")
-@click.option("--name", default="model", show_default=True, help="Which shared model of the run.")
-@click.option("--party", metavar="NAME", help="This hospital's own model, not the shared one.")
-@click.option("--public", is_flag=True, help="Let everybody read it on the hub.")
-@click.option("--onnx", is_flag=True, help="With model.onnx, which answers as the model does.")
-@click.option("--replace", is_flag=True, help="Write over the folder that is there.")
-def push(
-    run: Path, target: str, name: str, party: str | None, public: bool, onnx: bool, replace: bool
-) -> None:
-    """Give the model of RUN to TARGET: a folder, hf:ORGANISATION/NAME, or a hub's URL."""
+@click.option("--name", default="model", show_default=True, help="Name of a shared model.")
+@click.option("--party", metavar="NAME", help="Publish this hospital's own model.")
+@click.option("--public", is_flag=True, help="Make it public on the hub.")
+@click.option("--replace", is_flag=True, help="Replace an existing folder.")
+def push(run: Path, target: str, name: str, party: str | None, public: bool, replace: bool) -> None:
+    """Publish the model of RUN to TARGET: a folder, hf:ORGANISATION/NAME, or a hub's URL."""
     from secure_fl.cli import show
     from secure_fl.cli.group import require_folder
 
@@ -42,10 +39,6 @@ def push(
 
     shared = run / name
     model = shared if party is None and (shared / CARD).is_file() else model_folder(run, party)
-    if onnx:
-        from secure_fl.learning import onnx_file
-
-        onnx_file.write(model)
     write_card(run, model)
     where = pushing.push(model, target, public=public, replace=replace)
-    show.out().print(f"{model} is now {where}; its card is README.md there.")
+    show.out().print(f"published {model} to {where}; its card is README.md there")

@@ -1,4 +1,4 @@
-"""`secure-fl keys roster`: who takes part; and how a site approves it."""
+"""`secure-fl keys roster`: the members of a cohort, and a site's approval of them."""
 
 from __future__ import annotations
 
@@ -7,40 +7,30 @@ from pathlib import Path
 
 import click
 
-from secure_fl.cli.keyring import FILE
-from secure_fl.cli.numbers import Real, Whole
-from secure_fl.crypto.files import write_atomic
-from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.roster import Member, Roster, make_roster
-from secure_fl.crypto.roster_files import load_card, load_roster, roster_bytes
+from secure_fl.cli.keyring import PATH
+from secure_fl.cli.options import FiniteRange
+from secure_fl.crypto.keys.files import write_atomic
+from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.roster import Member, Roster, make_roster
+from secure_fl.crypto.keys.roster_files import load_card, load_roster, roster_bytes
 from secure_fl.errors import KeyringError
 
 QUESTION = "Are these the right sites, and did you compare the fingerprints by telephone?"
 
 
 @click.command()
-@click.argument("cards", nargs=-1, required=True, type=FILE)
-@click.option("--coordinator", required=True, type=FILE, help="The coordinator's card.")
-@click.option("--host", metavar="NAME", help="The member that holds FedID's central model.")
-@click.option("--tier", multiple=True, metavar="NAME=TIER", help="A member's tier; repeatable.")
-@click.option("--threshold", type=Whole(1, 128), help="Survivors a sum needs.  [floor(2n/3)+1]")
-@click.option(
-    "--days",
-    type=Real(0, 3650, min_open=True),
-    default=365.0,
-    show_default=True,
-    help="How long it holds.",
-)
-@click.option("--after", type=FILE, help="The roster this one replaces: takes the next version.")
-@click.option(
-    "-o",
-    "--output",
-    type=FILE,
-    default=Path("roster.json"),
-    show_default=True,
-    help="For the roster.",
-)
+@click.argument("cards", nargs=-1, required=True, type=PATH)
+@click.option("--coordinator", required=True, type=PATH, help="The coordinator's card.")
+@click.option("--host", metavar="NAME", help="Member that holds FedID's central model.")
+@click.option("--tier", multiple=True, metavar="NAME=TIER", help="Tier of a member. Repeatable.")
+@click.option("--threshold", type=click.IntRange(1, 128),
+              help="Members that must remain to open a sum.  [default: floor(2n/3)+1]")  # fmt: skip
+@click.option("--days", type=FiniteRange(0, 3650, min_open=True), default=365.0, show_default=True,
+              help="Validity of the roster.")  # fmt: skip
+@click.option("--after", type=PATH, help="Roster that this one replaces, with the next version.")
+@click.option("-o", "--output", type=PATH, default=Path("roster.json"), show_default=True,
+              help="File for the roster.")  # fmt: skip
 def roster(
     cards: tuple[Path, ...],
     coordinator: Path,
@@ -51,7 +41,7 @@ def roster(
     after: Path | None,
     output: Path,
 ) -> None:
-    """Assemble a roster from the members' cards; nobody has signed it yet.
+    """Assemble an unsigned roster from the members' cards.
 
     \b
     secure-fl keys roster north.card.json south.card.json east.card.json \\
@@ -71,7 +61,7 @@ def roster(
 
 
 def approved(file: Path, ring: KeyRing, *, yes: bool = False) -> Roster:
-    """Read a roster that this site has signed; else show it, ask, and sign it in its file."""
+    """Read a roster that this site has signed, or show it, ask, and sign it in its file."""
     read, me = load_roster(file), ring.identity()
     read.require(me.public)
     if me.name not in dict(read.signatures):
@@ -87,7 +77,7 @@ def approved(file: Path, ring: KeyRing, *, yes: bool = False) -> Roster:
 
 
 def describe(roster: Roster) -> dict[str, object]:
-    """List what people compare and decide on."""
+    """List the facts that people compare before they approve a roster."""
     try:
         roster.verify()
         state = f"signed by {', '.join(name for name, _ in roster.signatures)}"
@@ -108,29 +98,29 @@ def describe(roster: Roster) -> dict[str, object]:
 
 
 def changes(before: Roster, after: Roster) -> list[str]:
-    """Say in what a roster differs from the one before it, for who is to approve it."""
+    """List the differences between a roster and the last approved one."""
     old, new = ({m.name: m for m in one.members} for one in (before, after))
-    found = [
+    lines = [
         f"{name} is new: {new[name].identity.fingerprint()}" for name in new.keys() - old.keys()
     ]
-    found += [f"{name} has left" for name in old.keys() - new.keys()]
+    lines += [f"{name} has left" for name in old.keys() - new.keys()]
     for name in new.keys() & old.keys():
         if old[name].identity != new[name].identity:
-            found.append(f"OTHER KEYS under the name {name}: {new[name].identity.fingerprint()}")
+            lines.append(f"OTHER KEYS for {name}: {new[name].identity.fingerprint()}")
         for what in ("role", "tier"):
             then, now = getattr(old[name], what), getattr(new[name], what)
             if then != now:
-                found.append(f"{name} has the {what} {now}, and had {then}")
+                lines.append(f"the {what} of {name} changes from {then} to {now}")
     if before.coordinator != after.coordinator:
         card = after.coordinator
-        found.append(f"ANOTHER COORDINATOR: {card.name}  {card.fingerprint()}")
+        lines.append(f"ANOTHER COORDINATOR: {card.name}  {card.fingerprint()}")
     if before.t != after.t:
-        found.append(f"a sum needs {after.t} hospitals, and needed {before.t}")
-    return sorted(found)
+        lines.append(f"the members that a sum needs change from {before.t} to {after.t}")
+    return sorted(lines)
 
 
 def as_text(facts: Mapping[str, object]) -> str:
-    """Lay facts out, a line each; lists are indented below their name."""
+    """Format facts, one per line; lists are indented below their name."""
     shown = {
         key: "".join(f"\n  {line}" for line in value) if isinstance(value, list) else value
         for key, value in facts.items()
@@ -142,22 +132,24 @@ def _members(
     cards: list[PublicIdentity], host: str | None, tiers: tuple[str, ...]
 ) -> tuple[Member, ...]:
     names = {card.name for card in cards}
-    wanted: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for text in tiers:
         name, equals, tier = text.partition("=")
         if not equals or not tier:
             raise KeyringError(
-                f"--tier {text!r} is not NAME=TIER", fix="--tier north=strong", reason="setting"
+                f"--tier {text!r} is not NAME=TIER",
+                fix="--tier north=strong",
+                reason="invalid-option",
             )
-        wanted[name] = tier
-    if unknown := sorted((set(wanted) | ({host} if host else set())) - names):
+        chosen[name] = tier
+    if unknown := sorted((set(chosen) | ({host} if host else set())) - names):
         raise KeyringError(
-            f"no card is of {', '.join(unknown)}",
-            fix="give that member's card too",
-            reason="stranger",
+            f"there is no card of {', '.join(unknown)}",
+            fix="add that member's card",
+            reason="not-listed",
         )
     return tuple(
-        Member(card.name, "host" if card.name == host else "party", wanted.get(card.name), card)
+        Member(card.name, "host" if card.name == host else "party", chosen.get(card.name), card)
         for card in cards
     )
 

@@ -1,4 +1,4 @@
-"""`secure-fl runs`: what runs there are, and what one came to."""
+"""`secure-fl runs`: list, show, compare and remove runs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from secure_fl.cli.audit import compare
-from secure_fl.cli.group import Told
+from secure_fl.cli.group import WrappedHelpGroup
+from secure_fl.cli.options import FOLDER, json_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-DEPTH = 3  # folders below the one that is listed
-AsJson = click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+DEPTH = 3  # of the search for runs below a folder
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A run as its folder tells."""
+class RunSummary:
+    """The state of a run, from its folder."""
 
     folder: str
     status: str  # finished, running, stopped
@@ -38,18 +38,18 @@ class Run:
     changed: str
 
 
-class _Runs(Told):
-    """`secure-fl runs FOLDER` lists, `secure-fl runs show RUN` shows."""
+class _ListByDefault(WrappedHelpGroup):
+    """A group in which `secure-fl runs FOLDER` means `secure-fl runs list FOLDER`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take what is no command for the folder to list."""
+        """Interpret an argument that is not a command as the folder to list."""
         if not {"-h", "--help"} & set(args) and not (args and args[0] in self.commands):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
 
 @click.group(
-    cls=_Runs,
+    cls=_ListByDefault,
     epilog="""\b
 Examples:
   secure-fl runs                       list runs/ of the current folder
@@ -65,24 +65,24 @@ runs.add_command(compare)
 
 
 @runs.command("list")
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default="runs")
-@AsJson
+@click.argument("folder", type=FOLDER, default="runs")
+@json_option
 def list_(folder: Path, as_json: bool) -> None:
-    """List the runs in FOLDER (without "list" too: secure-fl runs FOLDER)."""
+    """List the runs in FOLDER. The word "list" is optional: secure-fl runs FOLDER."""
     from secure_fl.cli import show
     from secure_fl.errors import RunError
 
     if not folder.is_dir():
         near = get_close_matches(str(folder), runs.commands, n=1)
-        fix = "name the folder that holds runs; secure-fl train makes them"
-        fix = f"did you mean secure-fl runs {near[0]}? else {fix}" if near else fix
+        fix = "name the folder that contains runs; secure-fl train creates them"
+        fix = f"did you mean secure-fl runs {near[0]}? Otherwise {fix}" if near else fix
         raise RunError("there is no such folder", fix=fix, file=folder, reason="missing")
-    found = [summary(run) for run in find(folder)]
+    summaries = [summary(run) for run in find(folder)]
     if as_json:
-        show.print_json([asdict(run) for run in found])
+        show.print_json([asdict(run) for run in summaries])
         return
-    if not found:
-        click.echo(f"no run in {folder}; secure-fl demo or secure-fl train makes one")
+    if not summaries:
+        click.echo(f"no run in {folder}; secure-fl demo and secure-fl train create runs")
         return
     columns = ["run", "status", "algorithm", "protection", "round", "metric", "bytes", "changed"]
     this_year = f"{datetime.now().astimezone():%Y-}"
@@ -97,18 +97,17 @@ def list_(folder: Path, as_json: bool) -> None:
             "-" if run.bytes is None else show.size(run.bytes),
             run.changed.removeprefix(this_year),
         ]
-        for run in found
+        for run in summaries
     ]
     show.out().print(show.grid("", columns, rows))
 
 
 @runs.command("show")
-@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
-@AsJson
+@click.argument("run", type=FOLDER)
+@json_option
 def show_(run: Path, as_json: bool) -> None:
-    """Show the result of RUN, or how far it is."""
+    """Show the result of RUN, or its progress."""
     from secure_fl.cli import show
-    from secure_fl.display.results import approved, convicted
     from secure_fl.errors import RunError
 
     if not (run / "settings.toml").is_file():
@@ -118,68 +117,73 @@ def show_(run: Path, as_json: bool) -> None:
     if as_json:
         show.print_json(document or asdict(summary(run)))
         return
-    found = summary(run)
     console = show.out()
-    console.print(f"{found.folder}: {found.status}, round {found.round} of {found.rounds}")
-    if not document:
-        _so_far(run, console)
-        console.print(f"go on with: secure-fl train CONFIG --out {run} --resume")
-        return
+    state = summary(run)
+    console.print(f"{state.folder}: {state.status}, round {state.round} of {state.rounds}")
+    if document:
+        _print_result(document, state, console)
+    else:
+        _print_latest_scores(run, console)
+        console.print(f"continue with: secure-fl train CONFIG --out {run} --resume")
+
+
+def _print_result(document: Mapping[str, Any], state: RunSummary, console: Console) -> None:
+    from secure_fl.cli import show
+    from secure_fl.display.result_tables import approved, convicted
+
     console.print(show.result_table(document, document["algorithm"]))
     if (entities := show.entity_table(document)) is not None:
         console.print(entities)
     versions = ", ".join(f"{k} {v}" for k, v in document["versions"].items())
     seconds = show.duration(document["seconds"]["total"])
-    shielded = show.protection(found.algorithm, found.protection)
-    console.print(f"\nprotection {shielded}, seed {document['seed']}, {seconds}")
+    mode = show.protection(state.algorithm, state.protection)
+    console.print(f"\nprotection {mode}, seed {document['seed']}, {seconds}")
     if (noise := show.noise_line(document)) is not None:
         console.print(noise)
     if document.get("model_round"):
-        console.print(f"what was learned up to round {document['model_round']} is kept")
+        console.print(f"The saved model is the one after round {document['model_round']}.")
     for line in (*convicted(document).splitlines(), *approved(document).splitlines()):
         console.print(line)
     console.print(versions, style="dim")
 
 
-def _so_far(run: Path, console: Console) -> None:
-    """The scores of the last round that has any, of a run that is not finished."""
+def _print_latest_scores(run: Path, console: Console) -> None:
+    """Print the latest scores of an unfinished run."""
     from secure_fl.cli import show
-    from secure_fl.display.story import SPLITS, read_story
+    from secure_fl.display.run_history import SPLITS, read_run_history
 
-    story = read_story(run)
+    story = read_run_history(run)
     for split in SPLITS:
         for number, score in (story.curve(split) or story.mean(split))[-1:]:
-            said = f"{split} {story.metric} {show.number(score)} after round {number:.0f}"
-            console.print(f"{said}, over all hospitals")
+            score_text = f"{split} {story.metric} {show.number(score)}"
+            console.print(f"{score_text} after round {number:.0f}, over all hospitals")
 
 
 @runs.command("rm")
-@click.argument(
-    "folders", type=click.Path(path_type=Path, file_okay=False), nargs=-1, required=True
-)
-@click.option("--checkpoints", is_flag=True, help="Remove only what a run could go on from.")
+@click.argument("folders", type=FOLDER, nargs=-1, required=True)
+@click.option("--checkpoints", is_flag=True, help="Remove only checkpoints.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def remove(folders: tuple[Path, ...], checkpoints: bool, yes: bool) -> None:
-    """Remove the runs in FOLDERS, but none that is under way, and no ledger of privacy.
+    """Remove the runs in FOLDERS; running ones and privacy ledgers are kept.
 
-    Over whom a hospital's sums were opened is kept beside its ledger.
+    A hospital's record of the members of opened sums stays next to its ledger.
     """
     from secure_fl.cli import show
     from secure_fl.runs.erasing import erase, parts, require_erasable, size
 
     for folder in folders:
         require_erasable(folder, checkpoints=checkpoints)
-    held = [part for folder in folders for part in parts(folder, checkpoints=checkpoints)]
-    freed, names = size(held), ", ".join(map(str, folders))
+    paths = [part for folder in folders for part in parts(folder, checkpoints=checkpoints)]
+    freed, names = size(paths), ", ".join(map(str, folders))
     what = f"remove {'the checkpoints of ' if checkpoints else ''}{names} ({show.size(freed)})?"
     if not yes and not click.confirm(what, err=True):
         return
-    erase(held)
+    erase(paths)
     click.echo(f"removed: {show.size(freed)}")
 
 
 def find(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
-    """Find the runs in a folder: those folders that hold settings as a run writes them."""
+    """Find the runs in a folder: the folders with a settings.toml."""
     if (folder / "settings.toml").is_file():
         yield folder
     elif depth:
@@ -187,12 +191,12 @@ def find(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
             yield from find(inner, depth - 1)
 
 
-def summary(folder: Path) -> Run:
-    """Tell what a run's folder holds, whole or not."""
+def summary(folder: Path) -> RunSummary:
+    """Summarise a run's folder, finished or not."""
     from secure_fl.cli import show
     from secure_fl.runs.erasing import in_use
 
-    asked = _settings(folder)
+    settings = _settings(folder)
     document = read_json(folder / "result.json")
     reached = max(
         (
@@ -203,13 +207,13 @@ def summary(folder: Path) -> Run:
         default=0,
     )
     changed = max((p.stat().st_mtime for p in folder.iterdir()), default=0.0)
-    return Run(
+    return RunSummary(
         folder=str(folder),
         status="finished" if document else "running" if in_use(folder) else "stopped",
-        algorithm=str(asked.get("algorithm", {}).get("name", "?")),
-        protection=str(asked.get("protection", {}).get("mode", "?")),
+        algorithm=str(settings.get("algorithm", {}).get("name", "?")),
+        protection=str(settings.get("protection", {}).get("mode", "?")),
         round=document.get("metrics", {}).get("last", {}).get("round", reached),
-        rounds=int(asked.get("algorithm", {}).get("rounds", 0)),
+        rounds=int(settings.get("algorithm", {}).get("rounds", 0)),
         metric=document.get("main_metric"),
         value=show.metric_of(document, "last", "test") if document else None,
         bytes=sum(show.traffic(document)) if document else None,
@@ -218,7 +222,7 @@ def summary(folder: Path) -> Run:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON file of a run; a missing or broken one holds nothing."""
+    """Read a JSON file of a run; return {} for a missing or invalid one."""
     try:
         document = json.loads(file.read_text())
     except (OSError, ValueError):
@@ -232,4 +236,4 @@ def _settings(folder: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads((folder / "settings.toml").read_text())
     except (OSError, ValueError):
-        return {}  # a run whose settings are broken is still listed
+        return {}  # a run with invalid settings is still listed

@@ -1,57 +1,50 @@
-"""`secure-fl settings`: every field of a settings file and of a site's policy, and its default."""
+"""`secure-fl settings`: reference of all fields of settings files and site policies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
-from secure_fl.cli.choices import nearest
+from secure_fl.errors import nearest
 
 if TYPE_CHECKING:
-    from secure_fl.config.fields import Described
     from secure_fl.settings import Section
 
-POLICY = "site"  # sections from here on stand in a hospital's own file
+POLICY = "site"  # sections from here on belong to a hospital's own file
 HEAD = """\
 # Settings
 
-Every field, what it may hold, and what holds if it is left out (–: nothing; empty: it must be
-given). `secure-fl settings --markdown` writes this page, and `secure-fl settings training.dp` shows
-one section. Values are checked when a file is read: errors name the line and what is allowed.
+Every field with its type and default (–: no default; blank: required). Errors in a file name the
+line and the allowed values. `secure-fl settings training.dp` shows one section, and
+`secure-fl settings --markdown` writes this page.
 
-Environment: `SECURE_FL_PASSPHRASE` opens key files without a prompt, `SECURE_FL_KEYS` is the folder
-of keys where `--keys` is not given, `SECURE_FL_DEBUG=1` shows tracebacks, and
-`SECURE_FL_SCRYPT_LOG_N` is the cost of guessing a passphrase for files written from then on.
+Environment variables:
+
+- `SECURE_FL_PASSPHRASE` opens key files without a prompt.
+- `SECURE_FL_KEYS` is the folder of keys if `--keys` is not given.
+- `SECURE_FL_DEBUG=1` shows tracebacks.
+- `SECURE_FL_SCRYPT_LOG_N` sets the cost of guessing a passphrase, for files written from then on.
 """
 SITE = """\
 # A site's policy
 
-A hospital's own file, `site.toml` ([pilot.md](pilot.md#rules)); `[site.dp]`, `[site.noise]`,
-`[site.statistics]` ([statistics.md](statistics.md)) and `[site.approval]`
-([pilot.md](pilot.md#approvals-on-record)) stand below `[site]`."""
+A hospital's own file, `site.toml` ([pilot.md](pilot.md#rules)). The tables `[site.dp]`,
+`[site.noise]`, `[site.statistics]` ([statistics.md](statistics.md)) and `[site.approval]`
+([pilot.md](pilot.md#approvals-on-record)) belong to `[site]`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A section as it is printed: what it is, and its fields."""
-
-    title: str
-    fields: Sequence[Described]
-
-
-def sections() -> Mapping[str, Callable[[], Told]]:
-    """The sections of all files, by the names that are printed for them."""
+def sections() -> Mapping[str, type[Section]]:
+    """Return the sections of all files by their printed names."""
     from secure_fl import settings
+    from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config import data as config_data
     from secure_fl.config.build import RunSettings
-    from secure_fl.policy import file as site_policy
+    from secure_fl.policy import policy_file
     from secure_fl.statistics.rules import StatisticsRules
 
-    first: Mapping[str, type[Section]] = {
+    return {
         "run": RunSettings,
         "task": settings.TaskSettings,
         "data, a built-in corpus": config_data.CorpusData,
@@ -66,37 +59,15 @@ def sections() -> Mapping[str, Callable[[], Told]]:
         "protection.noise": settings.NoiseSettings,
         "guard": settings.GuardSettings,
         "policy": settings.PolicySettings,
-    }
-    last: Mapping[str, type[Section]] = {
-        POLICY: site_policy.SitePolicy,
-        "site.dp": site_policy.DPLimits,
-        "site.noise": site_policy.NoiseLimits,
+        **{f"algorithm, {name}": entry.settings for name, entry in ALGORITHMS.items()},
+        POLICY: policy_file.SitePolicy,
+        "site.dp": policy_file.DPLimits,
+        "site.noise": policy_file.NoiseLimits,
         "site.statistics": StatisticsRules,
-        "site.approval": site_policy.ApprovalRule,
-        "[data.set]": site_policy.DataSet,
-        "keys": site_policy.KeysSettings,
+        "site.approval": policy_file.ApprovalRule,
+        "[data.set]": policy_file.DataSet,
+        "keys": policy_file.KeysSettings,
     }
-    from secure_fl.cli.catalogue import names
-
-    return {
-        **{name: partial(_of_section, section) for name, section in first.items()},
-        **{f"algorithm, {name}": partial(_of_algorithm, name) for name in names()},
-        **{name: partial(_of_section, section) for name, section in last.items()},
-    }
-
-
-def _of_section(section: type[Section]) -> Told:
-    from secure_fl.config.fields import described
-
-    return Told((section.__doc__ or "").strip().splitlines()[0], tuple(described(section)))
-
-
-def _of_algorithm(name: str) -> Told:
-    from secure_fl.cli.catalogue import listed
-    from secure_fl.config.fields import Described
-
-    found = listed(name)
-    return Told(found.title, [Described(**field) for field in found.fields])
 
 
 @click.command(
@@ -104,65 +75,65 @@ def _of_algorithm(name: str) -> Told:
 Examples:
   secure-fl settings                 the names of all sections
   secure-fl settings training.dp
-  secure-fl settings fedid           an algorithm's
+  secure-fl settings fedid           one algorithm
   secure-fl settings --markdown > settings.md"""
 )
 @click.argument("name", required=False)
 @click.option("--markdown", is_flag=True, help="Print all sections as a page.")
 def settings(name: str | None, markdown: bool) -> None:
-    """Explain the fields of a section: what they may hold, and what holds if they are left out."""
-    from secure_fl.config.fields import NOTHING
+    """Explain the fields of a section: type, default and meaning."""
+    from secure_fl.config.fields import NO_DEFAULT, describe_fields
 
     if markdown:
         click.echo(page(), nl=False)
         return
-    found = _named(name, sections())
-    if not found:
-        if name is not None:
-            known = list(dict.fromkeys(map(_typed, sections())))
-            raise click.UsageError(f"there is no section {name!r}: {nearest(name, known)}")
+    if name is None:
         click.echo("\n".join(sections()))
-    for title, section in found.items():
+        return
+    named = _named(name)
+    if not named:
+        known = list(dict.fromkeys(map(_typed, sections())))
+        raise click.UsageError(f"there is no section {name!r}: {nearest(name, known)}")
+    for title, section in named.items():
         click.echo(f"[{title}]")
-        for d in section().fields:
-            given = f"{d.name} = {d.default}" if d.default not in ("", NOTHING) else d.name
-            must = "" if d.default else "; must be given"
-            click.echo(f"  {given:<34} {d.allowed}{must}{': ' * bool(d.comment)}{d.comment}")
+        for d in describe_fields(section):
+            field = f"{d.name} = {d.default}" if d.default not in ("", NO_DEFAULT) else d.name
+            required = "" if d.default else "; required"
+            click.echo(f"  {field:<34} {d.allowed}{required}{': ' * bool(d.help)}{d.help}")
 
 
-def _named(
-    name: str | None, among: Mapping[str, Callable[[], Told]]
-) -> Mapping[str, Callable[[], Told]]:
-    """The sections of this name, or all of a kind: "dp" is a table of "training" and of "site"."""
+def _named(name: str) -> Mapping[str, type[Section]]:
+    """Return the sections with this name: "dp" is a table of "training" and of "site"."""
 
-    def called(title: str) -> tuple[str, ...]:
+    def names(title: str) -> tuple[str, ...]:
         typed = _typed(title)
         return title, title.split(",")[0], typed, typed.rpartition(".")[2]
 
-    return {title: section for title, section in among.items() if name in called(title)}
+    return {title: section for title, section in sections().items() if name in names(title)}
 
 
 def _typed(title: str) -> str:
-    """What one types for a section: an algorithm's own name, a table's without its brackets."""
-    kind, _, one = title.strip("[]").partition(", ")
-    return one if kind == "algorithm" else kind
+    """Return what a user types for a section: no brackets, and an algorithm's bare name."""
+    kind, _, name = title.strip("[]").partition(", ")
+    return name if kind == "algorithm" else kind
 
 
 def page() -> str:
-    """All sections as Markdown."""
+    """Return all sections as Markdown."""
     return "\n".join([HEAD, *_parts()]).rstrip() + "\n"
 
 
 def _parts() -> Iterator[str]:
+    from secure_fl.config.fields import describe_fields
+
     for title, section in sections().items():
         if title == POLICY:
             yield f"{SITE}\n"
         yield f"## `[{title}]`\n"
-        told = section()
-        yield f"{told.title}\n"
-        yield "| field | may be | left out | |"
+        yield f"{(section.__doc__ or '').strip().splitlines()[0]}\n"
+        yield "| field | type | default | |"
         yield "| --- | --- | --- | --- |"
-        for d in told.fields:
-            cells = (f"`{d.name}`", d.allowed, d.default, d.comment)
+        for d in describe_fields(section):
+            cells = (f"`{d.name}`", d.allowed, d.default, d.help)
             yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
         yield ""

@@ -1,4 +1,4 @@
-"""What `secure-fl site check` looks at, before anything is sent."""
+"""Checks of `secure-fl site check`; they send nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from secure_fl.cli.doctor import Check, check_disk, check_kit
-from secure_fl.data.preflight import problems, weighed
+from secure_fl.data.record_problems import problems, weighed
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import Splits
 from secure_fl.engines.flare.diagnosis import diagnose
@@ -17,28 +17,29 @@ from secure_fl.pilot.kit_files import PLAN
 from secure_fl.pilot.kits import Kit
 from secure_fl.pilot.plan import read_plan
 from secure_fl.pilot.rehearsal import can_rehearse, rehearse
-from secure_fl.pilot.site import records_of
-from secure_fl.policy.file import SiteFile
+from secure_fl.pilot.site_memory import records_of
+from secure_fl.policy.model_size import check_size
+from secure_fl.policy.policy_file import SiteFile
 from secure_fl.policy.rules import Company, Plan, check
-from secure_fl.policy.size import check_size
 
-HEAD_START = timedelta(hours=1)  # that certificates begin before they are made
+BACKDATED = timedelta(hours=1)  # certificates begin this long before their creation
 
 
 def examine(rules: SiteFile, kit: Kit, *, rehearse: bool) -> Iterator[Check]:
-    """Everything that could keep this site from taking part."""
+    """Check everything that could prevent this site from joining."""
     yield from check_kit(kit.folder)
     yield _clock(kit)
     yield check_disk(rules.file.absolute().parent)
-    yield _line(kit)
+    yield _connection(kit)
     try:
         plan = _plan(kit)
-    except (SecureFLError, UnicodeDecodeError) as error:  # it is the coordinator's text
-        yield Check("plan", "problem", f"the kit's plan cannot be read: {error}", "ask for another")
+    except (SecureFLError, UnicodeDecodeError) as error:  # the text is the coordinator's
+        what = f"the kit's plan cannot be read: {error}"
+        yield Check("plan", "problem", what, "ask the coordinator for another kit")
         return
     if plan is None:
-        fix = "ask the coordinator for `pilot init --plan`, or see what `join` says"
-        yield Check("plan", "note", "none came with the kit: not held against the rules", fix)
+        fix = "ask the coordinator for `pilot init --plan`; else `join` checks the plan"
+        yield Check("plan", "note", "the kit has no plan to check against the rules", fix)
         return
     yield _allowed(rules, kit, plan)
     yield from _approved(rules, kit, plan)
@@ -47,19 +48,19 @@ def examine(rules: SiteFile, kit: Kit, *, rehearse: bool) -> Iterator[Check]:
 
 def _clock(kit: Kit) -> Check:
     now = datetime.now(UTC)
-    made = kit.tls.validity()[0] + HEAD_START
-    found = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+    made = kit.tls.validity()[0] + BACKDATED
+    time = f"{now:%Y-%m-%d %H:%M:%S} UTC"
     if now < made:
         behind = f"at least {(made - now).seconds // 60 + 1} minutes behind the coordinator's"
-        return Check("clock", "problem", f"{found}, {behind}", "set it right, by NTP")
-    return Check("clock", "ok", found)
+        return Check("clock", "problem", f"{time}, {behind}", "synchronise it by NTP")
+    return Check("clock", "ok", time)
 
 
-def _line(kit: Kit) -> Check:
+def _connection(kit: Kit) -> Check:
     url = kit.connection.url
     if why := diagnose(url, kit.tls):
-        return Check("line", "note", why, "no matter, if the coordinator is not started yet")
-    return Check("line", "ok", f"{url} takes this kit's certificate")
+        return Check("connection", "note", why, "expected if the coordinator has not been started")
+    return Check("connection", "ok", f"{url} accepts this kit's certificate")
 
 
 def _plan(kit: Kit) -> Plan | None:
@@ -81,12 +82,12 @@ def _allowed(rules: SiteFile, kit: Kit, plan: Plan) -> Check:
 def _approved(rules: SiteFile, kit: Kit, plan: Plan) -> Iterator[Check]:
     me = kit.roster.member(kit.connection.name).identity
     try:
-        lacking = list(Approving(rules, me).missing(plan))
+        missing = list(Approving(rules, me).missing(plan))
     except SecureFLError as error:
         yield Check("approval", "problem", error.what, error.fix)
         return
-    if lacking:
-        what = f"{lacking[0].asked}; needed: {lacking[0].allowed}"
+    if missing:
+        what = f"{missing[0].asked}; needed: {missing[0].allowed}"
         fix = f"secure-fl site approve {rules.file} --plan {kit.folder / PLAN} --keys KEYS"
         yield Check("approval", "note", what, fix)
 
@@ -94,11 +95,11 @@ def _approved(rules: SiteFile, kit: Kit, plan: Plan) -> Iterator[Check]:
 def _preflight(rules: SiteFile, plan: Plan, silo: Silo) -> Iterator[Check]:
     by_patient = rules.sets[plan.dataset].columns.patient is not None
     splits = Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test))
-    task, said = plan.task, weighed(plan.task, plan.training)
-    for found in problems(
-        silo.name, splits, task.kind, task.labels, by_patient=by_patient, weighed=said
+    task, weights = plan.task, weighed(plan.task, plan.training)
+    for problem in problems(
+        silo.name, splits, task.kind, task.labels, by_patient=by_patient, weighed=weights
     ):
-        yield Check("records", "note", found.what, found.fix)
+        yield Check("records", "note", problem.what, problem.fix)
 
 
 def _records(rules: SiteFile, kit: Kit, plan: Plan, *, rehearsal: bool) -> Iterator[Check]:
@@ -113,11 +114,15 @@ def _records(rules: SiteFile, kit: Kit, plan: Plan, *, rehearsal: bool) -> Itera
     if not rehearsal:
         return
     if not can_rehearse(plan):
-        yield Check("rehearsal", "note", f"{plan.algorithm.name} needs other sites: not rehearsed")
+        yield Check("rehearsal", "note", f"skipped: {plan.algorithm.name} needs other sites")
         return
     try:
         seconds = rehearse(plan, silo, Path(rules.file).absolute().parent)
     except SecureFLError as error:
         yield Check("rehearsal", "problem", error.what, error.fix)
         return
-    yield Check("rehearsal", "ok", f"a round here, in three parts: {seconds:.1f} s, nothing kept")
+    yield Check(
+        "rehearsal",
+        "ok",
+        f"one round with three mock hospitals: {seconds:.1f} s, nothing was saved",
+    )

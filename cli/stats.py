@@ -1,4 +1,4 @@
-"""`secure-fl stats`: ask hospitals about their records, by sealed sums."""
+"""`secure-fl stats`: ask hospitals about their records, by protected sums."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from secure_fl.cli.options import FILE, FOLDER, json_option
 
 if TYPE_CHECKING:
     from secure_fl.statistics.asking import Asked
@@ -20,34 +22,17 @@ Examples:
   secure-fl stats questions.toml --plan study.toml --rules site.toml --json
   secure-fl stats questions.toml --corpus ade        the built-in notes
 
-What each hospital answered before is noted below --notes: a question that would, together with
-those, tell of too few patients is refused. docs/statistics.md has an example of each kind."""
+--notes stores the earlier answers of each hospital. A hospital refuses a question that, combined
+with earlier answers, describes too few patients. docs/statistics.md has examples of each kind."""
 )
-@click.argument("questions", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--plan",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The settings file whose hospitals are asked, as train takes it.",
-)
-@click.option("--corpus", help="Ask three made-up hospitals with built-in notes instead.")
-@click.option(
-    "--rules",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="A file with [site.statistics], for all hospitals. [default: the defaults]",
-)
-@click.option(
-    "--notes",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("runs/statistics"),
-    show_default=True,
-    help="Where each hospital's note and ledger lie, in a folder for each plan.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write answers.json and answers.html into this folder.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else.")
+@click.argument("questions", type=FILE)
+@click.option("--plan", type=FILE, help="Settings file of the hospitals, as for `train`.")
+@click.option("--corpus", help="Ask three synthetic hospitals with this built-in corpus instead.")
+@click.option("--rules", type=FILE, help="File with [site.statistics], for all hospitals.")
+@click.option("--notes", type=FOLDER, default=Path("runs/statistics"), show_default=True,
+              help="Folder of the hospitals' notes and ledgers, one per plan.")  # fmt: skip
+@click.option("--out", type=FOLDER, help="Write answers.json and answers.html into this folder.")
+@json_option
 def stats(
     questions: Path,
     plan: Path | None,
@@ -62,9 +47,9 @@ def stats(
     from secure_fl.statistics.rules import load_rules
 
     if (plan is None) == (corpus is None):
-        raise click.UsageError("give --plan or --corpus, one of both")
+        raise click.UsageError("give either --plan or --corpus")
     asked, own = read(questions), None if rules is None else load_rules(rules)
-    # Whoever mistyped a file need not wait for torch.
+    # Imported only now: errors in the files above are reported without loading torch.
     from secure_fl.cli import show
     from secure_fl.config.load import load, loads
     from secure_fl.statistics import asking
@@ -106,5 +91,5 @@ def _print(found: Asked) -> None:
         for said in answer.said:
             console.print(f"  {said}")
         for (site, question), error in found.refusals.items():
-            if question == answer.name:  # on one machine all may be told; apart, each its own
+            if question == answer.name:  # on one machine, all errors can be shown
                 console.print(f"  {site}: {str(error).splitlines()[0]}")

@@ -1,4 +1,4 @@
-"""`secure-fl tune`: short sealed trials of a settings file, and the file that won."""
+"""`secure-fl tune`: short protected trials of a settings file, and the best settings."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from secure_fl.cli.group import INTERRUPTED, stop
+from secure_fl.cli.options import FILE, FOLDER, json_option, no_progress_option, set_option
 
 if TYPE_CHECKING:
     from secure_fl.display.grid import Grid
-    from secure_fl.federation.tuning import Trial, Tuning
+    from secure_fl.features.tuning.tuning import Trial, Tuning
 
 SCHEMA = "secure-fl/tuning/1"
 TRIALS, TUNED, PAGE = "trials.json", "tuned.toml", "tuning.html"
@@ -27,34 +28,25 @@ Examples:
       --try algorithm.epochs=1,2
   secure-fl train study-tuning/tuned.toml
 
-All combinations train for few rounds, and the better third goes on to three times as many, until
-one is left; who has learned as much as the last of it does, too. Trials are judged by the main
-metric over all hospitals' dev records, summed like updates are. Under differential privacy each
-trial is entered into the hospitals' ledgers: the search costs, too."""
+All combinations train for a few rounds. The best third continues for three times as many rounds,
+until one remains; ties continue too. The score of a trial is the main metric over all hospitals'
+dev records, summed like updates. With differential privacy, the hospitals' ledgers record each
+trial: the search has a cost."""
 )
-@click.argument("config", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("config", type=FILE)
 @click.option(
     "--try",
     "tries",
     multiple=True,
     metavar="FIELD=V1,V2",
-    help="Values of a field. Can be repeated. [default: learning rates around the file's]",
+    help="Values of a field. Repeatable.  [default: learning rates around the file's]",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Change a field of the file for all trials. Can be repeated.",
-)
+@set_option
 @click.option("--grid", is_flag=True, help="Train every combination for all rounds.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where results go. [default: NAME-tuning beside the file]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the trials as JSON, nothing else.")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.option("--out", type=FOLDER,
+              help="Output folder.  [default: NAME-tuning next to the file]")  # fmt: skip
+@json_option
+@no_progress_option
 def tune(
     config: Path,
     tries: tuple[str, ...],
@@ -70,49 +62,56 @@ def tune(
 
     console, out = show.err(quiet or as_json), out or config.with_name(f"{config.stem}-tuning")
     settings = load(config, overrides)
-    from secure_fl.cli.tuning_page import page
-    from secure_fl.federation import tuning
+    from secure_fl.features.tuning import tuning
     from secure_fl.runs.folder import write_json
 
     show.warn_unprotected(show.err(quiet), settings.protection.mode, settings.algorithm.name)
     values = dict(map(parsed, tries)) or None
 
-    def tell(trial: Trial) -> None:
+    def show_trial(trial: Trial) -> None:
         console.print(line(trial))
 
     try:
-        with console.status("training one trial after the other; each is told as it ends"):
-            found = tuning.tune(settings, values, halving=not grid, tell=tell, progress=False)
+        with console.status("training the trials one after the other"):
+            result = tuning.tune(
+                settings, values, halving=not grid, report=show_trial, progress=False
+            )
     except KeyboardInterrupt:
-        stop(INTERRUPTED, "interrupted; nothing was written, but what trials spent stays spent")
+        stop(INTERRUPTED, "interrupted; no files were written. Spent privacy budget stays spent")
     out.mkdir(parents=True, exist_ok=True)
-    document = document_of(found)
+    document = document_of(result)
     write_json(out / TRIALS, document)
-    (out / TUNED).write_text(dump(found.settings))
-    (out / PAGE).write_text(page(found))
+    (out / TUNED).write_text(dump(result.settings))
+    (out / PAGE).write_text(page(result))
     if as_json:
         show.print_json(document)
     elif not quiet:
-        results = show.out()
-        results.print(table(found))
-        if found.undecided:
-            rounds = show.counted(found.best.rounds, "round")
-            results.print(f"After {rounds} all score the same, and losses chose.")
-            results.print("  -> more rounds, or more records, would tell them apart")
-        if found.epsilon is not None:
-            results.print(f"ledgers hold ε = {found.epsilon:.3f} now, this search included")
-        results.print(f"\nThe best settings, and a picture: {out}. Train with them:")
-        results.print(f"  secure-fl train {out / TUNED}")
+        _print_result(result, out)
+
+
+def _print_result(result: Tuning, out: Path) -> None:
+    from secure_fl.cli import show
+
+    console = show.out()
+    console.print(table(result))
+    if result.undecided:
+        rounds = show.counted(result.best.rounds, "round")
+        console.print(f"After {rounds} all scores are equal; the lowest loss decided.")
+        console.print("  -> use more rounds or more records")
+    if result.epsilon is not None:
+        console.print(f"the ledgers are at ε = {result.epsilon:.3f}, with this search")
+    console.print(f"\nThe best settings and a chart are in {out}. Train with them:")
+    console.print(f"  secure-fl train {out / TUNED}")
 
 
 def parsed(text: str) -> tuple[str, Sequence[Any]]:
-    """A field and its values."""
+    """Parse a field and its values."""
     name, equals, values = text.partition("=")
     if not equals or not name.strip() or not values.strip():
         raise click.UsageError(
-            f"--try {text}: write a field and its values, as in training.learning_rate=1e-4,3e-4"
+            f"--try {text}: write FIELD=V1,V2, as in training.learning_rate=1e-4,3e-4"
         )
-    return name.strip(), [_value(one.strip()) for one in values.split(",")]
+    return name.strip(), [_value(value.strip()) for value in values.split(",")]
 
 
 def _value(text: str) -> Any:
@@ -123,34 +122,34 @@ def _value(text: str) -> Any:
 
 
 def line(trial: Trial) -> str:
-    """A trial in a line."""
+    """Describe a trial in one line."""
     from secure_fl.cli.show import counted, number
 
     return f"{trial.label}, {counted(trial.rounds, 'round')}: {number(trial.score)}"
 
 
-def table(found: Tuning) -> Grid:
-    """Lay out the trials, the best of the longest first."""
+def table(result: Tuning) -> Grid:
+    """Return the table of trials, the best of the longest first."""
     from secure_fl.cli.show import duration, grid, number
 
-    names = list(found.trials[0].choice)
+    names = list(result.trials[0].choice)
     rows = [
         [
-            "best" if trial is found.best else "",
+            "best" if trial is result.best else "",
             *(str(trial.choice[name]) for name in names),
             str(trial.rounds),
             number(trial.score),
             number(trial.loss),
             duration(trial.seconds),
         ]
-        for trial in found.ordered
+        for trial in result.ordered
     ]
-    metric = f"dev {found.metric}"
+    metric = f"dev {result.metric}"
     return grid("trials", ["", *names, "rounds", metric, "loss", "processor"], rows)
 
 
-def document_of(found: Tuning) -> dict[str, Any]:
-    """What trials.json holds."""
+def document_of(result: Tuning) -> dict[str, Any]:
+    """Return the content of trials.json."""
     trials = [
         {
             "choice": dict(trial.choice),
@@ -159,14 +158,48 @@ def document_of(found: Tuning) -> dict[str, Any]:
             "loss": trial.loss,
             "seconds": trial.seconds,
         }
-        for trial in found.trials
+        for trial in result.trials
     ]
-    best = {"choice": dict(found.best.choice), "score": found.best.score}
+    best = {"choice": dict(result.best.choice), "score": result.best.score}
     return {
         "schema": SCHEMA,
-        "metric": found.metric,
+        "metric": result.metric,
         "best": best,
-        "undecided": found.undecided,
-        "epsilon": found.epsilon,
+        "undecided": result.undecided,
+        "epsilon": result.epsilon,
         "trials": trials,
     }
+
+
+def page(result: Tuning) -> str:
+    """Return a self-contained HTML page with the chart and table of trials."""
+    from secure_fl.display import html
+    from secure_fl.display.figures import number
+
+    best = result.best
+    lead = html.paragraph(
+        f"Best: {best.label}, dev {result.metric} {number(best.score)} over all hospitals' records "
+        f"after {best.rounds} rounds.",
+        "lead",
+    )
+    rows = [
+        [trial.label, str(trial.rounds), number(trial.score), number(trial.loss)]
+        for trial in result.ordered
+    ]
+    heads = ["trial", "rounds", f"dev {result.metric}", "loss"]
+    body = lead + picture(result) + html.table("All trials, the best first", heads, rows)
+    return html.page("Tuning", "A search for settings", {}, html.section("trials", "Trials", body))
+
+
+def picture(result: Tuning) -> str:
+    """Draw a line for each combination over its rounds; only the best has a colour."""
+    from secure_fl.display.charts import Curve, chart
+    from secure_fl.display.figures import number
+
+    points: dict[str, list[tuple[float, float]]] = {}
+    for trial in sorted(result.trials, key=lambda trial: trial.rounds):
+        if trial.score is not None:
+            points.setdefault(trial.label, []).append((trial.rounds, trial.score))
+    best, metric = result.best.label, f"dev {result.metric}"
+    curves = [Curve(label, line, label != best) for label, line in points.items()]
+    return chart("tuning", curves, "rounds", metric, number, many="others", fewest=1)

@@ -1,5 +1,5 @@
-"""The privacy layer: vectors go in, sealed bytes come out.
+"""The privacy layer: sealed sums, long-term keys, differential privacy, and evidence of misconduct.
 
-This package exports nothing on purpose. Import `crypto.public` for what anyone may do and
-`crypto.secret` for what key holders may do, so that entitlement shows in the import line.
+This package exports nothing on purpose. Import `crypto.sealing.public` for operations that anyone
+may do and `crypto.sealing.secret` for those of key holders: the import line shows the entitlement.
 """

@@ -1,4 +1,4 @@
-"""The few derivations that identities, rosters, key files and the ledger share."""
+"""Digests, commitments and key derivation that all rooms of `crypto` share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY_BYTES = 32
 
 
 def digest_of(label: bytes, *parts: bytes) -> bytes:
-    """SHA-256 of a label and parts, each with its length, so that no two inputs run together."""
+    """Compute SHA-256 of a label and parts, each with its length: no two inputs collide."""
     h = hashlib.sha256()
     for part in (label, *parts):
         h.update(len(part).to_bytes(8, "big") + part)
@@ -23,24 +23,24 @@ def digest_of(label: bytes, *parts: bytes) -> bytes:
 
 
 def commit(secret: bytes, *about: object) -> bytes:
-    """A digest that binds who deals a secret, or a share of it, and tells nothing about it."""
+    """Compute a digest that binds the dealer of a secret or share, and reveals nothing about it."""
     return digest_of(b"secure-fl dealt", " ".join(map(str, about)).encode(), secret)
 
 
 def keyed_digest(key: bytes, data: bytes, context: bytes) -> bytes:
-    """HMAC-SHA256 of data in a context: who lacks the key cannot guess what few values it is of."""
+    """Compute HMAC-SHA256 of data in a context: without the key, few values cannot be guessed."""
     return hmac.digest(key, context + b"\0" + data, "sha256")
 
 
 def spoken(digest: bytes) -> str:
-    """Say a digest as eight groups of five digits (132 bits): short enough for the telephone."""
+    """Format a digest as eight groups of five digits (132 bits), to read over the telephone."""
     number = int.from_bytes(digest_of(b"secure-fl spoken", digest), "big") % 10**40
     digits = f"{number:040d}"
     return " ".join(digits[i : i + 5] for i in range(0, 40, 5))
 
 
 def agree(private: X25519PrivateKey, public: bytes) -> bytes:
-    """X25519; a low-order point (all-zero secret) is refused."""
+    """Compute an X25519 secret; a low-order point (all-zero secret) is refused."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
@@ -51,6 +51,6 @@ def agree(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def derive(secret: bytes, label: bytes, *parts: bytes, length: int = 32) -> bytes:
-    """HKDF-SHA256 with the label and parts as info, lengths included."""
+    """Derive a key by HKDF-SHA256 with the label and parts as info, lengths included."""
     info = digest_of(label, *parts)
     return HKDF(algorithm=hashes.SHA256(), length=length, salt=None, info=info).derive(secret)

@@ -38,11 +38,11 @@ def sign(folder: Path, pem: bytes, passphrase: bytes | None = None) -> bytes:
         raise KeyringError(
             f"the release key cannot be read: {error}",
             fix="make one with `openssl genpkey -algorithm ed25519 -aes256 -out release.pem`",
-            reason="form",
+            reason="malformed",
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         fix = "openssl genpkey -algorithm ed25519 -out release.pem"
-        raise KeyringError("the release key is not of Ed25519", fix=fix, reason="form")
+        raise KeyringError("the release key is not of Ed25519", fix=fix, reason="malformed")
     (folder / SIGNATURE).write_bytes(key.sign((folder / SUMS).read_bytes()))
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     (folder / PUBLIC).write_bytes(public)

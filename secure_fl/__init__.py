@@ -9,38 +9,41 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from secure_fl.features import FEATURES
+
 if TYPE_CHECKING:
-    from secure_fl.algorithms.baselines.dsfl import DSFL as DSFL
-    from secure_fl.algorithms.baselines.feddf import FedDF as FedDF
-    from secure_fl.algorithms.baselines.feddropout import FedDropout as FedDropout
-    from secure_fl.algorithms.baselines.feded import FedED as FedED
-    from secure_fl.algorithms.baselines.fetchsgd import FetchSGD as FetchSGD
-    from secure_fl.algorithms.baselines.gong import Gong as Gong
-    from secure_fl.algorithms.baselines.heterofl import HeteroFL as HeteroFL
-    from secure_fl.algorithms.baselines.mhat import MHAT as MHAT
-    from secure_fl.algorithms.baselines.one_size import AllLarge as AllLarge
-    from secure_fl.algorithms.baselines.one_size import AllSmall as AllSmall
-    from secure_fl.algorithms.baselines.one_size import ExclusiveFL as ExclusiveFL
-    from secure_fl.algorithms.baselines.unfederated import Centralized as Centralized
-    from secure_fl.algorithms.baselines.unfederated import Local as Local
-    from secure_fl.algorithms.fedadam import FedAdam as FedAdam
-    from secure_fl.algorithms.fedavg import FedAvg as FedAvg
+    from secure_fl.algorithms.baselines.reference_points import AllLarge as AllLarge
+    from secure_fl.algorithms.baselines.reference_points import AllSmall as AllSmall
+    from secure_fl.algorithms.baselines.reference_points import Centralized as Centralized
+    from secure_fl.algorithms.baselines.reference_points import ExclusiveFL as ExclusiveFL
+    from secure_fl.algorithms.baselines.reference_points import Local as Local
+    from secure_fl.algorithms.baselines.settings import DSFL as DSFL
+    from secure_fl.algorithms.baselines.settings import MHAT as MHAT
+    from secure_fl.algorithms.baselines.settings import FedDF as FedDF
+    from secure_fl.algorithms.baselines.settings import FedDropout as FedDropout
+    from secure_fl.algorithms.baselines.settings import FedED as FedED
+    from secure_fl.algorithms.baselines.settings import FetchSGD as FetchSGD
+    from secure_fl.algorithms.baselines.settings import Gong as Gong
+    from secure_fl.algorithms.baselines.settings import HeteroFL as HeteroFL
     from secure_fl.algorithms.fedid import FedID as FedID
     from secure_fl.algorithms.fedkd import FedKD as FedKD
     from secure_fl.algorithms.inclusivefl import InclusiveFL as InclusiveFL
+    from secure_fl.algorithms.settings import FedAdam as FedAdam
+    from secure_fl.algorithms.settings import FedAvg as FedAvg
     from secure_fl.data.examples import Impression as Impression
     from secure_fl.data.examples import Tagged as Tagged
     from secure_fl.data.examples import Text as Text
     from secure_fl.data.rows import Columns as Columns
     from secure_fl.data.silo import Silo as Silo
     from secure_fl.errors import SecureFLError as SecureFLError
-    from secure_fl.federation.evaluation import Evaluation as Evaluation
-    from secure_fl.federation.evaluation import evaluate as evaluate
+    from secure_fl.features.batched_simulation.trainer import BatchedTraining as BatchedTraining
+    from secure_fl.features.evaluation.evaluation import Evaluation as Evaluation
+    from secure_fl.features.evaluation.evaluation import evaluate as evaluate
+    from secure_fl.features.tuning.tuning import tune as tune
     from secure_fl.federation.federation import Federation as Federation
     from secure_fl.federation.result import Result as Result
-    from secure_fl.federation.tuning import tune as tune
     from secure_fl.learning.site import Site as Site
-    from secure_fl.learning.tasks.base import Task as Task
+    from secure_fl.learning.tasks.task import Task as Task
     from secure_fl.party.cohort import Cohort as Cohort
     from secure_fl.settings import AdapterSettings as AdapterSettings
     from secure_fl.settings import DPSettings as DPSettings
@@ -52,31 +55,29 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdapterSettings": "secure_fl.settings",
-    "AllLarge": "secure_fl.algorithms.baselines.one_size",
-    "AllSmall": "secure_fl.algorithms.baselines.one_size",
-    "Centralized": "secure_fl.algorithms.baselines.unfederated",
+    "AllLarge": "secure_fl.algorithms.baselines.reference_points",
+    "AllSmall": "secure_fl.algorithms.baselines.reference_points",
+    "Centralized": "secure_fl.algorithms.baselines.reference_points",
     "Cohort": "secure_fl.party.cohort",
     "Columns": "secure_fl.data.rows",
     "DPSettings": "secure_fl.settings",
-    "DSFL": "secure_fl.algorithms.baselines.dsfl",
-    "Evaluation": "secure_fl.federation.evaluation",
-    "evaluate": "secure_fl.federation.evaluation",
-    "ExclusiveFL": "secure_fl.algorithms.baselines.one_size",
-    "FedAdam": "secure_fl.algorithms.fedadam",
-    "FedAvg": "secure_fl.algorithms.fedavg",
-    "FedDF": "secure_fl.algorithms.baselines.feddf",
-    "FedDropout": "secure_fl.algorithms.baselines.feddropout",
-    "FedED": "secure_fl.algorithms.baselines.feded",
+    "DSFL": "secure_fl.algorithms.baselines.settings",
+    "ExclusiveFL": "secure_fl.algorithms.baselines.reference_points",
+    "FedAdam": "secure_fl.algorithms.settings",
+    "FedAvg": "secure_fl.algorithms.settings",
+    "FedDF": "secure_fl.algorithms.baselines.settings",
+    "FedDropout": "secure_fl.algorithms.baselines.settings",
+    "FedED": "secure_fl.algorithms.baselines.settings",
     "FedID": "secure_fl.algorithms.fedid",
     "FedKD": "secure_fl.algorithms.fedkd",
     "Federation": "secure_fl.federation.federation",
-    "FetchSGD": "secure_fl.algorithms.baselines.fetchsgd",
-    "Gong": "secure_fl.algorithms.baselines.gong",
-    "HeteroFL": "secure_fl.algorithms.baselines.heterofl",
+    "FetchSGD": "secure_fl.algorithms.baselines.settings",
+    "Gong": "secure_fl.algorithms.baselines.settings",
+    "HeteroFL": "secure_fl.algorithms.baselines.settings",
     "Impression": "secure_fl.data.examples",
     "InclusiveFL": "secure_fl.algorithms.inclusivefl",
-    "Local": "secure_fl.algorithms.baselines.unfederated",
-    "MHAT": "secure_fl.algorithms.baselines.mhat",
+    "Local": "secure_fl.algorithms.baselines.reference_points",
+    "MHAT": "secure_fl.algorithms.baselines.settings",
     "ModelSettings": "secure_fl.settings",
     "NoiseSettings": "secure_fl.settings",
     "ProtectionSettings": "secure_fl.settings",
@@ -85,11 +86,11 @@ _HOMES = {
     "Silo": "secure_fl.data.silo",
     "Site": "secure_fl.learning.site",
     "Tagged": "secure_fl.data.examples",
-    "Task": "secure_fl.learning.tasks.base",
+    "Task": "secure_fl.learning.tasks.task",
     "TaskSettings": "secure_fl.settings",
     "Text": "secure_fl.data.examples",
     "TrainingSettings": "secure_fl.settings",
-    "tune": "secure_fl.federation.tuning",
+    **{name: home for feature in FEATURES.values() for name, home in feature.exports.items()},
 }
 
 __all__ = sorted(_HOMES)

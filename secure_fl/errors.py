@@ -1,135 +1,143 @@
-"""Every error of secure_fl, in one tree.
+"""Errors of secure_fl, in one tree.
 
     SecureFLError
     ├── SettingsError      a settings file or flag is wrong                    exit 2
     ├── DataError          a data file, split or label is wrong                exit 2
-    ├── ModelError         a model or tokenizer cannot be had or does not fit  exit 2
+    ├── ModelError         a model or tokenizer is missing or does not fit     exit 2
     ├── TrainingError      NaN, infinity or a device failure while training    exit 5
     ├── WireError          a frame is malformed, forged, replayed or too large exit 6
-    │   └── Misconduct     what a member signed shows that it broke the protocol
-    ├── CohortError        parties disagree, or cannot go on together          exit 5
+    │   └── Misconduct     signed messages prove that a member broke the protocol
+    ├── CohortError        parties disagree, or cannot continue together       exit 5
     │   ├── TooFewParties  a sum over so few parties would expose one of them  exit 8
-    │   ├── PlanRefused    a site's rules do not allow the plan, or it cannot  exit 9
-    │   ├── PartyFailed    a party cannot go on, and its own log says why
+    │   ├── PlanRefused    a site's rules do not allow the plan                exit 9
+    │   ├── PartyFailed    a party cannot continue; its own log has the reason
     │   ├── Disagreement   replicated state differs between parties
     │   └── RefusedRounds  the parties refused more rounds than the plan allows
-    ├── CryptoError        something cannot be sealed, opened or verified      exit 6
+    ├── CryptoError        sealing, opening or verification failed             exit 6
     │   ├── KeyringError   a key file, roster or passphrase is wrong
-    │   └── TamperError    an aggregate was changed on its way
+    │   └── TamperError    an aggregate or a ledger was changed
     ├── BudgetError        the privacy budget does not allow this              exit 7
-    ├── QuestionRefused    a site does not let this be asked of its records    exit 9
-    ├── PolicyRefusal      a site's own rules do not allow it; stays there
+    ├── QuestionRefused    a site's rules do not allow a question              exit 9
+    ├── PolicyRefusal      a site's rules do not allow it; never leaves the site
     └── RunError           a run's folder cannot be written, read or resumed   exit 4
 
-An error says what happened, where, and what to do. It stays inside the party that raised it:
-what leaves a hospital is the class's `code`, never the text.
+An error says what happened, where, and what to do. Its text never leaves the party that raised it:
+only the class's `code` does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import ClassVar, Literal, TypeAlias
 
 KeyringReason: TypeAlias = Literal[
-    # a file
+    # files
     "unreadable",
     "unwritable",
     "missing",
     "exists",
-    "exposed",  # others may open it
-    "form",  # it is cut short, or another kind of file
-    "version",  # of another program
+    "permissions",  # other users can read the file
+    "malformed",
+    "other-format",  # written by another version of the program
     "changed",
     "passphrase",
     "certificate",
-    "mixed",  # files of different kits
-    "setting",
-    # what a roster says
-    "names",
+    "mixed-kits",
+    "invalid-option",
+    # content of a roster
+    "duplicate-names",
     "role",
     "card",
-    "hosts",
+    "several-hosts",
     "no-party",
     "shared-key",
     "threshold",
     "dates",
-    # whom it is for, and until when
-    "stranger",  # not on the roster
+    # use of a roster by this site, now
+    "not-listed",
     "other-keys",
     "other-roster",
     "unsigned",
     "signature",
-    "early",
+    "not-yet-valid",
     "expired",
-    "older",
-    "retired",
-    # a dealer's bundle
-    "recipient",
-    "dealer",
-    "sealed",
-    "held",  # keys of this version, or a later one, are here
+    "older-version",
+    "retired-keys",
+    # bundles of a dealer
+    "other-recipient",
+    "other-dealer",
+    "cannot-open",
+    "newer-keys-present",
 ]
 BudgetReason: TypeAlias = Literal[
     "spent",
     "plan",
     "accountant",
     "delta",
-    "out-of-reach",  # no noise is enough
-    "event",  # of a kind that is not accounted for
-    "no-promise",  # its numbers protect nobody
-    "neighbours",
-    "account",
+    "unreachable-epsilon",  # no noise is enough
+    "unknown-event",
+    "no-guarantee",  # the numbers of an event protect nobody
+    "adjacency",
+    "unknown-account",
     "second-budget",
     "no-ledger",
-    "unusable",
+    "ledger-unusable",
     "owner",
-    "reservation",
-    "steps",
-    "nobody-left",  # to add noise
-    "too-noisy",
-    "drowned",  # by noise
-    "lost-noise",
-    "unreserved",
+    "not-a-reservation",
+    "step-count",
+    "no-noise-source",  # all parties may drop out or collude
+    "variance-too-large",
+    "noise-hides-signal",
+    "too-many-dropouts",
+    "not-reserved",
     "unprotected",
 ]
 TamperReason: TypeAlias = Literal[
-    "sum",
-    "relayed",
-    "stories",  # a coordinator's, to two members
-    # of a ledger
+    "wrong-sum",
+    "relayed-value",
+    "equivocation",  # the coordinator signed different statements for two members
+    # ledgers
     "owner",
     "row-changed",
     "row-missing",
-    "cut-off",
+    "truncated",
     "signature",
     "older-copy",
 ]
 RunReason: TypeAlias = Literal[
     "missing",
     "exists",
-    "in-use",  # another process works in this folder
+    "in-use",  # by another process
     "unreadable",
     "unwritable",
-    "form",
+    "malformed",
     "unfinished",
     "changed",
-    "no-folder",  # the run keeps nothing, so it cannot be resumed or joined
+    "no-folder",  # a run without folder cannot be resumed or joined
     "other-program",
     "other-settings",
-    "address",
-    "extra",  # of the installation
+    "unusable-address",
+    "missing-extra",  # an optional dependency is not installed
 ]
 
-DISTRUST = "stop the run: the coordinator is not to be trusted"
+DISTRUST = "stop the run: do not trust this coordinator"
+
+
+def nearest(name: str, allowed: Sequence[str]) -> str:
+    """Suggest the allowed name that is most similar to a mistyped one, and list all."""
+    near = get_close_matches(name, allowed, n=1, cutoff=0.5)
+    return (f"did you mean {near[0]}? " if near else "") + f"allowed: {', '.join(allowed)}"
 
 
 class SecureFLError(Exception):
-    """The base of all errors: what happened, where (party, round, step, file, field), the fix."""
+    """Base of all errors: what happened, where (party, round, step, file, field) and the fix."""
 
     code: ClassVar[str] = "error"
     exit_status: ClassVar[int] = 1
-    advice: ClassVar[str] = ""  # what to do where nothing better is known
+    advice: ClassVar[str] = ""  # the default fix
 
-    reason: str = ""  # of a closed list, in classes that have several
+    reason: str = ""  # one of a closed list, in classes with several reasons
 
     def __init__(self, what: str, *, fix: str = "", **where: object) -> None:
         super().__init__(what)
@@ -138,7 +146,7 @@ class SecureFLError(Exception):
         self.where = {key: value for key, value in where.items() if value is not None}
 
     def at(self, **where: object) -> SecureFLError:
-        """Add places that only a caller further up knows; what is already known stays."""
+        """Add places that only a caller knows; known places keep their values."""
         self.where = {k: v for k, v in where.items() if v is not None} | self.where
         return self
 
@@ -157,17 +165,17 @@ class SettingsError(SecureFLError):
 
 
 class DataError(SecureFLError):
-    """A data file is missing, unreadable or empty, or a label does not belong."""
+    """A data file is missing, unreadable or empty, or a label is not allowed."""
 
-    advice = "check the file, and that this user may read it"
+    advice = "check that the file exists and that this user can read it"
     code = "data"
     exit_status = 2
 
 
 class ModelError(SecureFLError):
-    """A model or tokenizer cannot be had here, or does not fit what is asked of it."""
+    """A model or tokenizer is not available here, or does not fit the task."""
 
-    advice = "check the name or folder of the model, and that it is on this machine"
+    advice = "check the name or folder of the model, and that it exists on this machine"
     code = "model"
     exit_status = 2
 
@@ -175,7 +183,7 @@ class ModelError(SecureFLError):
 class TrainingError(SecureFLError):
     """Training produced NaN or infinity, or the device failed."""
 
-    advice = "lower training.learning_rate, or look at the device"
+    advice = "lower training.learning_rate, or check the device"
     code = "training"
     exit_status = 5
 
@@ -183,23 +191,23 @@ class TrainingError(SecureFLError):
 class WireError(SecureFLError):
     """A frame is malformed, forged, replayed, out of order or too large."""
 
-    advice = "if it comes again, compare versions at both ends, or stop: somebody changes frames"
+    advice = "if it happens again, compare versions at both ends, or stop: frames are being changed"
     code = "wire"
     exit_status = 6
 
 
 class Misconduct(WireError):  # noqa: N818 - it names what was done
-    """What a member signed shows that it broke the protocol, to anybody who looks at it."""
+    """A member's own signed messages prove that it broke the protocol."""
 
-    advice = "ask that site; `secure-fl status` shows the evidence, which its own key has signed"
+    advice = "ask that site; `secure-fl status` shows the evidence, signed by its own key"
     code = "misconduct"
 
 
 class CohortError(SecureFLError):
-    """The parties of a run cannot go on together."""
+    """The parties of a run cannot continue together."""
 
     advice = (
-        "start all parties with the same program and settings; if it comes "
+        "start all parties with the same program and settings; if it happens "
         "again, do not trust the coordinator"
     )
     code = "cohort"
@@ -209,23 +217,23 @@ class CohortError(SecureFLError):
 class TooFewParties(CohortError):  # noqa: N818 - it names a state, and reads so at the call
     """A sum over fewer than `min_cohort` parties was refused."""
 
-    advice = "wait for the others, then go on with --resume"
+    advice = "wait for the others, then continue with --resume"
     code = "too-few-parties"
     exit_status = 8
 
 
 class PlanRefused(CohortError):  # noqa: N818 - it names what the site did
-    """A site does not take part in a plan; all that is known of why is its code."""
+    """A site refuses a plan; only the code of the reason is known."""
 
-    advice = "its own log says which rules; change the plan, or ask the site"
+    advice = "the site's own log names the rules; change the plan, or ask the site"
     code = "plan-refused"
     exit_status = 9
 
 
 class PartyFailed(CohortError):  # noqa: N818
-    """A party said that it cannot go on; all that is known of why is its code."""
+    """A party cannot continue; only the code of its error is known."""
 
-    advice = "read that party's own log, then go on with --resume"
+    advice = "read that party's own log, then continue with --resume"
 
     def __init__(self, what: str, *, reason: str, fix: str = "", **where: object) -> None:
         super().__init__(what, fix=fix, **where)
@@ -242,14 +250,14 @@ class Disagreement(CohortError):  # noqa: N818
 class RefusedRounds(CohortError):  # noqa: N818 - it names a state
     """The parties' votes refused more rounds than the plan allows."""
 
-    advice = "find out which site sends what makes the model worse, and go on without it"
+    advice = "find the site whose updates make the model worse, and continue without it"
     code = "refused-rounds"
 
 
 class CryptoError(SecureFLError):
-    """Something cannot be sealed, opened or verified."""
+    """Sealing, opening or verification failed."""
 
-    advice = "compare versions, run and keys of both ends; if they fit, somebody changes messages"
+    advice = "compare version, run and keys at both ends; if they match, messages are being changed"
     code = "crypto"
     exit_status = 6
 
@@ -257,7 +265,7 @@ class CryptoError(SecureFLError):
 class KeyringError(CryptoError):
     """A key file, a roster or a passphrase is wrong."""
 
-    advice = "use the file as it was made, or make it again with `secure-fl keys`"
+    advice = "use the original file, or create it again with `secure-fl keys`"
     code = "keyring"
 
     def __init__(self, what: str, *, reason: KeyringReason, fix: str = "", **where: object) -> None:
@@ -266,7 +274,7 @@ class KeyringError(CryptoError):
 
 
 class TamperError(CryptoError):
-    """An aggregate was changed, scaled, injected or replayed on its way, or a ledger rewritten."""
+    """An aggregate was changed, scaled, injected or replayed, or a ledger was rewritten."""
 
     advice = DISTRUST
     code = "tamper"
@@ -277,9 +285,9 @@ class TamperError(CryptoError):
 
 
 class BudgetError(SecureFLError):
-    """The privacy budget does not allow this release."""
+    """The privacy budget does not allow a release."""
 
-    advice = "`secure-fl budget` shows what a plan costs, `secure-fl ledger` what is spent"
+    advice = "`secure-fl budget` shows the cost of a plan, `secure-fl ledger` the spent budget"
     code = "budget"
     exit_status = 7
 
@@ -289,9 +297,9 @@ class BudgetError(SecureFLError):
 
 
 class QuestionRefused(SecureFLError):  # noqa: N818 - it names what the site did
-    """A site's rules for statistics do not let this question be asked of its records."""
+    """A site's rules for statistics do not allow a question about its records."""
 
-    advice = "ask something else; `[site.statistics]` is each site's own"
+    advice = "ask another question, or see the rules in the site's own [site.statistics]"
     code = "question"
     exit_status = 9
 
@@ -299,7 +307,7 @@ class QuestionRefused(SecureFLError):  # noqa: N818 - it names what the site did
 class RunError(SecureFLError):
     """A run's folder cannot be written, read or resumed."""
 
-    advice = "check that the folder is there, belongs to this user, and has space left"
+    advice = "check that the folder exists, belongs to this user and has free space"
     code = "run"
     exit_status = 4
 

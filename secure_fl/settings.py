@@ -1,6 +1,6 @@
-"""The sections of a settings file that the whole library shares, as frozen, validated records.
+"""Sections of a settings file that all rooms of the library share, frozen and validated.
 
-Nothing here imports torch. `config` reads them from TOML together with the algorithm's own.
+This module does not import torch. `config` reads the sections from TOML.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from secure_fl.errors import SettingsError
-from secure_fl.faults import faults
+from secure_fl.field_errors import error_list, field_errors
 
 Kind = Literal["classification", "pair", "regression", "ner", "ranking", "completion"]
 Protection = Literal["none", "secagg", "he", "he+secagg"]
@@ -29,104 +29,115 @@ PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 if TYPE_CHECKING:
-    _Explained = type  # a checker reads the fields
+    _TranslatesErrors = type  # type checkers read the fields
 else:
 
-    class _Explained(type(BaseModel)):
-        """Makes `FedAvg(rouns=3)` fail with the words that the same line of a file would."""
+    class _TranslatesErrors(type(BaseModel)):
+        """Metaclass: `FedAvg(rouns=3)` fails with the same text as the line in a file."""
 
         def __call__(cls, *args, **fields):
             try:
                 return super().__call__(*args, **fields)
             except ValidationError as error:
-                raise _wrong(cls, error) from None
+                raise _translated(cls, error) from None
 
 
 class WrongValue(SettingsError, ValueError):  # noqa: N818 - it names what was given
-    """A section's values do not fit: for Python a ValueError, as pydantic's own is."""
+    """A section has a wrong value; also a ValueError, as pydantic's own error is."""
 
 
-def _wrong(cls: type[BaseModel], error: ValidationError) -> SettingsError:
-    found = [
+def _translated(cls: type[BaseModel], error: ValidationError) -> WrongValue:
+    errors = [
         (".".join(map(str, place)), what, fix)
-        for place, what, fix in faults(cls, error.errors(include_url=False))
+        for place, what, fix in field_errors(cls, error.errors(include_url=False))
     ]
-    if len(found) == 1:
-        field, what, fix = found[0]
-        return WrongValue(what, fix=fix, section=cls.__name__, field=field or None)
-    lines = [f"  {field}: {what}" + (f" -> {fix}" if fix else "") for field, what, fix in found]
-    said = "\n".join([f"{len(found)} faults", *lines])
-    return WrongValue(said, section=cls.__name__)
+    if len(errors) > 1:
+        return WrongValue(error_list(errors), section=cls.__name__)
+    field, what, fix = errors[0]
+    return WrongValue(what, fix=fix, section=cls.__name__, field=field or None)
 
 
-class Section(BaseModel, metaclass=_Explained):
-    """One table of a settings file: frozen, and unknown fields are errors."""
+class Section(BaseModel, metaclass=_TranslatesErrors):
+    """Base class of settings tables: frozen; unknown fields are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True
+    )
 
 
 class TaskSettings(Section):
-    """What is learned."""
+    """The learning task and its labels."""
 
     kind: Kind = "classification"
-    labels: tuple[str, ...] | None = None  # declared for all parties; None: read from their data
-    positive: str | None = None  # the class whose F1 is reported; None: the last label
-    max_length: Positive = 128  # tokens; longer texts are cut
-    score_range: tuple[float, float] | None = None  # least and greatest score of a regression, such
-    # as [0.0, 5.0]: with it, Spearman's correlation over all hospitals follows from bins of ranks
+    labels: tuple[str, ...] | None = None
+    """Labels of all hospitals. Default: read from their records."""
+    positive: str | None = None
+    """Class whose F1 score is reported. Default: the last label."""
+    max_length: Positive = 128
+    """Maximum number of tokens; longer texts are truncated."""
+    score_range: tuple[float, float] | None = None
+    """Lowest and highest score of a regression task, as in [0.0, 5.0]. With it, Spearman's
+    correlation over all hospitals is computed from binned ranks."""
 
     @model_validator(mode="after")
     def _range_of_scores(self) -> TaskSettings:
         low, high = self.score_range or (0.0, 1.0)
         if not low < high:
-            raise ValueError("a score_range of two numbers, the lesser one first")
+            raise ValueError("a score_range of two numbers, the smaller one first")
         if self.score_range is not None and self.kind != "regression":
-            raise ValueError("no score_range where kind is not regression")
+            raise ValueError("a score_range only if kind is regression")
         return self
 
 
 class AdapterSettings(Section):
-    """[model.adapter]: small matrices around frozen weights, and all that is trained and sent."""
+    """Adapters: small matrices around frozen weights. Only they are trained and sent."""
 
-    kind: Literal["lora", "ffa", "exact", "dora"] = "lora"  # ffa: A frozen, B alone travels;
-    # exact: products of A and B are summed, not factors; dora: directions and magnitudes apart
-    rank: Positive = 8  # r: columns of B, rows of A
-    alpha: PositiveReal | None = None  # an adapter counts alpha/r times; None: 2·r, so twice
-    targets: Literal["attention", "linear"] = "attention"  # which linear layers of a transformer's
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of what an adapter reads
-    base: Literal["float32", "bfloat16", "int8"] = "float32"  # how frozen weights are held in
-    # memory; int8: those of linear layers, with a scale for each output channel
-    merge: bool = False  # also write the whole model, in the result's merged/
+    kind: Literal["lora", "ffa", "exact", "dora"] = "lora"
+    """lora: low-rank factors A and B. ffa: A is frozen, only B is trained and sent. exact: products
+    of A and B are summed instead of factors. dora: directions and magnitudes are trained
+    separately."""
+    rank: Positive = 8
+    """Rank r: columns of B and rows of A."""
+    alpha: PositiveReal | None = None
+    """An adapter's output is scaled by alpha/r. Default: 2·r."""
+    targets: Literal["attention", "linear"] = "attention"
+    """Linear layers that get an adapter."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout rate on an adapter's input."""
+    base: Literal["float32", "bfloat16"] = "float32"
+    """Type of the frozen weights in memory."""
+    merge: bool = False
+    """Also write the complete model to the result's merged/ folder."""
 
     @model_validator(mode="after")
     def _folds_exactly(self) -> AdapterSettings:
         if self.kind == "exact" and self.base != "float32":
             raise ValueError(
-                'base "float32" where kind is "exact": sums are added to the frozen weights, and '
-                f"{self.base} would round them away"
-            )
-        if (self.kind, self.base) == ("dora", "int8"):
-            raise ValueError(
-                'base "float32" or "bfloat16" where kind is "dora": it takes the frozen weights\' '
-                "own magnitudes"
+                'base "float32" if kind is "exact": sums are added to the frozen weights, and '
+                f"{self.base} would round them to zero"
             )
         return self
 
 
 class ModelSettings(Section):
-    """Which transformer: "tiny" (built in), a folder, or a hub name."""
+    """The transformer: "tiny" (built in), a folder, or a hub name."""
 
     name: str = "tiny"
-    layers: Positive | None = None  # keep the first k encoder layers; None: all
-    pretrained: bool = True  # False: the checkpoint's shape with fresh weights
-    freeze_embeddings: bool = True  # their rows would tell which words a hospital uses
-    pooling: Literal["cls", "attentive"] | None = None  # how tokens become a text's vector; not for
-    # NER; None: attentive where `layers` cuts a checkpoint, or one was trained on means of tokens
-    adapter: AdapterSettings | None = None  # None: the whole model is trained
+    layers: Positive | None = None
+    """Keep only the first encoder layers. Default: all."""
+    pretrained: bool = True
+    """Load the checkpoint's weights. false: the same architecture with new random weights."""
+    freeze_embeddings: bool = True
+    """Embeddings are not trained: changed rows would show which words a hospital uses."""
+    pooling: Literal["cls", "attentive"] | None = None
+    """How token vectors become one text vector; not for NER. Default: attentive if `layers` cuts a
+    checkpoint or if it was trained on means of tokens, else cls."""
+    adapter: AdapterSettings | None = None
+    """Small trained matrices. Default: none, the complete model is trained."""
 
     @property
     def fresh(self) -> bool:
-        """Whether all weights begin at chance; a checkpoint's have learned something already."""
+        """True if all weights start at random values, not from a checkpoint."""
         return self.name == "tiny" or not self.pretrained
 
     @model_validator(mode="after")
@@ -137,35 +148,43 @@ class ModelSettings(Section):
 
 
 def _beside_the_file(text: str, info: ValidationInfo) -> str:
-    """Take a path as relative to the settings file."""
+    """Interpret a path as relative to the settings file."""
     base = (info.context or {}).get("base")
     return text if base is None else str(base / Path(text).expanduser())
 
 
 class DPSettings(Section):
-    """DP-SGD: what one record (or patient) may cost, and how its gradient is bounded and hidden.
+    """DP-SGD: the privacy budget, and the bound and noise of gradients.
 
-    The noise is either given, or found so that all planned rounds together cost `target_epsilon`.
+    The noise is given, or computed so that all planned rounds together cost `target_epsilon`.
     """
 
-    epsilon: Annotated[float, Field(gt=0)]  # the budget of the silo's ledger, never exceeded
+    epsilon: Annotated[float, Field(gt=0)]
+    """Budget of the hospital's privacy ledger; it is never exceeded."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    target_epsilon: Annotated[float, Field(gt=0)] | None = None  # None: the whole budget
-    noise_multiplier: Annotated[float, Field(gt=0)] | None = None  # σ; None: from target_epsilon
-    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0  # C, of one unit's gradient
-    unit: Literal["record", "patient"] = "record"  # patient: what Example.id says before "/"
-    accountant: Literal["rdp", "prv"] = "prv"  # prv is tighter; the ledger checks by both
-    clipping: Literal["per_sample", "ghost"] = "ghost"  # ghost: less memory, for norms and
-    # sums of large layers follow without a gradient of each record; patients are always per_sample
-    physical_batch: Positive | None = None  # units held in memory at once; None: all of a batch
+    target_epsilon: Annotated[float, Field(gt=0)] | None = None
+    """Epsilon that this run may spend. Default: the complete budget."""
+    noise_multiplier: Annotated[float, Field(gt=0)] | None = None
+    """Noise multiplier σ. Default: computed from target_epsilon."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Bound C on the gradient norm of one record or patient."""
+    unit: Literal["record", "patient"] = "record"
+    """Unit that is protected. patient: everything before "/" in the record id."""
+    accountant: Literal["rdp", "prv"] = "prv"
+    """prv gives tighter bounds. The ledger checks with both."""
+    clipping: Literal["per_sample", "ghost"] = "ghost"
+    """ghost needs less memory: norms and sums of large layers need no gradient per record. With the
+    unit patient, per_sample is always used."""
+    physical_batch: Positive | None = None
+    """Records or patients in memory at once. Default: the complete batch."""
     ledger: Annotated[str, Field(min_length=1), AfterValidator(_beside_the_file)] | None = None
-    # a folder that outlives runs, with PARTY/ledger.sqlite; None: the run's own parties/
+    """Folder that outlives runs, with PARTY/ledger.sqlite. Default: the run's own parties/."""
 
     @field_validator("accountant", mode="before")
     @classmethod
     def _no_gdp(cls, value: object) -> object:
         if value == "gdp":
-            raise ValueError("rdp or prv; gdp reports less than is spent when batches are sampled")
+            raise ValueError("rdp or prv; gdp underestimates the cost of sampled batches")
         return value
 
     @model_validator(mode="after")
@@ -174,38 +193,48 @@ class DPSettings(Section):
             if self.noise_multiplier is not None:
                 raise ValueError("one of noise_multiplier and target_epsilon, not both")
             if self.target_epsilon > self.epsilon:
-                raise ValueError("a target_epsilon up to the budget epsilon")
+                raise ValueError("a target_epsilon of at most epsilon, the budget")
         return self
 
 
 class TrainingSettings(Section):
-    """How a party trains on its own records."""
+    """Training of a hospital on its own records."""
 
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    learning_rate: Annotated[float, Field(gt=0)] | None = None  # None: by the model's width, 5e-5
-    # for 768 columns, 2e-4 for 384, 2e-3 for the built-in model, 4e-3 where it finds entities, and
-    # half of both where nobody averages it (adapters: 2e-3, 4e-3, 1e-2; with sgd 0.1)
-    schedule: Literal["linear", "constant"] = "linear"  # linear: down to 0 at the run's end
-    warmup: Annotated[float, Field(ge=0, lt=1)] | None = None  # share of the run in which the rate
-    # rises from 0; None: 0.1 if linear, else 0
+    learning_rate: Annotated[float, Field(gt=0)] | None = None
+    """Default: depends on the model's width: 5e-5 for 768 columns, 2e-4 for 384, 2e-3 for the
+    built-in model and 4e-3 for it in NER; the last two are halved if models are not averaged.
+    Adapters: 2e-3, 4e-3 and 1e-2. With sgd: 0.1."""
+    schedule: Literal["linear", "constant"] = "linear"
+    """linear: the rate falls to 0 at the end of the run."""
+    warmup: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Fraction of the run in which the rate rises from 0. Default: 0.1 if linear, else 0."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    batch_size: Positive = 8  # left out with dp: 32, for a batch's records share its noise
-    accumulate: Positive = 1  # batches to a step of local training, one after the other in memory
-    bucketing: bool = False  # batches of texts of like length, drawn by chance: less padding
-    checkpointing: bool = False  # layers are computed again for their gradients, instead of kept:
-    # less memory, more time; not under dp
-    class_weights: Literal["balanced", "none"] | None = None  # balanced: classes count alike in
-    # the loss, by this party's own counts, which it tells nobody; None: so where task.positive
-    # names a class, but not with dp, nor where predictions are divided by own shares
+    batch_size: Positive = 8
+    """Default with dp: 32, because the records of a batch share its noise."""
+    accumulate: Positive = 1
+    """Batches per step of local training, processed one after the other to save memory."""
+    bucketing: bool = False
+    """Build random batches of texts of similar length: less padding."""
+    checkpointing: bool = False
+    """Recompute layers for their gradients instead of storing them: less memory, more time. Not
+    with dp."""
+    class_weights: Literal["balanced", "none"] | None = None
+    """balanced: classes have equal weight in the loss, by this hospital's own counts, which stay
+    private. Default: balanced if task.positive names a class, except with dp or if predictions are
+    divided by the hospital's own class shares."""
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    pooled_scores: bool = True  # sum dev and test counts over the hospitals in each round; false:
-    # scores never leave a hospital, and best rounds follow from their mean
-    patience: Positive | None = None  # rounds without a better pooled dev score, after which the
-    # run ends with what it was after the best; None: all rounds, and what is there after the last
+    pooled_scores: bool = True
+    """Sum dev and test counts over the hospitals in each round. false: scores never leave a
+    hospital, and the best round has the best mean score."""
+    patience: Positive | None = None
+    """Rounds without a better pooled dev score after which the run ends with its best model.
+    Default: train all rounds and keep the last model."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: of products, in less time
-    # where there are instructions for it; elsewhere it trains in float32
-    dp: DPSettings | None = None  # with it, dp.max_grad_norm takes the place of max_grad_norm
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: faster matrix products on hardware that supports it; elsewhere float32 is used."""
+    dp: DPSettings | None = None
+    """DP-SGD. Its max_grad_norm replaces the one of [training]. Default: none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -217,44 +246,51 @@ class TrainingSettings(Section):
     @model_validator(mode="after")
     def _exact_norms(self) -> TrainingSettings:
         if self.dp is not None and self.precision == "bfloat16":
-            raise ValueError("precision float32 with dp: bfloat16 norms miss the bound by 1%")
+            raise ValueError("precision float32 with dp: bfloat16 norms are wrong by up to 1 %")
         return self
 
     @model_validator(mode="after")
     def _accounted_for(self) -> TrainingSettings:
         if self.dp is not None and self.accumulate > 1:
-            raise ValueError("accumulate = 1 with dp: dp.physical_batch takes a batch in parts")
+            raise ValueError("accumulate = 1 with dp; dp.physical_batch splits a batch")
         if self.dp is not None and self.bucketing:
-            raise ValueError("bucketing = false with dp: each record is drawn by its own coin")
+            raise ValueError("bucketing = false with dp: each record is drawn independently")
         if self.dp is not None and self.checkpointing:
             raise ValueError(
-                "checkpointing = false with dp: a layer that is computed twice would be counted "
-                "twice in its records' gradients; dp.physical_batch and clipping ghost save memory"
+                "checkpointing = false with dp, because a recomputed layer would count twice in "
+                "the gradients; dp.physical_batch and clipping ghost save memory"
             )
         if self.dp is not None and self.class_weights == "balanced":
             raise ValueError(
-                "no class_weights with dp: they are counts of records, which no noise hides, and "
-                "one record's would change the gradients of all others"
+                "no class_weights with dp: they are counts of records that no noise hides, and "
+                "one record would change the gradients of all others"
             )
         return self
 
 
 class NoiseSettings(Section):
-    """[protection.noise]: noise on sums of predictions; protects a hospital as a whole.
+    """Noise on sums of predictions; it protects a hospital as a whole.
 
-    The noise is found so that all planned sums together cost `target_epsilon`, or it is given.
+    The noise is given, or computed so that all planned sums together cost `target_epsilon`.
     """
 
-    epsilon: PositiveReal  # the budget of the hospital's ledger, never exceeded
+    epsilon: PositiveReal
+    """Budget of the hospital's privacy ledger; it is never exceeded."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    target_epsilon: PositiveReal | None = None  # what this run may cost; None: the whole budget
-    std: PositiveReal | None = None  # guaranteed on one value of the sum; None: target_epsilon's
-    dropouts: Annotated[int, Field(ge=0)] | None = None  # None: parties - threshold
-    colluders: Annotated[int, Field(ge=0)] = 1  # parties that may tell the host their noise
-    scale: PositiveReal = 64.0  # grid steps per unit of probability
+    target_epsilon: PositiveReal | None = None
+    """Epsilon that this run may spend. Default: the complete budget."""
+    std: PositiveReal | None = None
+    """Guaranteed standard deviation on one value of the sum. Default: from target_epsilon."""
+    dropouts: Annotated[int, Field(ge=0)] | None = None
+    """Hospitals that may drop out. Default: parties - threshold."""
+    colluders: Annotated[int, Field(ge=0)] = 1
+    """Hospitals that may reveal their noise to the host."""
+    scale: PositiveReal = 64.0
+    """Grid steps per unit of probability."""
     ledger: Annotated[str, Field(min_length=1), AfterValidator(_beside_the_file)] | None = None
-    # a folder that outlives runs, with PARTY/ledger.sqlite; None: the run's own parties/
-    force: bool = False  # run although the noise drowns the signal
+    """Folder that outlives runs, with PARTY/ledger.sqlite. Default: the run's own parties/."""
+    force: bool = False
+    """Run even if the noise hides the signal."""
 
     @model_validator(mode="after")
     def _consistent(self) -> NoiseSettings:
@@ -262,51 +298,66 @@ class NoiseSettings(Section):
             if self.std is not None:
                 raise ValueError("one of std and target_epsilon, not both")
             if self.target_epsilon > self.epsilon:
-                raise ValueError("a target_epsilon up to the budget epsilon")
+                raise ValueError("a target_epsilon of at most epsilon, the budget")
         return self
 
 
 class ProtectionSettings(Section):
-    """How sums are protected, and how few parties may form one."""
+    """Protection of sums, and the minimum number of hospitals in a sum."""
 
     mode: Protection = "he+secagg"
     bits: Literal[4, 6, 8, 12, 16, 24] = 8
-    min_cohort: Positive = 3  # 2 or 1 only by explicit choice: a sum over one hospital IS it
-    threshold: Positive | None = None  # survivors a sum needs; None: floor(2n/3)+1
-    noise: NoiseSettings | None = None  # on sums of predictions, before they are opened
+    min_cohort: Positive = 3
+    """Minimum number of hospitals in a sum. Use 2 or 1 only deliberately: a sum over one hospital
+    is that hospital's update."""
+    threshold: Positive | None = None
+    """Hospitals that must remain to open a sum. Default: floor(2n/3) + 1 of n."""
+    noise: NoiseSettings | None = None
+    """Noise on sums of predictions, added before they are opened. Default: none."""
 
     @model_validator(mode="after")
     def _noise_is_hidden(self) -> ProtectionSettings:
         if self.noise is not None and self.mode == "none":
-            raise ValueError("noise under a mode that hides shares: with none, each would be seen")
+            raise ValueError("noise only with a mode that hides updates: none would reveal it")
         return self
 
 
 class GuardSettings(Section):
-    """[guard]: every round is tested by all parties on their own dev records, and voted on.
+    """Votes on every round: each hospital tests the new model on its own dev records.
 
-    What the votes say is a sealed sum. A refused round is undone at all parties alike.
+    The votes are a protected sum. All hospitals undo a refused round.
     """
 
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.5  # of the votes: so many against refuse a round
-    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.02  # how much worse a round may make the dev
-    # records of a party before it votes against it, as a share of them that turn wrong
-    errors: Annotated[float, Field(ge=0)] = 0.25  # and so many standard errors of its dev records
-    max_growth: Annotated[float, Field(gt=1)] | None = 10.0  # of a sum's squared norms, over those
-    # of the last admitted round, at first over a party's own; more is a vote against; None: any
-    most: Positive = 5  # refused rounds; with one more the run stops, and says so
-    again: bool = True  # another round makes up for a refused one; false: it is left out
-    search: bool = False  # sum over halves of the parties after a refusal, to leave out who is in
-    # every refused sum; members may then learn each other's counts of records
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """A round is refused if this fraction of the votes is against it."""
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    """Loss of quality at which a hospital votes against a round: the fraction of its dev records
+    that become wrong."""
+    errors: Annotated[float, Field(ge=0)] = 0.25
+    """Number of standard errors of the dev records that is added to the tolerance."""
+    max_growth: Annotated[float, Field(gt=1)] | None = 10.0
+    """Limit on the squared norm of a sum, relative to that of the last accepted round (in the first
+    round, to that of the hospital's own update). A hospital votes against a sum above it. "none":
+    no limit."""
+    most: Positive = 5
+    """Number of refused rounds that a run survives; it stops at the next one."""
+    again: bool = True
+    """Train one more round for each refused one. false: the run has fewer rounds."""
+    search: bool = False
+    """After a refusal, sum over halves of the hospitals to exclude a hospital that is in every
+    refused sum. Members may then learn each other's record counts."""
 
 
 class PolicySettings(Section):
-    """[policy]: what `secure-fl audit` lets pass; beyond it, the exit status is 3.
+    """Limits for `secure-fl audit`; above a limit, the exit status is 3.
 
-    What the protection promises is always asked for: nobody may see what `he+secagg` hides.
+    The promises of the protection mode are always checked.
     """
 
-    membership: Annotated[float, Field(ge=0.5, le=1)] | None = None  # AUC of the released model's
-    # worst membership attack, at the lower end of its interval; None: told, not judged
-    epsilon: PositiveReal | None = None  # the most a DP statement may say, and there must be one
-    accept: tuple[str, ...] = ()  # trials that may leak, knowingly, as the report names them
+    membership: Annotated[float, Field(ge=0.5, le=1)] | None = None
+    """Maximum AUC of the worst membership attack on the released model, at the lower end of its
+    confidence interval. Default: reported, not judged."""
+    epsilon: PositiveReal | None = None
+    """Maximum epsilon of the DP statement; with this limit, a statement is required."""
+    accept: tuple[str, ...] = ()
+    """Names of trials, as in the report, that may leak."""

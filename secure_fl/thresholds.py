@@ -1,4 +1,4 @@
-"""How many parties a sum needs, and how many may collude without learning more than they should."""
+"""Thresholds: the parties that a sum needs, and the bound on colluding parties."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ MOST_MASKED = 128  # parties of a protected sum; ciphertexts of more would not a
 
 
 def default_threshold(n: int) -> int:
-    """Survivors that a sum over n parties needs: floor(2n/3)+1, at most n."""
+    """Return the survivors that a sum over n parties needs: floor(2n/3)+1, at most n."""
     return min(n, 2 * n // 3 + 1)
 
 
 def quorum(parties: int, threshold: int) -> int:
-    """How many must hold a round before others are given it: the threshold, or all but one.
+    """Return how many parties must hold a round before newcomers get it.
 
-    Never one alone: nobody could tell whether it hands over what it should.
+    It is the threshold, or all but one, and never one alone: no party could check its state.
     """
     return min(threshold, max(2, parties - 1))
 
 
 def require_maskable(parties: int) -> None:
-    """Refuse a protected federation of more parties than mask with, and share among, all others."""
+    """Refuse a protected federation with too many parties for masks and shares among all."""
     if parties > MOST_MASKED:
         raise SettingsError(
             f"a protected sum has at most {MOST_MASKED} parties, not {parties}",
@@ -35,7 +35,7 @@ def require_maskable(parties: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CollusionBound:
-    """How many of n parties may join the coordinator and learn no more than the others' sum."""
+    """The number of n parties that may collude with the coordinator and learn only a sum."""
 
     n: int
     t: int
@@ -43,30 +43,36 @@ class CollusionBound:
     lying: int  # it also lies about dropouts: c < 2t-n, and c <= n-2; -1: not even alone
 
     def sentence(self) -> str:
-        """Say it in words; printed with every run."""
+        """Format the bound as a sentence, which is printed with every run."""
         if self.n < 3:
+            parties = "1 party" if self.n == 1 else f"{self.n} parties"
             return (
-                f"{self.n} part{'y' if self.n == 1 else 'ies'}: the sum itself shows each what the "
-                "other contributed; nothing can hide that."
+                f"{parties}: the sum itself reveals each party's contribution; nothing can hide it."
             )
         if self.lying < 0:
             return (
                 f"{self.t} of {self.n} parties suffice to open a sum: a coordinator that lies "
                 "about dropouts can unmask everybody alone. Raise the threshold."
             )
+        lies = (
+            ", whether or not the coordinator lies about dropouts."
+            if self.lying == self.honest
+            else f". If the coordinator lies about dropouts, this is true for up to {self.lying}."
+        )
         return (
-            f"{self.t} of {self.n} parties are needed to open a sum. The coordinator and up to "
-            f"{self.honest} of the {self.n} parties together learn only the sum of the others if "
-            f"the coordinator follows the protocol, and up to {self.lying} if it lies about who "
-            "dropped out."
+            f"{self.t} of {self.n} parties are needed to open a sum. Even if the coordinator and "
+            f"{self.honest} of the {self.n} parties collude, they learn only the sum of the other "
+            f"parties' updates{lies}"
         )
 
 
 def collusion_bound(n: int, t: int) -> CollusionBound:
-    """P3 of the design: c <= min(t-1, n-2), and c < 2t-n when the coordinator lies as well."""
+    """Compute the bound (promise P3): c <= min(t-1, n-2), and c < 2t-n if the coordinator lies."""
     if not 1 <= t <= n:
         raise KeyringError(
-            f"a threshold of {t} does not fit {n} parties", fix=f"take 1 to {n}", reason="threshold"
+            f"a threshold of {t} does not fit {n} parties",
+            fix=f"choose 1 to {n}",
+            reason="threshold",
         )
     honest = min(t - 1, n - 2)
     return CollusionBound(n, t, honest, max(-1, min(2 * t - n, honest + 1) - 1))

@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from secure_fl.cli.main import STATUSES, main
-from secure_fl.cli.processes import PROGRAM
 from secure_fl.engines.flare.diagnosis import PATIENT
 from tests.support import sealed_root
 from tests.support.names import ROOT
+from tests.support.processes import PROGRAM
 
 yaml = pytest.importorskip("yaml")
 DEPLOY = ROOT / "deploy"

@@ -8,7 +8,7 @@ import pytest
 
 from secure_fl import errors
 from secure_fl.errors import PartyFailed, SecureFLError, WireError
-from secure_fl.policy.broken import PolicyRefusal
+from secure_fl.policy.violations import PolicyRefusal
 
 KINDS: list[type[SecureFLError]] = [
     kind
@@ -29,7 +29,9 @@ def test_codes_tell_the_kinds_apart() -> None:
 
 
 def test_a_better_answer_than_the_kinds_own_wins() -> None:
-    assert str(WireError("cut short", party="a")).startswith("party a: cut short\n  -> if it comes")
+    assert str(WireError("cut short", party="a")).startswith(
+        "party a: cut short\n  -> if it happens"
+    )
     assert str(WireError("cut short", fix="send it again")) == "cut short\n  -> send it again"
 
 

@@ -58,19 +58,13 @@ def test_the_wheel_holds_exactly_the_tree(wheel: zipfile.ZipFile) -> None:
     documents = "/share/doc/"  # an example is a page
     packed = {name for name in wheel.namelist() if name.endswith(".py") and documents not in name}
     assert packed == committed
-    files = {"secure_fl/py.typed", "secure_fl/display/style.css", "secure_fl/cli/catalogue.json"}
-    assert files <= set(wheel.namelist())
+    assert {"secure_fl/py.typed", "secure_fl/display/style.css"} <= set(wheel.namelist())
 
 
 @CHECKOUT
-def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_holds_no_benchmark(wheel: zipfile.ZipFile) -> None:
     packed = [name for name in wheel.namelist() if name.endswith(".py")]
     assert not [name for name in packed if "benchmarks" in name]
-    # A guard: grown by a way into a pilot, statistics of records, evaluation without training, and
-    # a courier for trainers without network, sinks, what commands keep of algorithms, and by long
-    # files cut in two, by what stands below logs, by numbers of options, for `python -m`, and by
-    # what is told of entities.
-    assert len(packed) <= 452
 
 
 @CHECKOUT

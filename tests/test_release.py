@@ -123,7 +123,7 @@ def test_a_hospital_can_check_a_release_before_it_installs(tmp_path: Path) -> No
         changed.write_bytes(kept.replace(b"1", b"2", 1))
         assert subprocess.run(line.split(), cwd=release, capture_output=True).returncode != 0
         changed.write_bytes(kept)
-    with raises(KeyringError, reason="form"):
+    with raises(KeyringError, reason="malformed"):
         checksums.sign(release, b"no key")
 
 
@@ -165,7 +165,7 @@ def test_two_builds_are_the_same_bytes_and_the_sdist_can_be_tested(
     python = own_environment(tmp_path / "venv")
     pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--editable", str(tree)], check=True)
-    tests = ["tests/crypto/test_packing.py", "tests/test_docs.py", "tests/test_tree.py"]
+    tests = ["tests/crypto/test_packing.py", "tests/test_docs.py"]
     run = [
         python,
         "-m",

@@ -1,1 +1,1 @@
-"""What the papers compare with, over the same door."""
+"""Baselines: the methods that FedKD, FedID and InclusiveFL are compared with."""

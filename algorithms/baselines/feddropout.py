@@ -2,16 +2,15 @@
 
 Caldas, Konečný, McMahan, Talwalkar: Expanding the Reach of Federated Learning by Reducing Client
 Resource Requirements. arXiv 1812.07210, Sec. "Federated Dropout". A baseline of FedKD (arXiv
-2108.13323, Tables 2 and 3), whose cost column is 0.6 of the full model's: what `keep` = 0.6 sends.
-A checkpoint learns nothing by that (docs/choices.md, "Defaults"), so it is not the default.
+2108.13323, Tables 2 and 3), whose cost column is 0.6 of the full model's, as with `keep` = 0.6. A
+checkpoint learns nothing at 0.6 (docs/choices.md, "Defaults"), so 0.6 is not the default.
 
-A sub-model is the model without some units of its encoder layers. A unit is an attention head, or
-an intermediate unit of a feed-forward block: some rows of the matrices that make it and some
-columns of the one that uses it. Embeddings, LayerNorms, biases of outputs and heads stay whole.
+A sub-model lacks some units of the encoder layers. A unit is an attention head, or an intermediate
+unit of a feed-forward block: some rows of the matrices before it and some columns of the matrix
+behind it. Embeddings, LayerNorms, biases of outputs and heads stay complete.
 
-Sub-models could differ between parties. Here all share one in each round, drawn from the run's seed
-and the round: only then is the sum over the parties as small as the sub-model. Which units take
-part is public, and nobody chooses it.
+Differs: all parties share one sub-model in each round, drawn from the run's seed and the round.
+Only then is the sum over the parties as small as the sub-model. The draw is public.
 """
 
 from __future__ import annotations
@@ -20,54 +19,34 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from secure_fl.algorithms.base import Algorithm, Demands
+from secure_fl.algorithms.baselines.settings import FedDropout
 from secure_fl.algorithms.public_coins import choose
-from secure_fl.algorithms.updates import Update, agree_on, local_update, weighted_mean
+from secure_fl.algorithms.updates import SavedDict, Update, agree_on, local_update, weighted_mean
 from secure_fl.learning.anatomy import blocks, encoder_layers, trainable, unwrapped
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
-from secure_fl.settings import ModelSettings, TrainingSettings
 
 
-class FedDropout(Algorithm):
-    """FedAvg of sub-models that keep a share of each layer's heads and intermediate units."""
+class UnsentParts(SavedDict):
+    """The rounding errors of a party's updates, at their positions in the full model.
 
-    name: Literal["feddropout"] = "feddropout"
-    keep: Annotated[float, Field(gt=0, le=1)] = 0.8  # of heads, and of intermediate units
-
-    def demands(self, training: TrainingSettings, values: int) -> Demands:
-        """Whole passes, and one sum of a sub-model's updates in each round."""
-        return Demands.of_fit(self, training)
-
-    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """The shared model."""
-        return (model,)
-
-
-class Unsent:
-    """The leftovers of a party's updates, kept at their places in the whole model.
-
-    The door would add it to the next part of the same name, whose positions mean other units. So
-    it is taken out after each sum, and waits here until its units are drawn again.
+    The cohort would add them to the next value of the same name, whose positions are other units.
+    So they are taken out after each sum, and are added again when their units are drawn.
     """
 
-    def __init__(self) -> None:
-        self._rest: dict[str, Tensor] = {}
-
     @torch.no_grad()
-    def join(self, parts: Update, units: Units) -> Update:
-        """The parts of an update, with what waits for their units, which is forgotten here."""
+    def join(self, parts: Update, units: DrawnUnits) -> Update:
+        """Add the stored errors of these units to an update, and forget them."""
         joined = dict(parts)
-        for name in parts.keys() & self._rest.keys():
-            rest, cut = self._rest[name], units.cuts[name]
+        for name in parts.keys() & self.keys():
+            rest, cut = self[name], units.cuts[name]
             waiting = cut.of(rest)
             cut.add_(rest, -waiting)
             joined[name] = parts[name] + waiting.to(parts[name])
@@ -75,27 +54,19 @@ class Unsent:
 
     @torch.no_grad()
     def collect(
-        self, cohort: Cohort, units: Units, whole: Mapping[str, Tensor], weight: float
+        self, cohort: Cohort, units: DrawnUnits, full: Mapping[str, Tensor], weight: float
     ) -> None:
-        """Take what the last sum left over of weight · update out of the door."""
-        for name in units.cuts.keys() & whole.keys():
+        """Store the errors that the last sum left of weight · update."""
+        for name in units.cuts.keys() & full.keys():
             rest = cohort.leftover(name)
             if rest is not None:
-                kept = self._rest.setdefault(name, torch.zeros_like(whole[name], device="cpu"))
-                units.cuts[name].add_(kept, torch.from_numpy(rest / weight))
-
-    def state_dict(self) -> dict[str, Any]:
-        """For checkpoints."""
-        return dict(self._rest)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`."""
-        self._rest = dict(state)
+                stored = self.setdefault(name, torch.zeros_like(full[name], device="cpu"))
+                units.cuts[name].add_(stored, torch.from_numpy(rest / weight))
 
 
 async def feddropout(cohort: Cohort, site: Site, cfg: FedDropout) -> None:
-    """The party program."""
-    model, unsent = site.model(), Unsent()
+    """Run federated dropout at one party."""
+    model, unsent = site.model(), UnsentParts()
     await cohort.agree(site.fingerprint(), "task")
     async for round in cohort.rounds(cfg.rounds, {"unsent": unsent}, {"model": model}):
         units = draw(model, cfg.keep, seed_for(site.seed, cfg.name, round.number))
@@ -109,8 +80,8 @@ async def feddropout(cohort: Cohort, site: Site, cfg: FedDropout) -> None:
 
 
 @torch.no_grad()
-def move_(model: nn.Module, units: Units, parts: Update) -> None:
-    """Move the units that took part; all others stay where they are."""
+def move_(model: nn.Module, units: DrawnUnits, parts: Update) -> None:
+    """Move the drawn units; all others keep their weights."""
     for name, weight in trainable(model).items():
         if name in units.cuts:
             units.cuts[name].add_(weight, parts[name])
@@ -120,32 +91,32 @@ def move_(model: nn.Module, units: Units, parts: Update) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What stays of one parameter: these positions along this axis."""
+    """The positions of one parameter that stay, along one axis."""
 
     axis: int
     kept: Tensor
 
-    def of(self, whole: Tensor) -> Tensor:
-        """The part that stays."""
-        return whole.index_select(self.axis, self.kept.to(whole.device))
+    def of(self, full: Tensor) -> Tensor:
+        """Return the part that stays."""
+        return full.index_select(self.axis, self.kept.to(full.device))
 
-    def add_(self, whole: Tensor, part: Tensor) -> None:
-        """Add a part to the whole, where it was cut from."""
-        whole.index_add_(self.axis, self.kept.to(whole.device), part.to(whole))
+    def add_(self, full: Tensor, part: Tensor) -> None:
+        """Add a part to the full tensor, at its own positions."""
+        full.index_add_(self.axis, self.kept.to(full.device), part.to(full))
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
-    """Which units of a model stay: cuts by parameter, and the modules that use fewer inputs."""
+class DrawnUnits:
+    """The units of a sub-model: cuts by parameter, and scales of modules with fewer inputs."""
 
     cuts: Mapping[str, Cut]
-    scales: Mapping[str, float]  # module -> units by units kept
+    scales: Mapping[str, float]  # module -> units / units kept
 
 
-def draw(model: nn.Module, keep: float, seed: int) -> Units:
-    """Keep the nearest number to this share of every block's units, one at least, at random.
+def draw(model: nn.Module, keep: float, seed: int) -> DrawnUnits:
+    """Draw this share of every block's units at random, rounded, at least one.
 
-    How many stay does not depend on the seed, so every sub-model has the same shape.
+    The number of units does not depend on the seed, so all sub-models have the same shape.
     """
     names = {id(module): name for name, module in unwrapped(model).named_modules()}
     cuts: dict[str, Cut] = {}
@@ -164,15 +135,14 @@ def draw(model: nn.Module, keep: float, seed: int) -> Units:
                 cuts[f"{makes}.weight"] = cuts[f"{makes}.bias"] = Cut(0, kept)
             cuts[f"{uses}.weight"] = Cut(1, kept)
             scales[uses] = units / count
-    return Units(cuts, scales)
+    return DrawnUnits(cuts, scales)
 
 
-def shrink(model: nn.Module, units: Units) -> nn.Module:
-    """Return the sub-model of these units; what is not trained is shared with the model.
+def shrink(model: nn.Module, units: DrawnUnits) -> nn.Module:
+    """Return the sub-model of these units; untrained parameters are shared with the model.
 
-    Scaled as inverted dropout, which is our choice: what uses fewer units gets each of them
-    magnified by units / units kept, so over all draws its output is the whole model's on average,
-    and the whole model needs no scaling when it is used.
+    Differs: inputs are scaled as in inverted dropout. A module with fewer inputs gets them times
+    units / units kept, so its mean output over all draws is the full model's.
     """
     model = unwrapped(model)
     memo: dict[int, Any] = {}

@@ -1,98 +1,43 @@
-"""FetchSGD: updates as count sketches, momentum and error feedback inside the sketch.
+"""FetchSGD: updates as count sketches, with momentum and error feedback inside the sketch.
 
 Rothchild, Panda, Ullah, Ivkin, Stoica, Braverman, Gonzalez, Arora: FetchSGD: Communication-
 Efficient Federated Learning with Sketching. ICML 2020, arXiv 2007.07682, Algorithm 1. A baseline of
-FedKD (arXiv 2108.13323, Tables 2 and 3), whose cost column a sketch of a quarter of the model fits.
+FedKD (arXiv 2108.13323, Tables 2 and 3), whose cost column fits a sketch of a quarter of the model.
 
-Sketches are linear, so the aggregator's part needs nothing but their sum. Every party opens the sum
-and repeats that part for itself, so nobody has to be told the k weights that move: the download
-is the summed sketch, not the sparse top-k of the paper, and k costs no traffic.
+Differs: every party opens the sum of the sketches and repeats the aggregator's part. The download
+is the summed sketch, not the paper's sparse top-k, so k does not change the traffic.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from secure_fl.algorithms.base import Algorithm, Demands
-from secure_fl.algorithms.baselines.sketch import CountSketch, Positions, Reals
+from secure_fl.algorithms.baselines.settings import FetchSGD
+from secure_fl.algorithms.public_coins import coins
 from secure_fl.algorithms.updates import Update, add_, agree_on, local_update, weighted_mean
-from secure_fl.errors import SettingsError
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
-from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 
-COMPRESSION = 4.0  # 2.05 GB to 0.51 GB in FedKD's Table 2, 1.37 GB to 0.34 GB in its Table 3
-SKETCH = "sketch"  # the name under which sketches are summed
+SKETCH = "sketch"  # the name of sketches in sums
+BLOCK = 1 << 17  # values per step, so that they fit into the processor's cache
 
-Share = Annotated[float, Field(gt=0, le=1)]
-
-
-class FetchSGD(Algorithm):
-    """Count sketches of the parties' updates are summed; the k largest values come out of them."""
-
-    name: Literal["fetchsgd"] = "fetchsgd"
-    steps: Positive | None = None  # local steps in a round; None: whole passes, `epochs` of them
-    server_learning_rate: Annotated[float, Field(gt=0)] = 1.0  # η
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # ρ
-    masking: bool = True  # forget the momentum of the weights that moved
-    k: Positive | Share = 0.2  # how many weights move in a round: a number, or a share of all
-    rows: Positive = 5
-    columns: Annotated[int, Field(ge=1, lt=1 << 32)] | None = None  # None: from compression
-    compression: Annotated[float, Field(gt=0)] | None = None  # weights by cells; None: 4
-
-    @model_validator(mode="after")
-    def _one_size(self) -> FetchSGD:
-        if self.columns is not None and self.compression is not None:
-            raise ValueError("one of columns and compression, not both")
-        return self
-
-    def demands(self, training: TrainingSettings, values: int) -> Demands:
-        """Whole passes or counted steps, and a sketch that could be larger than the model."""
-        fit = Demands.of_fit(self, training)
-        return replace(fit, steps=self.steps or 0, cells=self.cells(values))
-
-    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """The shared model."""
-        return (model,)
-
-    def cells(self, size: int) -> int:
-        """How many cells the sketch of so many weights has; a row has one at least."""
-        if self.columns is not None:
-            return self.rows * self.columns
-        cells = size / (self.compression or COMPRESSION)
-        return max(self.rows, math.ceil(min(cells, 2.0**62)))
-
-    def sketch(self, size: int, seed: int) -> CountSketch:
-        """The sketch of so many weights."""
-        cells = size / (self.compression or COMPRESSION)
-        columns = self.columns or max(1, round(cells / self.rows))
-        return CountSketch(self.rows, columns, size, seed)
-
-    def moving(self, size: int) -> int:
-        """k, as a number of weights."""
-        k = self.k if isinstance(self.k, int) else max(1, round(self.k * size))
-        if k > size:
-            raise SettingsError(
-                f"{k} weights are to move in a round, and only {size} are trained",
-                fix=f"choose up to {size}, or a share from 0 to 1.0",
-                field="algorithm.k",
-            )
-        return k
+Positions = NDArray[np.int64]
+Reals = NDArray[np.float64]
 
 
 class Aggregator:
-    """The server's part: deterministic, so that every party can run its own copy of it."""
+    """The server's part. It is deterministic, so that every party can repeat it."""
 
     def __init__(self, cfg: FetchSGD, sketch: CountSketch) -> None:
         self._cfg, self._sketch, self._k = cfg, sketch, cfg.moving(sketch.size)
@@ -100,7 +45,7 @@ class Aggregator:
         self.S_e = np.zeros((sketch.rows, sketch.columns))
 
     def step(self, S: Reals) -> tuple[Positions, Reals]:
-        """Which weights move, and how far, given the mean sketch of the parties' moves."""
+        """Return the positions and moves of k weights, given the mean sketch of the updates."""
         cfg = self._cfg
         self.S_u = cfg.momentum * self.S_u + S  # line 11
         self.S_e = self.S_e + cfg.server_learning_rate * self.S_u  # line 12
@@ -114,34 +59,35 @@ class Aggregator:
         return where, Δ
 
     def fingerprint(self) -> bytes:
-        """What must be equal at all parties."""
+        """Compute a digest of momentum and error, which must be equal at all parties."""
         return sha256(self.S_u.tobytes() + self.S_e.tobytes()).digest()
 
     def state_dict(self) -> dict[str, Any]:
-        """Momentum and error, for checkpoints."""
+        """Return momentum and error for a checkpoint."""
         return {"momentum": self.S_u, "error": self.S_e}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`."""
+        """Restore momentum and error from `state_dict`."""
         self.S_u, self.S_e = np.array(state["momentum"]), np.array(state["error"])
 
 
 async def fetchsgd(cohort: Cohort, site: Site, cfg: FetchSGD) -> None:
-    """The party program."""
+    """Run FetchSGD at one party."""
     model = site.model()  # line 2
     size = sum(weight.numel() for weight in trainable(model).values())
-    # One map for the whole run, or momentum and error of different rounds could not be added.
-    sketch = cfg.sketch(size, seed_for(site.seed, SKETCH))
+    # One map for the run, so that momentum and error of different rounds can be added.
+    seed = seed_for(site.seed, SKETCH)
+    sketch = CountSketch(cfg.rows, cfg.columns_for(size), size, seed)
     aggregator = Aggregator(cfg, sketch)
     await cohort.agree(site.fingerprint(), "task")
     replicated = {"model": model, "aggregator": aggregator}
     async for round in cohort.rounds(cfg.rounds, shared=replicated):
-        # Differs: what is sketched is how the weights moved in local training, which is -g of
-        # line 7 times the local learning rate where `steps` is 1 and the optimiser is SGD.
+        # Differs: parties sketch the update of local training. With one step of SGD, it is -g of
+        # line 7 times the local learning rate.
         Δ = local_update(site, model, cfg.epochs, round, cfg.steps)
         S = {SKETCH: torch.from_numpy(sketch.of(flat(Δ)))}  # line 8
-        # The sum adds to this sketch what rounding the last one left over. That is right here: a
-        # cell means the same in every round, and S is linear, so nothing is lost but time.
+        # The sum adds the rounding error of the last sketch. That is correct here: S is linear, and
+        # a cell has the same meaning in every round.
         mean = await weighted_mean(cohort, S, site.records)  # line 10, weighted by records
         where, values = aggregator.step(mean[SKETCH].numpy())
         add_(model, unflat(model, where, values))  # line 15: moves, so they are added
@@ -152,15 +98,118 @@ async def fetchsgd(cohort: Cohort, site: Site, cfg: FetchSGD) -> None:
 
 
 def flat(values: Mapping[str, Tensor]) -> Tensor:
-    """All values as one vector."""
+    """Concatenate all values to one vector."""
     return torch.cat([value.reshape(-1) for value in values.values()])
 
 
 def unflat(model: nn.Module, where: Positions, values: Reals) -> Update:
-    """A sparse vector in the shapes of the model's weights: the inverse of `flat`."""
+    """Write a sparse vector in the shapes of the model's weights: the inverse of `flat`."""
     weights = trainable(model)
     first = next(iter(weights.values()))
     vector = torch.zeros(sum(w.numel() for w in weights.values()), dtype=first.dtype)
     vector[torch.from_numpy(where)] = torch.from_numpy(values).to(first.dtype)
     parts = torch.split(vector.to(first.device), [w.numel() for w in weights.values()])
     return {name: part.view_as(w) for (name, w), part in zip(weights.items(), parts, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class CountSketch:
+    """The count sketch S: a linear map from `size` values to `rows` × `columns` cells.
+
+    Charikar, Chen, Farach-Colton: Finding Frequent Items in Data Streams. ICALP 2002. Every row
+    adds each value, with a random sign, to one random cell. A value's estimate is the median over
+    the rows of its signed cells. The sketch of a sum is the sum of the sketches.
+    """
+
+    rows: int
+    columns: int
+    size: int
+    seed: int
+
+    def of(self, vector: Tensor) -> Reals:
+        """Compute S(vector)."""
+        table = torch.zeros(self.rows, self.columns, dtype=torch.float64)
+        for block in _blocks(0, self.size):
+            values = vector[block[0] : block[-1] + 1].to("cpu", torch.float64)
+            for row in range(self.rows):
+                places, signs = map(torch.from_numpy, self._hash(row, block))
+                table[row].index_add_(0, places, values * signs)
+        cells: Reals = table.numpy()
+        return cells
+
+    def estimates(self, table: Reals, positions: Positions) -> Reals:
+        """Compute U(table) at these positions: the median over the rows."""
+        estimates = []
+        for row in range(self.rows):
+            cells, signs = self._hash(row, positions)
+            estimates.append(table[row, cells] * signs)
+        low, high = _medians(estimates)
+        return (low + high) / 2
+
+    def top(self, table: Reals, k: int) -> tuple[Positions, Reals]:
+        """Compute Top-k(U(table)): the k largest estimates, by position, without zeros."""
+        positions, values = _top(self, table.tobytes(), k)
+        return positions.copy(), values.copy()
+
+    def search(self, table: Reals, k: int) -> tuple[Positions, Reals]:
+        """Compute `top` in parts, so that not all estimates are in memory at once."""
+        positions, values = np.empty(0, np.int64), np.empty(0)
+        part = max(k, BLOCK)
+        for start in range(0, self.size, part):
+            blocks = list(_blocks(start, min(start + part, self.size)))
+            positions = np.concatenate([positions, *blocks])
+            values = np.concatenate([values, *(self.estimates(table, b) for b in blocks)])
+            kept = _largest(np.abs(values), k)
+            positions, values = positions[kept], values[kept]
+        return positions, values
+
+    def touched(self, positions: Positions) -> NDArray[np.bool_]:
+        """Mark the cells of the values at these positions."""
+        mask = np.zeros((self.rows, self.columns), np.bool_)
+        for row in range(self.rows):
+            mask[row, self._hash(row, positions)[0]] = True
+        return mask
+
+    def _hash(self, row: int, positions: Positions) -> tuple[Positions, Reals]:
+        bits = coins(seed_for(self.seed, "row", row), positions)
+        half = np.uint64(32)  # the upper half picks the cell, the lowest bit the sign
+        cells = ((bits >> half) * np.uint64(self.columns)) >> half
+        return cells.astype(np.int64), 1.0 - 2.0 * (bits & np.uint64(1)).astype(np.float64)
+
+
+@lru_cache(maxsize=1)
+def _top(sketch: CountSketch, cells: bytes, k: int) -> tuple[Positions, Reals]:
+    """Cache the search, since all parties of one process have equal sums."""
+    return sketch.search(np.frombuffer(cells).reshape(sketch.rows, -1), k)
+
+
+def _medians(rows: list[Reals]) -> tuple[Reals, Reals]:
+    """Return the two middle values over the rows, elementwise (equal for an odd number of rows).
+
+    Bubble sort of the rows up to the middle is much faster than many short sorts.
+    """
+    for end in range(len(rows) - 1, (len(rows) - 1) // 2 - 1, -1):
+        for k in range(end):
+            a, b = rows[k], rows[k + 1]
+            rows[k], rows[k + 1] = np.minimum(a, b), np.maximum(a, b)
+    return rows[(len(rows) - 1) // 2], rows[len(rows) // 2]
+
+
+def _blocks(start: int, stop: int) -> Iterator[Positions]:
+    for first in range(start, stop, BLOCK):
+        yield np.arange(first, min(first + BLOCK, stop))
+
+
+def _largest(sizes: Reals, k: int) -> NDArray[np.bool_]:
+    """Mark the k largest values that are not zero; the first ones if values are equal.
+
+    numpy gives only the k-th value: its choice among equal values depends on the processor, and
+    all parties must make the same choice.
+    """
+    kept: NDArray[np.bool_] = sizes > 0
+    if np.count_nonzero(kept) > k:
+        least = np.partition(sizes, sizes.size - k)[sizes.size - k]
+        kept = sizes > least
+        ties = np.flatnonzero(sizes == least)
+        kept[ties[: k - np.count_nonzero(kept)]] = True
+    return kept

@@ -29,9 +29,9 @@ from secure_fl.audits.attacks.simulated_training import MOST, drawn, simulate
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import unwrapped
-from secure_fl.learning.tasks.base import inference
-from secure_fl.learning.tasks.table import IGNORED
-from secure_fl.learning.usual import rate_of
+from secure_fl.learning.learning_rates import learning_rate_of
+from secure_fl.learning.tasks.task import inference
+from secure_fl.learning.tasks.token_table import IGNORED
 
 NAME = "label counts"
 ABOUT = (
@@ -180,7 +180,7 @@ def _first_slope(prior: Prior, start: InitialOutputs) -> float:
         weight[at % classes] = FAVOURED
         mixes.append(drawn(prior, weight, "mix", at))
     own = _slope(prior, start, mixes) or prior.training.learning_rate
-    return own or rate_of(prior.model(), prior.training)
+    return own or learning_rate_of(prior.model(), prior.training)
 
 
 def _score(

@@ -14,8 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from secure_fl.audits.findings import Arrays
-from secure_fl.learning.adapters import ADAPTER, adapted
-from secure_fl.learning.anatomy import body_of, embeddings, encoder_layers, unwrapped
+from secure_fl.learning.anatomy import (
+    ADAPTER,
+    adapted,
+    body_of,
+    embeddings,
+    encoder_layers,
+    unwrapped,
+)
 
 Array = NDArray[np.float64]
 PROJECTIONS = ("query", "key", "value", "q_lin", "k_lin", "v_lin", "q_proj", "k_proj", "v_proj")

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.algorithms.fedid import FedID, passes
-from secure_fl.algorithms.public_records import PublicRecords
+from secure_fl.algorithms.fedid import FedID
+from secure_fl.algorithms.fedid.algorithm import exchanges
+from secure_fl.algorithms.public_distillation import PublicRecords
 from secure_fl.audits.attacks import membership
 from secure_fl.audits.attacks.shadow_models import (
     Floats,
@@ -34,10 +35,11 @@ from secure_fl.audits.findings import AuditFinding, HostView, Prior, PublicView,
 from secure_fl.data.examples import Example, Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
+from secure_fl.learning.local_training import fit
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Batch, Encoded
-from secure_fl.learning.tasks.table import Table
-from secure_fl.learning.training import fit
+from secure_fl.learning.tasks.token_table import TokenTable
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings
 
@@ -123,10 +125,10 @@ def guess_members(
 
 def distilled(y: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Module:
     """Train a model on the predictions alone."""
-    assert isinstance(public, Table)  # noqa: S101 - classifiers read tables
+    assert isinstance(public, TokenTable)  # noqa: S101 - classifiers read tables
     targets = torch.from_numpy(np.clip(y, 0, None)).float()
     targets = targets / targets.sum(-1, keepdim=True).clamp(min=1e-12)
-    records = Table(public.tokens, public.lengths, {"targets": targets})
+    records = TokenTable(public.tokens, public.lengths, {"targets": targets})
     site = site_of(prior, records, MEMBERSHIP, "copy", purpose)
     model = prior.model().to(site.device)
 
@@ -215,11 +217,15 @@ def _rows(prior: Prior, public: Sequence[Example], round: int) -> list[Any]:
     if not isinstance(prior.algorithm, FedID):
         return [np.arange(len(public))]
     silo = Silo("host", public, public=public)
-    site = Site(silo, prior.task, ModelSettings(), prior.training, prior.seed, EventLog("host"))
+    site = Site(
+        silo,
+        SiteSpec(prior.task, ModelSettings(), prior.training, prior.seed),
+        SiteContext(EventLog("host")),
+    )
     site.tokenizer = prior.tokenizer
     records = PublicRecords(site, prior.algorithm.public_batch)
-    exchanges = passes(records, prior.algorithm, Round(round, prior.algorithm.rounds))
-    return [torch.cat(tuple(lot)).numpy() for lot, _ in exchanges]
+    groups = exchanges(records, prior.algorithm, Round(round, prior.algorithm.rounds))
+    return [torch.cat(tuple(batches)).numpy() for batches, _ in groups]
 
 
 def _shown(view: PublicView | HostView, prior: Prior, public: Sequence[Example]) -> Shown | str:

@@ -19,7 +19,7 @@ from torch import nn
 from secure_fl.audits.attacks.gradient_spans import InputSpan
 from secure_fl.audits.attacks.layer_inputs import Array
 from secure_fl.learning.anatomy import body_of, cut, encoder_layers
-from secure_fl.learning.tasks.base import inference
+from secure_fl.learning.tasks.task import inference
 
 Text = tuple[int, ...]
 Places = Mapping[int, Sequence[int]]

@@ -21,10 +21,11 @@ from secure_fl.audits.findings import Prior
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
+from secure_fl.learning.local_training import fit
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Encoded, Task
-from secure_fl.learning.tasks.base import device_of, inference
-from secure_fl.learning.training import fit
+from secure_fl.learning.tasks.task import device_of, inference
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings, TrainingSettings
 
@@ -106,7 +107,9 @@ def made_site(
     """Make a site for records that are already tokenised, with the public model and task."""
     stand_in: Sequence[Example] = prior.outsiders[:1] or _any_record(prior)
     silo = Silo(name, stand_in)
-    site = Site(silo, prior.task, ModelSettings(), training, seed, EventLog(name))
+    site = Site(
+        silo, SiteSpec(prior.task, ModelSettings(), training, seed), SiteContext(EventLog(name))
+    )
     site.balances = prior.algorithm.balances and prior.training.dp is None  # as in the run
     site.tokenizer, site.train = prior.tokenizer, site.weighed(records)
     return site

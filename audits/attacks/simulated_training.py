@@ -14,10 +14,10 @@ from secure_fl.audits.findings import Arrays, CoordinatorView, Prior, Reading, T
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.fetching import seeded
-from secure_fl.learning.schedule import pace
+from secure_fl.learning.learning_rates import pace
+from secure_fl.learning.local_training import make_optimizer
 from secure_fl.learning.tasks import Encoded
-from secure_fl.learning.tasks.text import label_name
-from secure_fl.learning.training import make_optimizer
+from secure_fl.learning.tasks.classification import label_name
 from secure_fl.party.rounds import Round
 
 CALIBRATION = "a public record"  # the target of a control on public records

@@ -47,8 +47,7 @@ from secure_fl.audits.attacks.layer_inputs import (
 from secure_fl.audits.attacks.sentence_search import assemble
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.learning.anatomy import depth
-from secure_fl.learning.schedule import factor
-from secure_fl.learning.usual import rate_of
+from secure_fl.learning.learning_rates import factor, learning_rate_of
 from secure_fl.party.rounds import Round
 
 NAME = "span check"
@@ -133,7 +132,7 @@ def _spans(
 def first_rate(prior: Prior) -> float:
     """Compute the learning rate of a run's first step, if a round has one step."""
     start = Round(1, prior.algorithm.rounds).at(0, 1)
-    rate = prior.training.learning_rate or rate_of(prior.model(), prior.training)
+    rate = prior.training.learning_rate or learning_rate_of(prior.model(), prior.training)
     return rate * factor(prior.training, start)
 
 

@@ -32,7 +32,7 @@ from secure_fl.audits.attacks.layer_inputs import Array, word_table
 from secure_fl.audits.document import ENTITIES
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example, Tagged
-from secure_fl.learning.tasks.table import IGNORED
+from secure_fl.learning.tasks.token_table import IGNORED
 
 OWN = "|Y"  # as `capture.readings` names the sketch Y = G·Ω of a matrix
 NAME = "token bag"

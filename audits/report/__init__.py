@@ -7,7 +7,7 @@ from pathlib import Path
 
 from secure_fl.audits.document import AuditDocument, encode, read
 from secure_fl.audits.report.page import render
-from secure_fl.display.story import Story, read_story
+from secure_fl.display.run_history import RunHistory, read_run_history
 from secure_fl.files import write_whole
 
 __all__ = ["read_documents", "render", "write_page", "write_report"]
@@ -18,7 +18,7 @@ DOCUMENT, PAGE = "audit.json", "report.html"
 def write_report(document: AuditDocument, folder: Path) -> None:
     """Write an audit's document and its page into its run's folder."""
     write_whole(folder / DOCUMENT, encode(document).decode())
-    write_page([document], folder, [read_story(folder)])
+    write_page([document], folder, [read_run_history(folder)])
 
 
 def read_documents(runs: Sequence[Path]) -> list[AuditDocument]:
@@ -29,10 +29,10 @@ def read_documents(runs: Sequence[Path]) -> list[AuditDocument]:
 def write_page(
     documents: Sequence[AuditDocument],
     folder: Path,
-    stories: Sequence[Story | None] = (),
+    stories: Sequence[RunHistory | None] = (),
     *,
     shared: bool = False,
-    unaudited: Sequence[Story] = (),
+    unaudited: Sequence[RunHistory] = (),
 ) -> Path:
     """Write the page of some audits into a folder; the arguments are those of `render`."""
     page = folder / PAGE

@@ -20,10 +20,10 @@ from secure_fl.audits.report import (
 )
 from secure_fl.audits.report.report_terms import ABSENT, ACCESS, Term
 from secure_fl.display.charts import Chart
-from secure_fl.display.comparing import comparison
+from secure_fl.display.compare_page import comparison
 from secure_fl.display.html import STYLE
+from secure_fl.display.run_history import RunHistory
 from secure_fl.display.run_page import article
-from secure_fl.display.story import Story
 
 HERE = Path(__file__).parent
 
@@ -60,10 +60,10 @@ class RunSection(NamedTuple):
 
 def render(
     documents: Sequence[AuditDocument],
-    stories: Sequence[Story | None] = (),
+    stories: Sequence[RunHistory | None] = (),
     *,
     shared: bool = False,
-    unaudited: Sequence[Story] = (),
+    unaudited: Sequence[RunHistory] = (),
 ) -> str:
     """Write the page of one run or of several: the same documents give the same bytes.
 
@@ -85,11 +85,11 @@ def render(
     return _environment().get_template("template.html.j2").render(context)
 
 
-def _trained(story: Story | None, place: int, shared: bool) -> Markup:
+def _trained(story: RunHistory | None, place: int, shared: bool) -> Markup:
     return Markup(article(story, f"run{place}-trained", shared=shared, level=4) if story else "")  # noqa: S704
 
 
-def _compared(documents: Sequence[AuditDocument], stories: Sequence[Story]) -> dict[str, Any]:
+def _compared(documents: Sequence[AuditDocument], stories: Sequence[RunHistory]) -> dict[str, Any]:
     """Collect what the section on several runs shows."""
     if len(documents) < 2:
         return {}

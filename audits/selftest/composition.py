@@ -21,17 +21,19 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from secure_fl.algorithms.distillation import Distillation, Pair
-from secure_fl.algorithms.fedkd import FedKD, losses
+from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.algorithms.fedkd.algorithm import losses
+from secure_fl.algorithms.fedkd.mutual_distillation import Pair
+from secure_fl.algorithms.fedkd.settings import Distillation
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
 from secure_fl.data.examples import Example
 from secure_fl.errors import SecureFLError
 from secure_fl.learning.anatomy import body_of, cut, depth
-from secure_fl.learning.dp.layers import no_dropout
-from secure_fl.learning.dp.model import Bounds, Loss, privately
-from secure_fl.learning.dp.randomness import Coins, PoissonBatches
+from secure_fl.learning.dp.opacus_support import no_dropout
+from secure_fl.learning.dp.private_model import Bounds, Loss, privately
+from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches
+from secure_fl.learning.local_training import make_optimizer
 from secure_fl.learning.tasks import Batch
-from secure_fl.learning.training import make_optimizer
 from secure_fl.settings import DPSettings, TrainingSettings
 
 NAME = "composition lint"

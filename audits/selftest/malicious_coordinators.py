@@ -11,12 +11,19 @@ import numpy as np
 from msgspec import structs
 
 from secure_fl.audits.selftest.malicious_federation import PARTIES, ChangedSum, HonestCoordinator
-from secure_fl.crypto import masking, public, tags
-from secure_fl.crypto.blind_sum import ENCRYPTED
-from secure_fl.crypto.public import read_sum
-from secure_fl.crypto.raw import SEED_BYTES, WORD_BYTES, MemoryFile, from_parts, to_parts, widths
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import from_slots, to_slots
+from secure_fl.crypto.sealing import masking, public, tags
+from secure_fl.crypto.sealing.blind_sum import ENCRYPTED
+from secure_fl.crypto.sealing.public import (
+    SEED_BYTES,
+    WORD_BYTES,
+    MemoryFile,
+    from_parts,
+    read_sum,
+    to_parts,
+    widths,
+)
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import from_slots, to_slots
 from secure_fl.errors import CryptoError
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame, cut
@@ -243,7 +250,7 @@ def _in_full(data: bytes) -> tuple[ChangedSum, int]:
     count, contributors = _size(data)
     total = ChangedSum(context, count)
     with MemoryFile() as channel:
-        each = zip(to_parts(data, count), widths(COHORT, count), strict=True)
+        each = zip(to_parts(data, count), widths(count), strict=True)
         read = [(read_sum(context, channel, *one, contributors), one[1]) for one in each]
         total.add([public.serialize(context, channel, *one) for one in read])
     return total, count

@@ -16,20 +16,21 @@ import numpy as np
 from msgspec import structs
 
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.public import Sum
-from secure_fl.crypto.scheme import Slots
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.sealing.blind_sum import blind_totals
+from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.crypto.sealing.packing import Slots
+from secure_fl.crypto.sealing.public import Sum
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import SecureFLError
-from secure_fl.federation.assembly import COORDINATOR, connect, join_run
+from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame, Link, digest, encode, peek
 from secure_fl.protocol.messages import Audience, Segment, Unmask, UnmaskShares
-from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
-from secure_fl.protocol.stories import Story
+from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
+from secure_fl.protocol.survivor_log import SurvivorLog
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -41,7 +42,7 @@ class ChangedSum(Sum):
 
     def add_plain(self, slots: Slots) -> None:
         """Add integers mod the modulus, without a key."""
-        modulus = np.uint64(self._context.scheme.modulus)
+        modulus = np.uint64(COHORT.modulus)
         self.subtract_plain((modulus - slots) % modulus)
 
     def scale(self, factor: int) -> None:
@@ -89,7 +90,7 @@ class MaliciousEngine:
     links: Mapping[str, Link]  # the coordinator's ends
     coordinator: HonestCoordinator
     refused: dict[str, str] = field(default_factory=dict)  # the error's code, by party
-    stories: dict[str, Story] = field(default_factory=dict)  # each party's survivor lists
+    stories: dict[str, SurvivorLog] = field(default_factory=dict)  # each party's survivor lists
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
         """Deliver the changed frames, and follow-ups to answers."""
@@ -111,8 +112,8 @@ class MaliciousEngine:
         envelope = peek(frame.head)
         message, bulk = self.coordinator.rewrite_message(party, envelope.message, frame.bulk)
         if isinstance(message, Unmask):  # its survivor list is signed, as a real one
-            story = self.stories.setdefault(party, Story(envelope.run))
-            message = story.tell(self.links[party].me, message)
+            story = self.stories.setdefault(party, SurvivorLog(envelope.run))
+            message = story.sign(self.links[party].me, message)
         if message is not envelope.message or bulk is not frame.bulk:
             about = {"message": message, "size": len(bulk), "digest": digest(bulk)}
             frame = encode(structs.replace(envelope, **about), bulk, self.links[party].me.sign)
@@ -126,7 +127,7 @@ class MaliciousTotals:
     honest: TotalFor
     coordinator: HonestCoordinator
 
-    def new(self, audience: Audience, offered: Offered) -> BlindTotal:
+    def new(self, audience: Audience, offered: OfferedKeys) -> BlindTotal:
         """Begin a sum under the coordinator's control."""
         return _MaliciousTotal(self.honest(audience, offered), self.coordinator)
 
@@ -135,7 +136,7 @@ class _MaliciousTotal:
     def __init__(self, honest: BlindTotal, coordinator: HonestCoordinator) -> None:
         self._honest, self._coordinator = honest, coordinator
         self.check, self.masked, self.lost = honest.check, honest.masked, honest.lost
-        self.selves, self.forget = honest.selves, honest.forget
+        self.self_mask_seeds, self.forget = honest.self_mask_seeds, honest.forget
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if self._coordinator.includes(sender, segments):
@@ -210,7 +211,7 @@ def right(sums: Sequence[Summed]) -> bool:
 def run_federation(setup: FederationSetup, coordinator: HonestCoordinator) -> FederationOutcome:
     """Run the federation under a coordinator."""
     out = FederationOutcome()
-    rules = Rules(None, 2, default_threshold(len(PARTIES)))
+    rules = CoordinatorRules(None, 2, default_threshold(len(PARTIES)))
     protection = ProtectionSettings(mode=setup.mode, bits=16, min_cohort=2)
     wires = connect(setup.keys, link=setup.link)
 
@@ -218,7 +219,7 @@ def run_federation(setup: FederationSetup, coordinator: HonestCoordinator) -> Fe
         out.results[cohort.me] = await _sums(cohort)
 
     sessions = {
-        name: join_run(program, setup.keys[name], link, rules, protection)
+        name: join_run(program, PartyContext(setup.keys[name], link, rules, protection))
         for name, link in wires.parties.items()
     }
     totals = MaliciousTotals(

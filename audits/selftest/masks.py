@@ -19,13 +19,13 @@ import numpy as np
 from scipy.stats import chi2
 
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
-from secure_fl.coordinator.step import offers_to
-from secure_fl.crypto import masking, packing
-from secure_fl.crypto.identity import Identity, channel
-from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.coordinator.sum_steps import offers_to
+from secure_fl.crypto.keys.identity import Identity, channel
+from secure_fl.crypto.sealing import masking, packing
+from secure_fl.crypto.sealing.masking import Slots, StreamId
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.step_keys import StepKeys
 
 NAME = "weak masks"
 ABOUT = (

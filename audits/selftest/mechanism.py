@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from secure_fl.audits.audit_statistics import epsilon_lower_bound, gdp_epsilon, mu_lower_bound
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
-from secure_fl.crypto.noise import SkellamNoise, calibrated_skellam
-from secure_fl.crypto.poisson import Uniforms
+from secure_fl.crypto.privacy.noise import SkellamNoise, Uniforms, calibrated_skellam
 
 NAME = "mechanism self-test"
 ABOUT = (

@@ -1,13 +1,12 @@
 """The one-run audit: tests a claimed ε with canaries that coin flips put into one training run.
 
 Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. NeurIPS 2023, arXiv
-2305.08846, Algorithm 1. It audits a *build*: the program's own DP-SGD, with the run's settings, on
-canaries instead of records: made-up records with random labels, which only memory can predict. Each
-has a weight of its own on a linear model, so only the noise hides it. This audit is as strong as
-possible, but it tests the training code, not the run's model. A coin puts each in or leaves it out. Some coins are guessed from the
-model's losses. More right guesses than (ε, δ)-DP allows disprove ε. Details give the bound of
-Gaussian DP from the same guesses, which is tighter. It judges nothing, because DP-SGD's curve is
-only nearly Gaussian.
+2305.08846, Algorithm 1. It audits the *code*: the program's own DP-SGD with the run's settings, on
+canaries instead of records. Canaries are made-up records with random labels, which only memory can
+predict. Each has a weight of its own on a linear model, so only the noise hides it. A coin puts
+each canary in or leaves it out, and the audit guesses some coins from the model's losses. More
+right guesses than (ε, δ)-DP allows disprove ε. Details give the bound of Gaussian DP from the same
+guesses, which is tighter. It decides no verdict, because DP-SGD's curve is only nearly Gaussian.
 
 The audit's power is limited: finding nothing does not prove the claim. In our trials it found a
 tenth of the noise, and missing clipping, at ε = 1 and 3, and three tenths of the noise at ε = 1
@@ -34,12 +33,12 @@ from secure_fl.audits.audit_statistics import (
     one_run_gaussian_epsilon,
 )
 from secure_fl.audits.findings import AuditFinding, Prior, PublicView
+from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.errors import BudgetError
-from secure_fl.learning.dp.account import DpAccount
-from secure_fl.learning.dp.training import fit_privately
+from secure_fl.learning.dp.dp_sgd import fit_privately
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import make_task
-from secure_fl.learning.tasks.table import Table
+from secure_fl.learning.tasks.token_table import TokenTable
 from secure_fl.settings import DPSettings, TaskSettings
 
 NAME = "one-run DP audit"
@@ -127,14 +126,14 @@ class Linear(nn.Module):
         return SimpleNamespace(logits=self.weights(self.loudness * onehot))
 
 
-def canaries(prior: Prior, count: int, bound: float) -> tuple[Prior, Table]:
+def canaries(prior: Prior, count: int, bound: float) -> tuple[Prior, TokenTable]:
     """Make canaries that share no weight, and a prior with their linear model and task.
 
     `bound` is the clipping norm.
     """
     labels = torch.from_numpy(prior.rng("canaries", "labels").integers(2, size=count))
     numbers = torch.arange(count, dtype=torch.int32).unsqueeze(1)
-    records = Table({"input_ids": numbers}, torch.ones(count).long(), {"labels": labels})
+    records = TokenTable({"input_ids": numbers}, torch.ones(count).long(), {"labels": labels})
     task = make_task(TaskSettings(labels=("no", "yes")))
     return replace(prior, model=lambda: Linear(count, LOUD * bound), task=task), records
 
@@ -146,7 +145,7 @@ def flips(prior: Prior, count: int, purpose: str) -> Mask:
 
 
 def train(
-    prior: Prior, records: Table, dp: DPSettings, inside: Mask, build: Build
+    prior: Prior, records: TokenTable, dp: DPSettings, inside: Mask, build: Build
 ) -> tuple[nn.Module, float]:
     """Train by the program's own DP-SGD; also return the ε that its accountant claims.
 

@@ -4,10 +4,10 @@ Each coordinator of `malicious_coordinators` leads a small federation of the ins
 protected as the run is. It also leads one that lacks the defence: without protection, with links
 that do not count frames, or with keys that parties take on trust. There it must succeed.
 
-Swapped keys are tried on one masked sum of three parties at the level of `crypto.step_keys`. The
-coordinator sends one party a key of its own in place of all others' keys; a party that believes it
-masks with streams that the coordinator can draw too. Its self mask comes off in every sum, by the
-shares that the others hold.
+Swapped keys are tried on one masked sum of three parties at the level of
+`crypto.sealing.step_keys`. The coordinator sends one party a key of its own in place of all others'
+keys; a party that believes it masks with streams that the coordinator can draw too. Its self mask
+comes off in every sum, by the shares that the others hold.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from secure_fl.audits.selftest.malicious_federation import (
     HonestCoordinator,
     run_federation,
 )
-from secure_fl.coordinator.step import offers_to
-from secure_fl.crypto import masking, sharing
-from secure_fl.crypto.blind_sum import MASKED
-from secure_fl.crypto.identity import Identity, channel
-from secure_fl.crypto.masking import StreamId
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.coordinator.sum_steps import offers_to
+from secure_fl.crypto.keys.identity import Identity, channel
+from secure_fl.crypto.sealing import masking, sharing
+from secure_fl.crypto.sealing.blind_sum import MASKED
+from secure_fl.crypto.sealing.masking import StreamId
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import SecureFLError
 from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Offer

@@ -24,8 +24,8 @@ from benchmarks.evidence.sketch import sketch
 from benchmarks.evidence.spectra import spectra
 from benchmarks.report import processor
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.distilling import Teaching
 from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.algorithms.settings import PersonalDistillation
 from secure_fl.errors import SettingsError
 from secure_fl.federation.federation import Federation
 from secure_fl.settings import (
@@ -124,7 +124,7 @@ def key_of(cell: Cell, place: Place) -> str:
         everything["algorithm"] |= {"mix": "tiers"}
     if everything["algorithm"].get("scaler") == "training":
         everything["algorithm"].pop("scaler")
-    if isinstance(algorithm, Teaching) and algorithm.exchanging == algorithm.rounds:
+    if isinstance(algorithm, PersonalDistillation) and algorithm.exchanging == algorithm.rounds:
         everything["algorithm"].pop("alone")
     if not everything["algorithm"].get("tied", True):
         everything["algorithm"].pop("tied")

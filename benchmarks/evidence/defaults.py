@@ -23,7 +23,7 @@ from benchmarks.evidence.papers import measure as finish
 from benchmarks.evidence.papers import plan
 from benchmarks.evidence.tables.base import Table
 from benchmarks.report import Report, Target, table
-from secure_fl.algorithms.inclusive.settings import Tiered
+from secure_fl.algorithms.inclusivefl.settings import Tiered
 from secure_fl.algorithms.registry import BUILT_IN as ALGORITHMS
 from secure_fl.algorithms.registry import Entry
 from secure_fl.errors import SettingsError

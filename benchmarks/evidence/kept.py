@@ -107,5 +107,5 @@ def _end_of_line(handle: int) -> str:
 def _unusable(file: Path, error: OSError) -> RunError:
     what = f"finished cells cannot be kept here ({error.strerror})"
     return RunError(
-        what, fix="give a folder that may be written to with --work", file=file, reason="form"
+        what, fix="give a folder that may be written to with --work", file=file, reason="malformed"
     )

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.display.story import ROW, TRULY
-from secure_fl.learning.counts import ALL
+from secure_fl.display.run_history import ROW, TRULY
+from secure_fl.learning.metric_counts import ALL
 
 SIDED = 0.95  # a class with a larger share of the answers is all that is said
 

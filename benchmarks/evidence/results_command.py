@@ -57,7 +57,7 @@ def results(folder: Path, page: Path, check: bool) -> None:
         except OSError as error:
             what = f"the page cannot be {'read' if check else 'written'} ({error.strerror})"
             raise RunError(
-                what, fix="name another with --write or --from", file=file, reason="form"
+                what, fix="name another with --write or --from", file=file, reason="malformed"
             ) from error
 
 

@@ -18,9 +18,9 @@ from torch import nn
 from benchmarks.micro import dp
 from benchmarks.report import Report, Target, table
 from benchmarks.simulation import Simulated, simulate
-from secure_fl.algorithms.products import SPARE
-from secure_fl.learning.adapters import adapt, adapted
-from secure_fl.learning.anatomy import freeze_embeddings, trainable
+from secure_fl.features.adapters.exact_average import SPARE
+from secure_fl.features.adapters.part import add
+from secure_fl.learning.anatomy import adapted, freeze_embeddings, trainable
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import AdapterSettings, ModelSettings, ProtectionSettings
 
@@ -110,7 +110,7 @@ def model(kind: str, scale: int = 1) -> nn.Module:
     freeze_embeddings(made)
     if kind != WHOLE:
         adapter = AdapterSettings.model_validate({"kind": kind, "rank": RANK})
-        adapt(made, ModelSettings(adapter=adapter), seed=0, fresh=())
+        add(made, ModelSettings(adapter=adapter), seed=0, fresh=())
     return made
 
 

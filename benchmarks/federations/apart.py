@@ -10,10 +10,10 @@ from multiprocessing.connection import Connection
 
 from benchmarks.federations.lone_coordinator import Spent, coordinate, receive, send
 from benchmarks.simulation import Program
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.identity import PublicIdentity
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.events import EventLog
-from secure_fl.federation.assembly import join_run
+from secure_fl.federation.assembly import PartyContext, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol.frames import Link
 from secure_fl.settings import ProtectionSettings
@@ -26,14 +26,14 @@ def run_apart(
     """Run one program at every party that has a recorder; who is done is forgotten at once."""
     keys, run = make_keys(protection.mode, sorted(recorders), None), os.urandom(16)
     cards = {name: own.identity.public for name, own in keys.items()}
-    rules = Rules(None, protection.min_cohort, default_threshold(len(cards)))
+    rules = CoordinatorRules(None, protection.min_cohort, default_threshold(len(cards)))
     with coordinator_of(protection, rules, cards, run) as pipe:
         coordinator: PublicIdentity = pipe.recv()
         sessions = {}
         for name, recorder in recorders.items():
             link = Link(run, keys[name].identity, coordinator, asks=False)
-            own = keys[name]
-            sessions[name] = join_run(program, own, link, rules, protection, recorder=recorder)
+            context = PartyContext(keys[name], link, rules, protection, recorder=recorder)
+            sessions[name] = join_run(program, context)
         while party := pipe.recv():
             session = sessions[party]
             reply = session.step(receive(pipe))
@@ -48,7 +48,10 @@ def run_apart(
 
 @contextmanager
 def coordinator_of(
-    protection: ProtectionSettings, rules: Rules, cards: Mapping[str, PublicIdentity], run: bytes
+    protection: ProtectionSettings,
+    rules: CoordinatorRules,
+    cards: Mapping[str, PublicIdentity],
+    run: bytes,
 ) -> Iterator[Connection]:
     """A coordinator in a process of its own, at the other end of a pipe."""
     context = get_context("spawn")

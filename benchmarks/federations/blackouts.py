@@ -14,14 +14,14 @@ from tempfile import TemporaryDirectory
 from benchmarks.federations.network import NAMES, start
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import kill, killed_after
-from secure_fl.crypto.ledger import load_chain
+from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.progress import progress
-from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.settings import DPSettings
-from secure_fl.testing.network import HUB_NAME, Network, missing
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
+from tests.support.network import HUB_NAME, Network, missing
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import kill, killed_after
 
 ROUNDS, SIZE = 6, 48
 INCIDENTS = ("north is dark", "west is dark", "the coordinator has moved")
@@ -79,12 +79,12 @@ def measure(*, short: float = 6.0, long: float = 20.0) -> Report:
     )
 
 
-def _made(folder: Path, kind: str) -> Trial:
+def _made(folder: Path, kind: str) -> PilotFolders:
     plan = plan_of(FedAvg(rounds=ROUNDS, epochs=1))
     if kind == "private":
         dp = DPSettings(epsilon=100.0, noise_multiplier=1.0, delta=1e-3, accountant="rdp")
         plan = plan.model_copy(update={"training": plan.training.model_copy(update={"dp": dp})})
-    made = make_trial(folder, NAMES, plan, port=443, size=SIZE, hosts=[HUB_NAME])
+    made = make_pilot_folders(folder, NAMES, plan, port=443, size=SIZE, hosts=[HUB_NAME])
     for name in made.names:
         rules, limits = made.of(name) / "site.toml", "max_epsilon = 100.0\nmax_delta = 0.01\n"
         text = rules.read_text().replace("[site.dp]\n", f'[site.dp]\n{limits}unit = "record"\n')
@@ -92,11 +92,11 @@ def _made(folder: Path, kind: str) -> Trial:
     return made
 
 
-def _over(made: Trial, kind: str, minutes: tuple[float, ...]) -> Ended:
+def _over(made: PilotFolders, kind: str, minutes: tuple[float, ...]) -> Ended:
     started = time.perf_counter()
     folder = made.folder.with_name(f"{made.folder.name}-{kind}")
     shutil.copytree(made.folder, folder)
-    trial = Trial(folder, made.names)
+    trial = PilotFolders(folder, made.names)
     with (
         Network(NAMES) as network,
         killed_after({name: start(trial, network, name) for name in (HUB, *NAMES)}) as processes,
@@ -115,7 +115,7 @@ def _over(made: Trial, kind: str, minutes: tuple[float, ...]) -> Ended:
 
 
 def _disturb(
-    trial: Trial,
+    trial: PilotFolders,
     network: Network,
     processes: dict[str, subprocess.Popen[bytes]],
     minutes: tuple[float, ...],
@@ -131,7 +131,7 @@ def _disturb(
     processes[HUB] = start(trial, network, HUB)
 
 
-def _begun(trial: Trial, number: int) -> None:
+def _begun(trial: PilotFolders, number: int) -> None:
     run, until = trial.of(HUB) / "run", time.monotonic() + LONGEST
     while not (run / "events.jsonl").exists() or progress(run)["round"] < number:
         if time.monotonic() > until:
@@ -139,12 +139,12 @@ def _begun(trial: Trial, number: int) -> None:
         time.sleep(0.05)
 
 
-def _digest(trial: Trial, name: str) -> str:
+def _digest(trial: PilotFolders, name: str) -> str:
     model = trial.of(name) / "runs" / "run" / "model" / "model.safetensors"
     return hashlib.sha256(model.read_bytes()).hexdigest()
 
 
-def _payments(trial: Trial, name: str) -> int:
+def _payments(trial: PilotFolders, name: str) -> int:
     file = trial.of(name) / "ledger" / name / "ledger.sqlite"
     entries = load_chain(file).entries if file.exists() else ()
     return sum(entry.state == "reserved" for entry in entries)

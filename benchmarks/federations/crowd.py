@@ -18,10 +18,10 @@ from threading import Event, Thread
 
 from benchmarks.report import Report, table
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
 from secure_fl.errors import SettingsError
-from secure_fl.pilot.trial import HUB, Trial, make_trial
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, free_port, killed_after, this_code
 
 COMMON = ("--kit", "kit", "--passphrase-file", "passphrase", "--quiet")
 GRACE = "600"  # seconds: all start at once, and wait for two cores
@@ -42,7 +42,7 @@ def measure(*, hospitals: int = 30, rounds: int = 5, size: int = 16) -> Report:
     names = [f"hospital-{number:02}" for number in range(1, hospitals + 1)]
     with TemporaryDirectory() as place:
         plan = plan_of(FedAvg(rounds=rounds))
-        trial = make_trial(Path(place) / "trial", names, plan, port=free_port(), size=size)
+        trial = make_pilot_folders(Path(place) / "trial", names, plan, port=free_port(), size=size)
         began = time.time()
         costs, together = _run(trial)
         ends = _rounds(trial)
@@ -80,7 +80,7 @@ def measure(*, hospitals: int = 30, rounds: int = 5, size: int = 16) -> Report:
     )
 
 
-def _run(trial: Trial) -> tuple[list[Cost], int]:
+def _run(trial: PilotFolders) -> tuple[list[Cost], int]:
     """What each took, and the most that all together had in memory at once."""
     started = {name: _start(trial, name) for name in (HUB, *trial.names)}
     with killed_after(started) as processes:
@@ -127,7 +127,7 @@ def _share(pid: int) -> int:
     return 0
 
 
-def _start(trial: Trial, name: str) -> subprocess.Popen[bytes]:
+def _start(trial: PilotFolders, name: str) -> subprocess.Popen[bytes]:
     lead = ["coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", GRACE]
     command = lead if name == HUB else ["join", "site.toml", *COMMON]
     return subprocess.Popen(
@@ -137,13 +137,13 @@ def _start(trial: Trial, name: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _rounds(trial: Trial) -> list[float]:
+def _rounds(trial: PilotFolders) -> list[float]:
     """When each round began; one more than asked for is the end."""
     lines = (trial.of(HUB) / "run" / "events.jsonl").read_text().splitlines()
-    return [event["at"] for event in map(json.loads, lines) if event["event"] == "round"]
+    return [event["at"] for event in map(json.loads, lines) if event["event"] == "round_started"]
 
 
-def _traffic(trial: Trial) -> float:
+def _traffic(trial: PilotFolders) -> float:
     document = json.loads((trial.of(HUB) / "run" / "result.json").read_text())
     return float(median(ways["up"] + ways["down"] for ways in document["bytes"].values()))
 

@@ -10,7 +10,7 @@ from benchmarks.federations.lies import AT_GATHERINGS, BY_MEMBERS, COORDINATOR, 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.policy.rules import Plan
 from secure_fl.settings import DPSettings, ProtectionSettings
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
 
 ROUNDS, KILLS = 3, 3
 EXCHANGES = 10 * ROUNDS  # of a run that nothing happens to, about

@@ -14,10 +14,10 @@ from benchmarks import checkpoint
 from benchmarks.clocks import cpu_seconds
 from benchmarks.report import Report, Target, table
 from secure_fl import corpora
-from secure_fl.algorithms.evaluate import Evaluate
 from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
-from secure_fl.federation.evaluation import named
+from secure_fl.features.evaluation.algorithm import Evaluate
+from secure_fl.features.evaluation.evaluation import named
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.exporting import export
 from secure_fl.learning.models import load_model, load_tokenizer

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from benchmarks import checkpoint
 from benchmarks.collection import DEFAULT, SETS, read
 from secure_fl import corpora
-from secure_fl.algorithms.updates import add_, agree_on, moved, weighted_mean
+from secure_fl.algorithms.updates import add_, agree_on, update_by, weighted_mean
 from secure_fl.errors import ModelError, PartyFailed
-from secure_fl.events import Event, EventLog
-from secure_fl.learning.rates import class_rates
+from secure_fl.events import EventLog
+from secure_fl.features.guard.guard import Guard
+from secure_fl.features.guard.judge import Judge
+from secure_fl.learning.metrics import class_rates
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.guard import Guard, Judge
 from secure_fl.party.rounds import Round
 from secure_fl.settings import GuardSettings, Protection
 from secure_fl.testing.harness import federate
@@ -129,7 +130,7 @@ def head(width: int, seed: int) -> nn.Module:
 
 
 class Losses:
-    """Judges by the dev records of a party, as `learning.judging` does."""
+    """Judges by the dev records of a party, as `features.guard.judge` does."""
 
     def __init__(self, model: nn.Module, records: Records) -> None:
         self._model, self._records = model, records
@@ -162,7 +163,7 @@ def train(
     seed: int,
     guard: GuardSettings | None,
     mode: Protection = "secagg",
-) -> tuple[nn.Module | None, list[Event]]:
+) -> tuple[nn.Module | None, list[dict[str, Any]]]:
     """FedAvg of heads, and what was told on the way; no model where votes stopped the run."""
     width = next(iter(members.values())).train.vectors.shape[1]
     models = {name: head(width, seed) for name in members}
@@ -181,7 +182,7 @@ def train(
         mode=mode,
         min_cohort=3,
         bits=8,
-        guards=None if guard is None else guarded,
+        hooks=None if guard is None else guarded,
         catch=True,
     )
     if out.error is not None and not isinstance(out.error, PartyFailed):
@@ -195,7 +196,7 @@ async def _program(
     """FedAvg, as `algorithms.fedavg` has it, of a model that is no transformer."""
     rng = torch.Generator().manual_seed(seed * 100 + sorted(cohort.roster).index(name))
     async for round in cohort.rounds(rounds, shared={"model": model}):
-        Δ = member.lie(moved(model, partial(_fit, model, member.train, round, rng)))
+        Δ = member.lie(update_by(model, partial(_fit, model, member.train, round, rng)))
         add_(model, await weighted_mean(cohort, Δ, float(len(member.train.labels))))
         await agree_on(cohort, model)
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from secure_fl.capture.capture import NoCapture
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.noise_ledger import NoiseLedger
-from secure_fl.federation.assembly import COORDINATOR, connect, join_run
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
+from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
@@ -146,18 +146,20 @@ def play(
 ) -> Spent:
     """Play the steps of a run once; the keys' names say who takes part."""
     parties = len(keys) - 1
-    rules = Rules(HOST, protection.min_cohort, default_threshold(parties))
+    rules = CoordinatorRules(HOST, protection.min_cohort, default_threshold(parties))
     wires, noise = connect(keys), protection.noise
     program, parts = steps_of(shape, WARM + steps + 1, noised=noise is not None), Parts()
     sessions = {
         name: join_run(
             program,
-            own,
-            wires.parties[name],
-            rules,
-            protection,
-            noise=None if noise is None else NoiseLedger(name, noise, rules.threshold),
-            capture=parts,
+            PartyContext(
+                own,
+                wires.parties[name],
+                rules,
+                protection,
+                noise=None if noise is None else NoiseLedger(name, noise, rules.threshold),
+                capture=parts,
+            ),
         )
         for name, own in keys.items()
     }

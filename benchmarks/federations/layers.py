@@ -29,7 +29,7 @@ from benchmarks.federations.tier_round import (
 )
 from benchmarks.report import Report, Target, cpu, table
 from secure_fl.learning.anatomy import trainable
-from secure_fl.learning.training import make_optimizer
+from secure_fl.learning.local_training import make_optimizer
 from secure_fl.settings import TrainingSettings
 
 WAYS: tuple[tuple[Server, str], ...] = (

@@ -15,14 +15,14 @@ from unittest.mock import patch
 import numpy as np
 from msgspec import structs
 
-from secure_fl.coordinator.step import SumStep
-from secure_fl.coordinator.steps import ReadyStep
-from secure_fl.crypto import packing, sharing, transcript
-from secure_fl.crypto.blind_sum import ProtectedTotal
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import HUGE, Layout, squared_norm
-from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.coordinator.run_steps import ReadyStep
+from secure_fl.coordinator.sum_steps import SumStep
+from secure_fl.crypto.sealing import packing, sharing, transcript
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
+from secure_fl.crypto.sealing.segments import HUGE, Layout, squared_norm
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.party.session import Session
 from secure_fl.protocol.messages import (
     MOST_NOTES,
@@ -101,10 +101,10 @@ def lying(liar: Liar) -> Iterator[None]:
 
 
 def _of_members(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
-    masked, reveal, norm = SumUnderWay._masked, StepKeys.reveal, squared_norm
+    masked, reveal, norm = SecureSumInProgress._masked, StepKeys.reveal, squared_norm
     answer, examine, encode = Session._answer, Session._examine, Layout.encode
 
-    def wrong_tag(sum: SumUnderWay, *what: Any) -> Any:
+    def wrong_tag(sum: SecureSumInProgress, *what: Any) -> Any:
         slots = masked(sum, *what)
         if liar.lies(sum._context.me, "wrong tag", "wrong tag, hidden"):
             slots[-1] = (slots[-1] + np.uint64(1)) % np.uint64(COHORT.modulus)
@@ -160,7 +160,7 @@ def _of_members(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
             return structs.replace(found, opened=notes), bulk
         return found, bulk
 
-    yield SumUnderWay, "_masked", wrong_tag
+    yield SecureSumInProgress, "_masked", wrong_tag
     yield Session, "_examine", hidden
     yield StepKeys, "reveal", false_share
     yield Session, "_answer", said

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 
 from benchmarks.micro.memory import resident
 from secure_fl.coordinator.assembly import lead_run, links_to
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.identity import Identity, PublicIdentity
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity
 from secure_fl.protocol.frames import Frame
 from secure_fl.settings import ProtectionSettings
 
@@ -60,7 +60,7 @@ def receive(pipe: Connection) -> Frame:
 def coordinate(
     pipe: Connection,
     protection: ProtectionSettings,
-    rules: Rules,
+    rules: CoordinatorRules,
     cards: Mapping[str, PublicIdentity],
     run: bytes,
 ) -> None:

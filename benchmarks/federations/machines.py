@@ -25,10 +25,10 @@ IMPORTS = [  # what both commands need; none of them starts a thread
     "secure_fl.cli.join",
     "secure_fl.cli.main",
     "secure_fl.engines.flare.hub",
-    "secure_fl.learning.dp.training",
+    "secure_fl.learning.dp.dp_sgd",
     "secure_fl.pilot.hospital",
-    "secure_fl.pilot.lead",
-    "secure_fl.pilot.site",
+    "secure_fl.pilot.coordinator_process",
+    "secure_fl.pilot.site_memory",
 ]
 
 

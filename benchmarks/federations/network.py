@@ -21,14 +21,14 @@ from benchmarks.checkpoint import BUILT_IN, Checkpoint, find
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.cli.processes import PROGRAM, killed_after, this_code
 from secure_fl.engines.flare import diagnosis
 from secure_fl.errors import SettingsError
-from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan
 from secure_fl.settings import ModelSettings
-from secure_fl.testing.network import ADDRESS, Line, Network, missing
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
+from tests.support.network import ADDRESS, Network, NetworkLine, missing
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, killed_after, this_code
 
 NAMES = ("east", "north", "west")
 HOST = "south"  # of FedID
@@ -68,7 +68,7 @@ def measure(
     rows, results, targets = [], {}, []
     for name, plan in _plans(checkpoint, rounds).items():
         host = HOST if name == "FedID" else None
-        calm, bad = _both(plan, size, Line(DELAY, loss, RATE), control, host)
+        calm, bad = _both(plan, size, NetworkLine(DELAY, loss, RATE), control, host)
         expected = bad.bytes / RATE + bad.trips * 2 * DELAY + calm.seconds
         results[name] = {"rows": [asdict(calm), asdict(bad)], "expected": expected}
         rows += [
@@ -101,7 +101,7 @@ def _plans(checkpoint: Checkpoint, rounds: int) -> dict[str, Plan]:
 
 
 def _both(
-    plan: Plan, size: int, line: Line, control: str, host: str | None
+    plan: Plan, size: int, line: NetworkLine, control: str, host: str | None
 ) -> tuple[Rounds, Rounds]:
     """A pilot over calm lines and one over bad ones, at once: what slows one slows both.
 
@@ -110,14 +110,16 @@ def _both(
     names = (*NAMES, *([host] if host else []))
     with TemporaryDirectory() as place, ThreadPoolExecutor() as pool:
         folder = Path(place) / "calm"
-        made = make_trial(folder, names, plan, port=443, size=size, hosts=[ADDRESS], host=host)
+        made = make_pilot_folders(
+            folder, names, plan, port=443, size=size, hosts=[ADDRESS], host=host
+        )
         shutil.copytree(made.folder, Path(place) / "bad")
-        trials = [Trial(Path(place) / kind, made.names) for kind in KINDS]
-        calm, bad = pool.map(partial(_run, control=control), trials, (Line(), line), KINDS)
+        trials = [PilotFolders(Path(place) / kind, made.names) for kind in KINDS]
+        calm, bad = pool.map(partial(_run, control=control), trials, (NetworkLine(), line), KINDS)
     return calm, bad
 
 
-def _run(trial: Trial, like: Line, kind: str, control: str) -> Rounds:
+def _run(trial: PilotFolders, like: NetworkLine, kind: str, control: str) -> Rounds:
     with Network(trial.names, control=control) as network:
         for line in network.lines.values():
             line.delay, line.loss, line.rate = like.delay, like.loss, like.rate
@@ -128,7 +130,7 @@ def _run(trial: Trial, like: Line, kind: str, control: str) -> Rounds:
     return _read(trial, kind)
 
 
-def start(trial: Trial, network: Network, name: str) -> subprocess.Popen[bytes]:
+def start(trial: PilotFolders, network: Network, name: str) -> subprocess.Popen[bytes]:
     """Start a hospital's or the coordinator's process where it lives in the network."""
     lead = ["coordinate", "plan.toml", *COMMON, "--out", "run", "--quiet"]
     command = lead if name == HUB else ["join", "site.toml", *COMMON, "--quiet"]
@@ -139,9 +141,9 @@ def start(trial: Trial, network: Network, name: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _read(trial: Trial, kind: str) -> Rounds:
+def _read(trial: PilotFolders, kind: str) -> Rounds:
     events = _lines(trial.of(HUB) / "run" / "events.jsonl")
-    ends = [event["at"] for event in events if event["event"] == "round"]
+    ends = [event["at"] for event in events if event["event"] == "round_started"]
     (transcript,) = trial.of(NAMES[0]).rglob("transcript.jsonl")
     crossings = [e for e in _lines(transcript) if e["round"] > 1]
     numbers = {e["round"] for e in crossings}

@@ -25,8 +25,9 @@ from secure_fl import corpora
 from secure_fl.algorithms.updates import Update, add_, agree_on, local_update, weighted_mean
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
-from secure_fl.learning.schedule import ALONE
+from secure_fl.learning.learning_rates import ALONE
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import labels_of, make_task
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import (
@@ -122,7 +123,9 @@ def _sites(parties: int, records: int, seed: int) -> dict[str, Site]:
     sites = {}
     for silo in silos:
         task, training = make_task(settings, silo.train), TrainingSettings(device="cpu")
-        site = Site(silo, task, ModelSettings(), training, seed, EventLog(silo.name))
+        site = Site(
+            silo, SiteSpec(task, ModelSettings(), training, seed), SiteContext(EventLog(silo.name))
+        )
         sites[silo.name] = site
         assert len(site.train) == records  # noqa: S101 - tokenises now, not under the clock
     return sites

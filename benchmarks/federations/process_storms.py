@@ -21,12 +21,12 @@ from benchmarks.federations.machines import Machine
 from benchmarks.federations.storm_cells import BLAMING, ITSELF, NAMED, Storm, report, run
 from benchmarks.federations.storm_harm import lost_keys, models, overspent, rounds_lost
 from benchmarks.report import Report
-from secure_fl.cli.processes import free_port
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.kits import load_kit
-from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.runs.folder import EVENTS, RESULT
 from secure_fl.runs.party_checkpoints import EVIDENCE
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import free_port
 
 NAMES = ("east", "middle", "north", "south", "west")
 SIZE = 24
@@ -86,8 +86,8 @@ def storm(folder: Path, seed: int, within: int = EXCHANGES) -> Storm:
     )
 
 
-def _trial(folder: Path, drawn: Drawn) -> Trial:
-    made = make_trial(folder, NAMES, drawn.plan(), port=free_port(), size=SIZE, cost=CHEAP)
+def _trial(folder: Path, drawn: Drawn) -> PilotFolders:
+    made = make_pilot_folders(folder, NAMES, drawn.plan(), port=free_port(), size=SIZE, cost=CHEAP)
     for name in made.names if drawn.private else ():
         rules = made.of(name) / "site.toml"
         limits = f'max_epsilon = {EPSILON}\nmax_delta = 0.01\nunit = "record"\n'
@@ -96,7 +96,7 @@ def _trial(folder: Path, drawn: Drawn) -> Trial:
 
 
 @contextmanager
-def _running(trial: Trial, drawn: Drawn) -> Iterator[dict[str, Machine]]:
+def _running(trial: PilotFolders, drawn: Drawn) -> Iterator[dict[str, Machine]]:
     lead = ("coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "4", "--wait", "60")
     liar = Liar(drawn.liar, drawn.lie, drawn.first, drawn.once, trial.folder / "lies")
     lies_at = HUB if drawn.liar == COORDINATOR else drawn.liar
@@ -117,7 +117,7 @@ def _running(trial: Trial, drawn: Drawn) -> Iterator[dict[str, Machine]]:
             machine.kill()
 
 
-def _weather(trial: Trial, drawn: Drawn, machines: Mapping[str, Machine]) -> tuple[int, str]:
+def _weather(trial: PilotFolders, drawn: Drawn, machines: Mapping[str, Machine]) -> tuple[int, str]:
     """Kill and start until all is over: how many were killed, and how it ended."""
     due, until, killed = list(drawn.kills), time.monotonic() + LIMIT, 0
     while time.monotonic() < until:
@@ -146,7 +146,7 @@ def _weather(trial: Trial, drawn: Drawn, machines: Mapping[str, Machine]) -> tup
     return killed, "did not end"
 
 
-def _exchanges(trial: Trial) -> int:
+def _exchanges(trial: PilotFolders) -> int:
     """How many a hospital has seen, at the most."""
     counts = [0]
     for name in trial.names:
@@ -156,7 +156,7 @@ def _exchanges(trial: Trial) -> int:
     return max(counts)
 
 
-def _all_done(trial: Trial, drawn: Drawn, machines: Mapping[str, Machine]) -> bool:
+def _all_done(trial: PilotFolders, drawn: Drawn, machines: Mapping[str, Machine]) -> bool:
     """Whether every honest hospital has ended well, a while after the coordinator did."""
     until, honest = time.monotonic() + LAST, [n for n in trial.names if n != drawn.liar]
     codes = [machines[n].wait(max(0.0, until - time.monotonic())) for n in honest]
@@ -164,15 +164,15 @@ def _all_done(trial: Trial, drawn: Drawn, machines: Mapping[str, Machine]) -> bo
     return all(code == 0 for code in codes) and all(done)
 
 
-def _models(trial: Trial, drawn: Drawn) -> str:
+def _models(trial: PilotFolders, drawn: Drawn) -> str:
     return models([trial.of(name) / RUN for name in trial.names if name != drawn.liar])
 
 
-def _blamed(trial: Trial, drawn: Drawn) -> bool:
+def _blamed(trial: PilotFolders, drawn: Drawn) -> bool:
     """Whether the liar, and nobody else, is named: by the coordinator, or by evidence at sites."""
     if drawn.liar != COORDINATOR:
         hub = trial.of(HUB) / "run"
-        convicted = _events(hub, "named")
+        convicted = _events(hub, "convicted")
         told = convicted or [event for kind in BLAMING for event in _events(hub, kind)]
         named = {party for event in told for party in event["parties"]}
         at = {event["at"] for event in _events(hub, "stopped")[-1:]}
@@ -196,6 +196,6 @@ def _events(folder: Path, kind: str) -> list[dict[str, Any]]:
     return found
 
 
-def _last(trial: Trial) -> str:
+def _last(trial: PilotFolders) -> str:
     stops = _events(trial.of(HUB) / "run", "stopped")
     return f"{stops[-1]['code']} {stops[-1]['at']}".rstrip() if stops else "no reason told"

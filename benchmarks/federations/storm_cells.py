@@ -17,7 +17,11 @@ from benchmarks.report import Report, Target, table
 ROOT = Path(__file__).parents[2]
 CELLS = ROOT / "docs" / "results" / "storms"  # processes.jsonl, one-process.jsonl
 FINISHED, NAMED, ITSELF = "finished", "named", "stopped by itself"
-BLAMING = ("named", "hidden", "goes back")  # events at the coordinator, and what they are about
+BLAMING = (
+    "convicted",
+    "withheld",
+    "rounds_repeated",
+)  # of the coordinator
 COLUMNS = (
     "lie",
     "one model",

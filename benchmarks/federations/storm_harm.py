@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.federations.storm_cells import FINISHED
-from secure_fl.crypto.ledger import load_chain
-from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.errors import SecureFLError
 from secure_fl.learning.dp.scope import LEDGER
-from secure_fl.pilot.site import Memory
+from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.runs.checkpoint import put_back
 
 
@@ -37,7 +37,7 @@ def rounds_lost(run: Path, name: str, ended: Iterable[int]) -> int:
 def lost_keys(ledger: Path, roster: Roster) -> bool:
     """Whether a hospital refuses all runs of its roster."""
     try:
-        Memory(ledger).require_unforged(roster)
+        SiteMemory(ledger).require_unforged(roster)
     except SecureFLError:
         return True
     return False

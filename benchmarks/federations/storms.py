@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.federations.drawn import EXCHANGES, ROUNDS, Drawn
 from benchmarks.federations.lies import COORDINATOR, Liar, lying
@@ -16,9 +17,9 @@ from benchmarks.federations.storm_cells import BLAMING, ITSELF, NAMED, Storm, re
 from benchmarks.federations.storm_harm import lost_keys, models, overspent, rounds_lost
 from benchmarks.report import Report
 from secure_fl.errors import DISTRUST, SecureFLError
-from secure_fl.events import Event
 from secure_fl.pilot.progress import saved_in, unsolved_in
-from secure_fl.testing.pilot import LocalPilot, local_pilot
+from tests.support.event_documents import event_of
+from tests.support.local_pilot import LocalPilot, local_pilot
 
 HOSPITALS = 5
 TRIES = 6  # starts of the coordinator's process
@@ -56,7 +57,7 @@ def storm(folder: Path, seed: int, within: int = EXCHANGES) -> Storm:
     honest = [name for name in names if name != drawn.liar]
     folders = {name: folder / name for name in honest}
 
-    def seen(kind: str, name: str) -> list[Event]:
+    def seen(kind: str, name: str) -> list[dict[str, Any]]:
         return [event for event in made.seen(kind) if event["party"] == name]
 
     return Storm(
@@ -88,15 +89,16 @@ def _led(made: LocalPilot, drawn: Drawn) -> SecureFLError | None:
     for _ in range(TRIES):
         error = None
         try:
-            told = [event for event in made.events if event["party"] == "coordinator"]
+            led = [event for event in made.events if event["party"] == "coordinator"]
+            told = [event_of(event) for event in led]
             known = {"unsolved": unsolved_in(told), "saved": saved_in(told)}
             made.lead(patience=20, named=named, **known).run()
             if all(made.processes[n].done for n in made.members if n != drawn.liar):
                 break
         except SecureFLError as problem:
             error = problem
-            told = [e for e in made.seen("named") if e["party"] == "coordinator"]
-            named |= {party for event in told for party in event["parties"]}
+            convicted = [e for e in made.seen("convicted") if e["party"] == "coordinator"]
+            named |= {party for event in convicted for party in event["parties"]}
             if _blamed(made, drawn, error):
                 break
         for party in sorted(made.down):  # an operator looks after it
@@ -117,7 +119,7 @@ def _end(made: LocalPilot, drawn: Drawn, honest: list[str], error: SecureFLError
 
 def _blamed(made: LocalPilot, drawn: Drawn, error: SecureFLError) -> bool:
     """Whether the liar, and nobody else, is named."""
-    convicted = made.seen("named")  # with evidence; else it is enough that nobody else is blamed
+    convicted = made.seen("convicted")  # by evidence; else nobody else may be blamed
     told = convicted or [event for kind in BLAMING for event in made.seen(kind)]
     named = {party for event in told for party in event["parties"]}
     if named or drawn.liar != COORDINATOR:

@@ -17,10 +17,11 @@ from benchmarks import bert_shapes
 from benchmarks.clocks import Clocked, CpuRecorder
 from benchmarks.federations.apart import run_apart
 from benchmarks.federations.lone_coordinator import Spent
-from secure_fl.algorithms.inclusive.mixing import Own
-from secure_fl.algorithms.inclusive.settings import Ladder
-from secure_fl.algorithms.inclusive.turn import meet, require_large
-from secure_fl.algorithms.inclusivefl import InclusiveFL, mixing_of
+from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.algorithms.inclusivefl.algorithm import mixing_of
+from secure_fl.algorithms.inclusivefl.mixing import PartyModel
+from secure_fl.algorithms.inclusivefl.participants import exchange_tiers, require_large_tiers
+from secure_fl.algorithms.inclusivefl.settings import Ladder
 from secure_fl.algorithms.layers import Part, part_of
 from secure_fl.algorithms.updates import Update, digest
 from secure_fl.learning.anatomy import trainable
@@ -83,10 +84,10 @@ def play(server: Server, sketches: Mapping[str, Outline], seed: int) -> Played:
 
     async def program(cohort: Cohort) -> None:
         me, tier = cohort.me, TIER_OF[cohort.me]
-        g, peers = sketches[tier].update, await meet(cohort, tier, LADDER)
-        turn = peers.turn(cohort, seed, 2, 1.0, frozenset(cohort.parties))
-        require_large(turn, me)
-        own = Own(me, tier, sketches[tier].parts, g)
+        g, peers = sketches[tier].update, await exchange_tiers(cohort, tier, LADDER)
+        turn = peers.draw(cohort, seed, 2, 1.0, frozenset(cohort.parties))
+        require_large_tiers(turn, me)
+        own = PartyModel(me, tier, sketches[tier].parts, g)
         mixing = mixing_of(cfg, own, TrainingSettings())
         # Momentum lies with the smaller tier, which opened it, or with the larger, which adds it.
         neighbour = LADDER.above(tier) if server == "fedadam" else LADDER.below(tier)

@@ -14,8 +14,8 @@ from typing import Any
 from benchmarks.report import Report, Target, cpu, table
 from secure_fl.cli.init import SHORT
 from secure_fl.config.load import Settings, loads
+from secure_fl.features.tuning.tuning import RATE, combinations, tune, with_choice
 from secure_fl.federation.federation import Federation
-from secure_fl.federation.tuning import RATE, combinations, tune, with_choice
 
 SEED = 7
 EPOCHS = "algorithm.epochs"

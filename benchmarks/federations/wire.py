@@ -18,14 +18,14 @@ from typing import Any
 from benchmarks import bert_shapes, checkpoint, collection, datasets
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.algorithms.lowrank import useful_rank
+from secure_fl.algorithms.fedkd.lowrank import useful_rank
 from secure_fl.data.silo import Silo
-from secure_fl.events import Event
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.anatomy import depth as depth_of
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.models import load_backbone, load_tokenizer
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
+from tests.support.event_documents import into
 
 # The paper's plain figures, 10.8x and 18.6x for 4 and 2 layers of 12, over the cut in depth alone.
 FACTORS_IN_THE_PAPER: Mapping[int, float] = {4: 10.8 / 3, 2: 18.6 / 6}
@@ -127,7 +127,7 @@ def _run(
     data: str,
     seed: int,
 ) -> Measured:
-    events: list[Event] = []
+    events: list[dict[str, Any]] = []
     result = Federation(
         silos,
         algorithm,
@@ -136,14 +136,14 @@ def _run(
         training=TrainingSettings(learning_rate=1e-4, precision="bfloat16"),
         protection=protection,
         seed=seed,
-        listener=events.append,
+        listener=into(events),
     ).run()
     document = result.document
     shapes = {name: w.shape for name, w in trainable(result.models["student"]).items()}
     return Measured(
         fmean(sent["up"] + sent["down"] for sent in document["bytes"].values()),
         _share(document["seconds"]),
-        _widths([e for e in events if e["event"] == "factors"], shapes),
+        _widths([e for e in events if e["event"] == "factor_widths"], shapes),
     )
 
 
@@ -156,7 +156,7 @@ def _share(seconds: Mapping[str, Any]) -> float:
     return share
 
 
-def _widths(events: Sequence[Event], shapes: Mapping[str, Any]) -> dict[str, float]:
+def _widths(events: Sequence[dict[str, Any]], shapes: Mapping[str, Any]) -> dict[str, float]:
     """How wide factors were, as a share of what is useful: the mean of a kind over all rounds."""
     found = defaultdict(list)
     for event in events:

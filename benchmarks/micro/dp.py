@@ -15,17 +15,18 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.report import Report, table
 from secure_fl import corpora
+from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
 from secure_fl.learning.anatomy import freeze_embeddings
-from secure_fl.learning.dp.account import DpAccount
-from secure_fl.learning.dp.model import Bounds, privately
-from secure_fl.learning.dp.randomness import Coins, PoissonBatches
+from secure_fl.learning.dp.private_model import Bounds, privately
 from secure_fl.learning.dp.scope import sampling_units
-from secure_fl.learning.schedule import ALONE
+from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches
+from secure_fl.learning.learning_rates import ALONE
+from secure_fl.learning.local_training import Optimizer, make_optimizer
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Batch, make_task
-from secure_fl.learning.training import Optimizer, make_optimizer
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
 
 BATCH = 32
@@ -155,10 +156,6 @@ def _site(fields: Mapping[str, Any] | None, model: ModelSettings, records: int) 
         privacy = DpAccount(silo.name, dp, sampling_units(silo.train, dp, silo.name), BATCH)
     return Site(
         silo,
-        make_task(TaskSettings(), silo.train),
-        model,
-        training,
-        0,
-        EventLog(silo.name),
-        privacy=privacy,
+        SiteSpec(make_task(TaskSettings(), silo.train), model, training, 0),
+        SiteContext(EventLog(silo.name), privacy=privacy),
     )

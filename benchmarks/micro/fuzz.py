@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks.report import Report, Target, table
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.testing.fuzzing import Fuzzer
-from secure_fl.testing.mutants import MUTATORS
-from secure_fl.testing.pilot import local_pilot, plan_of
+from tests.support.fuzzing import Fuzzer
+from tests.support.local_pilot import local_pilot, plan_of
+from tests.support.mutants import MUTATORS
 
 FRAMES = 60  # of the shortest run: 10 exchanges, 3 parties, 2 ways
 SLOWEST = 0.5  # CPU seconds that one mutant may cost

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.coordinator.step import Rules, offers_to
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.secure_sum import SecureSums
-from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.coordinator.sum_steps import CoordinatorRules, offers_to
+from secure_fl.crypto.sealing.blind_sum import blind_totals
+from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress, SecureSums
 from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.protocol.messages import Audience, Offer, Unmask, UnmaskShares
-from secure_fl.protocol.ports import BlindTotal, Group, Offered, Rule, TotalFor
+from secure_fl.protocol.ports import BlindTotal, Group, OfferedKeys, Rule, TotalFor
 from secure_fl.settings import ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -37,7 +36,7 @@ class Halves:
 
     def __post_init__(self) -> None:
         run = os.urandom(16)
-        rules = Rules(self.host, 2, default_threshold(len(self.parties)))
+        rules = CoordinatorRules(self.host, 2, default_threshold(len(self.parties)))
         self.keys = self.keys or make_keys(self.protection.mode, self.members, self.host)
         for seed, name in enumerate(self.members):
             half = privacy_layer(self.protection, self.keys[name], rules, run=run, seed=seed).sums
@@ -69,9 +68,9 @@ class Halves:
 
     def total(self, audience: Audience) -> BlindTotal:
         """The coordinator begins a sum."""
-        return self._total_for(audience, Offered(self.members, self.offers, 1))
+        return self._total_for(audience, OfferedKeys(self.members, self.offers, 1))
 
-    def reveal(self, under_way: SumUnderWay) -> UnmaskShares:
+    def reveal(self, under_way: SecureSumInProgress) -> UnmaskShares:
         """A party reveals what unmasks its sum when nobody dropped out."""
         under_way.settle(Unmask(self.members, ()))
         return under_way.shares(None)

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.report import Report, Target, table
-from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.testing.harness import federate
@@ -36,15 +36,15 @@ def measure(
         await cohort.sum({"x": vector}, bound=1.0)
 
     def once(liar: str) -> tuple[float, str]:
-        honest = SumUnderWay._masked
+        honest = SecureSumInProgress._masked
 
-        def masked(sum: SumUnderWay, *what: Any) -> Slots:
+        def masked(sum: SecureSumInProgress, *what: Any) -> Slots:
             slots = honest(sum, *what)
             if sum._context.me == liar:
                 slots[0] = (slots[0] + np.uint64(1)) % np.uint64(COHORT.modulus)
             return slots
 
-        with patch.object(SumUnderWay, "_masked", masked):
+        with patch.object(SecureSumInProgress, "_masked", masked):
             began = time.process_time()
             programs = dict.fromkeys(names, program)
             out = federate(programs, mode="he+secagg", bits=8, keys=keys, catch=True)

@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.micro.memory import resident
 from benchmarks.report import Report, Target, table
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
-from secure_fl.federation.assembly import connect, join_run
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.federation.assembly import PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
@@ -101,12 +101,13 @@ class Pipes:
 
 def _run(vectors: Sequence[int], mode: Protection, seed: int) -> Row:
     protection = ProtectionSettings(mode=mode, bits=8)
-    rules, keys = Rules(None, 2, 2), make_keys(mode, PARTIES, None)
+    rules, keys = CoordinatorRules(None, 2, 2), make_keys(mode, PARTIES, None)
     wires, processes, ends = connect(keys), [], {}
     context = get_context("fork")
     for number, name in enumerate(PARTIES):
         session = join_run(
-            _program(vectors, seed + number), keys[name], wires.parties[name], rules, protection
+            _program(vectors, seed + number),
+            PartyContext(keys[name], wires.parties[name], rules, protection),
         )
         ends[name], theirs = context.Pipe()
         processes.append(context.Process(target=_serve, args=(session, theirs)))

@@ -19,10 +19,10 @@ import numpy as np
 
 from benchmarks.micro.memory_stage import stage
 from benchmarks.report import Report, Target, table
-from secure_fl.crypto import secret
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.raw import from_parts
-from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.sealing import secret
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.public import from_parts
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.settings import Protection
 
 PARTIES = (4, 16, 64, 256)

@@ -12,13 +12,13 @@ from typing import Literal
 from msgspec import structs
 
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.federation.assembly import connect
 from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Frame, Link
 from secure_fl.protocol.messages import Segment
-from secure_fl.protocol.ports import Rule, Sums, SumUnderWay
+from secure_fl.protocol.ports import Rule, SumInProgress, SumLayer
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -28,11 +28,11 @@ class Puppet:
     """A party without a model: it answers with its keys and an upload made beforehand."""
 
     link: Link
-    sums: Sums
+    sums: SumLayer
     segment: Segment
     data: bytes
     received: int = 0
-    under_way: SumUnderWay | None = None
+    under_way: SumInProgress | None = None
 
     def step(self, frame: Frame) -> Frame:
         """Answer one frame."""
@@ -76,7 +76,7 @@ def stage(
     """Set up a run of one sum; calling what comes back plays it and gives the sum's size."""
     protection = ProtectionSettings(mode=mode, bits=bits, min_cohort=2)
     names = [f"p{number:04d}" for number in range(parties)]
-    rules = Rules(None, 2, default_threshold(parties))
+    rules = CoordinatorRules(None, 2, default_threshold(parties))
     keys = make_keys(mode, names, None)
     wires = connect(keys)
     segment = Segment(bytes(32), len(data), slots)

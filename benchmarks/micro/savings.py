@@ -22,11 +22,12 @@ from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
 from secure_fl.learning.builtin import tiny_tokenizer
+from secure_fl.learning.learning_rates import ALONE
+from secure_fl.learning.local_training import autocast, task_loss
 from secure_fl.learning.models import load_model
-from secure_fl.learning.schedule import ALONE
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
-from secure_fl.learning.training import autocast, task_loss
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 
 BATCH, TOKENS, NOTES = 16, 128, 8  # a record: one to so many built-in notes
@@ -157,9 +158,11 @@ def _site(name: str, fields: Mapping[str, Any], records: int) -> Site:
     ]
     return Site(
         Silo("north", joined),
-        make_task(TaskSettings(max_length=TOKENS), joined),
-        ModelSettings(name=name),
-        TrainingSettings(batch_size=BATCH, device="cpu", **fields),
-        0,
-        EventLog("north"),
+        SiteSpec(
+            make_task(TaskSettings(max_length=TOKENS), joined),
+            ModelSettings(name=name),
+            TrainingSettings(batch_size=BATCH, device="cpu", **fields),
+            0,
+        ),
+        SiteContext(EventLog("north")),
     )

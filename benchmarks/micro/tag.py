@@ -1,7 +1,7 @@
 """What the tag of a sealed sum costs: with it, without, and as it was before it covered masks.
 
 The three take turns in one process. A tag over what is masked with peers lets an upload be checked
-alone (`crypto.inquiry`); before, a tag was over the values, and all masks lay over it.
+alone (`crypto.blame.inquiry`); before, a tag was over the values, and all masks lay over it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 
 from benchmarks.micro.ways import Sample, ours
 from benchmarks.report import Report, Target, table
-from secure_fl.crypto import tags
-from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.sum_under_way import SumUnderWay, _add
+from secure_fl.crypto.sealing import tags
+from secure_fl.crypto.sealing.masking import Slots, StreamId
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress, _add
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group
@@ -94,7 +94,11 @@ def _as_it_is() -> Iterator[None]:
 @contextmanager
 def _over_values() -> Iterator[None]:
     def masked(
-        sum: SumUnderWay, slots: Slots, group: Group, stream: StreamId, salts: Mapping[str, bytes]
+        sum: SecureSumInProgress,
+        slots: Slots,
+        group: Group,
+        stream: StreamId,
+        salts: Mapping[str, bytes],
     ) -> Slots:
         context, keys, t = sum._context, sum._keys, COHORT.modulus
         assert keys is not None  # noqa: S101
@@ -105,7 +109,7 @@ def _over_values() -> Iterator[None]:
         _add(slots, masks)
         return slots
 
-    with patch.object(SumUnderWay, "_masked", masked):
+    with patch.object(SecureSumInProgress, "_masked", masked):
         yield
 
 

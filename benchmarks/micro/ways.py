@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from benchmarks.micro import nvflare_way
 from benchmarks.micro.halves import HOST, Halves
 from benchmarks.report import cpu
-from secure_fl.crypto import packing
-from secure_fl.crypto.envelopes import PartyKeys
+from secure_fl.crypto.sealing import packing
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group, Rule, Vector

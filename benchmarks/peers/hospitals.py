@@ -14,15 +14,15 @@ from benchmarks.peers.stage import PORT
 from secure_fl import FedAvg, ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.config.build import RunSettings
 from secure_fl.learning.exporting import WEIGHTS
-from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan
 from secure_fl.runs.folder import EVENTS
 from secure_fl.settings import Protection, ProtectionSettings
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
 
 UNUSED = re.compile(r"^(dev|test) = .*\n", re.MULTILINE)  # all of a job's records train
 
 
-def make(job: Path, out: Path, mode: Protection = "he+secagg") -> Trial:
+def make(job: Path, out: Path, mode: Protection = "he+secagg") -> PilotFolders:
     """Hospitals with keys, kits and rules, and the coordinator's plan of the job."""
     about = json.loads((job / "job.json").read_text())
     plan = Plan(
@@ -39,7 +39,7 @@ def make(job: Path, out: Path, mode: Protection = "he+secagg") -> Trial:
         protection=ProtectionSettings(mode=mode),
         dataset="notes",
     )
-    trial = make_trial(out / "pilot", about["sites"], plan, port=PORT, size=8)
+    trial = make_pilot_folders(out / "pilot", about["sites"], plan, port=PORT, size=8)
     for name in trial.names:
         here = trial.of(name)
         (here / "train.jsonl").write_bytes((job / RECORDS / f"{name}.jsonl").read_bytes())
@@ -49,10 +49,10 @@ def make(job: Path, out: Path, mode: Protection = "he+secagg") -> Trial:
     return trial
 
 
-def collect(job: Path, out: Path, trial: Trial) -> None:
+def collect(job: Path, out: Path, trial: PilotFolders) -> None:
     """Leave what the other systems leave: the final weights, and when rounds began."""
     events = map(json.loads, (trial.of(HUB) / "run" / EVENTS).read_text().splitlines())
-    rounds = [e for e in events if e["event"] == "round"]
+    rounds = [e for e in events if e["event"] == "round_started"]
     said = [{"round": e["round"], "began": e["at"]} for e in rounds]
     (out / TRAINED).write_text("".join(json.dumps(one) + "\n" for one in said))
     found = load_file(trial.of(trial.names[0]) / "runs" / "run" / "model" / WEIGHTS)

@@ -93,7 +93,7 @@ def rounds(place: Place) -> int:
         with suppress(OSError, ValueError):
             for line in file.read_text().splitlines():
                 said = json.loads(line)
-                if said.get("event", "round") == "round":
+                if said.get("event", "round_started") == "round_started":
                     newest = max(newest, said["round"])
     return newest
 

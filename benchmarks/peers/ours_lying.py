@@ -18,12 +18,13 @@ from torch import Tensor, full_like
 from benchmarks.peers.inside.job import FIRST_BAD, TAPPED, Job, save
 from benchmarks.peers.ways import SITE
 from secure_fl.algorithms import fedavg, updates
-from secure_fl.coordinator import step, steps
-from secure_fl.coordinator.step import Reply, SumStep
-from secure_fl.crypto import secret
-from secure_fl.crypto.masking import public_key
-from secure_fl.crypto.raw import to_parts
-from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.coordinator import run_steps as steps
+from secure_fl.coordinator import sum_steps as step
+from secure_fl.coordinator.sum_steps import Reply, SumStep
+from secure_fl.crypto.sealing import secret
+from secure_fl.crypto.sealing.masking import public_key
+from secure_fl.crypto.sealing.public import to_parts
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.learning.anatomy import trainable
 from secure_fl.protocol.frames import Bulk, Frame, Link, cut
 from secure_fl.protocol.messages import SumInput, Unmask
@@ -77,7 +78,7 @@ def note() -> None:
 
 def listen() -> None:
     """Keep every upload as it comes to the hub."""
-    job, take = Job(), SumStep.take
+    job, take = Job(), SumStep.receive
     (job.out / UPLOADS).mkdir(exist_ok=True)
 
     def taking(self: SumStep, party: str, message: Any, bulk: bytes) -> None:
@@ -90,14 +91,14 @@ def listen() -> None:
             (job.out / UPLOADS / f"{number}-{party}").write_bytes(upload)
         take(self, party, message, bulk)
 
-    SumStep.take = taking  # type: ignore[method-assign]
+    SumStep.receive = taking  # type: ignore[method-assign]
 
 
 def open_alone() -> None:
     """Open, by a site's own key, what the hub kept of single sites."""
-    job, real, seen = Job(), SumUnderWay.open, set[Path]()
+    job, real, seen = Job(), SecureSumInProgress.open, set[Path]()
 
-    def opening(self: SumUnderWay, *args: Any, **rest: Any) -> Mapping[str, Any]:
+    def opening(self: SecureSumInProgress, *args: Any, **rest: Any) -> Mapping[str, Any]:
         (part,) = self._parts[:1]
         key = self._context.keys.cohort
         if part.layout.values > SMALL and key is not None:
@@ -112,12 +113,12 @@ def open_alone() -> None:
                 save(folder / f"{file.name}.npz", values)
         return real(self, *args, **rest)
 
-    SumUnderWay.open = opening  # type: ignore[method-assign, assignment]
+    SecureSumInProgress.open = opening  # type: ignore[method-assign, assignment]
 
 
 def add_one() -> None:
     """Tell all that only the first site is left."""
-    reply, take = SumStep.reply, SumStep.take
+    reply, take = SumStep.reply, SumStep.receive
     large = set[int]()
 
     def taking(self: SumStep, party: str, message: Any, bulk: bytes) -> None:
@@ -137,7 +138,7 @@ def add_one() -> None:
         }
         return said._replace(messages=messages)
 
-    SumStep.take = taking  # type: ignore[method-assign]
+    SumStep.receive = taking  # type: ignore[method-assign]
     SumStep.reply = replying  # type: ignore[method-assign]
 
 

@@ -8,8 +8,8 @@ import time
 from benchmarks.peers.inside.job import Job, trained
 from benchmarks.peers.prepare import LENGTH, members
 from secure_fl import FedAvg, Federation, ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.events import Event
-from secure_fl.federation.assembly import COORDINATOR
+from secure_fl.events import Event, RoundStarted
+from secure_fl.features.batched_simulation.trainer import BatchedTraining
 from secure_fl.settings import ProtectionSettings
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     begins: list[float] = []
 
     def listen(event: Event) -> None:
-        if event["event"] == "round" and event["party"] == COORDINATOR:
+        if isinstance(event, RoundStarted):
             begins.append(time.time())
 
     result = Federation(
@@ -36,7 +36,7 @@ def main() -> None:
         ),
         protection=ProtectionSettings(mode="none"),
         seed=0,
-        together=True,
+        trainer=BatchedTraining,
         listener=listen,
     ).run()
     job.finish(trained(result.model))

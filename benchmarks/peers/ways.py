@@ -16,8 +16,8 @@ from benchmarks.peers import certificates, hospitals
 from benchmarks.peers.inside.job import FINAL
 from benchmarks.peers.mishaps import start_flare
 from benchmarks.peers.stage import PORT, Place
-from secure_fl.pilot.trial import HUB
 from secure_fl.settings import Protection
+from tests.support.pilot_folders import HUB
 
 HOST = "localhost"
 HERE = f"127.0.0.1:{PORT}"

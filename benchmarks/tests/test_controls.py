@@ -15,7 +15,7 @@ from benchmarks.evidence import finished
 from benchmarks.evidence.cells import Cell, Place, key_of, run
 from benchmarks.evidence.controls import mean_scores, who_trains
 from benchmarks.evidence.tables.fedid_skewed import BESIDE, CONTROLS, METHODS, SETTINGS, skewed
-from secure_fl.algorithms.baselines.unfederated import Local
+from secure_fl.algorithms.baselines.reference_points import Local
 from secure_fl.config.data import HOST
 from secure_fl.data.examples import Text
 from secure_fl.federation.federation import Federation

@@ -18,7 +18,7 @@ from benchmarks.federations.tuned import EPOCHS
 from secure_fl import Local
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import SettingsError
-from secure_fl.federation.tuning import RATE
+from secure_fl.features.tuning.tuning import RATE
 from secure_fl.testing.hospitals import silos, small
 
 KEPT = defaults.WORK / FILE

@@ -13,10 +13,10 @@ from benchmarks.micro.engine import compare as engine
 from benchmarks.micro.engine import rounds as engine_round
 from benchmarks.micro.engine.rounds import FLARE, IN_PROCESS, PIPES, Round
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.testing.fuzzing import Found, Fuzzer
-from secure_fl.testing.mutants import MUTATORS
-from secure_fl.testing.pilot import local_pilot, plan_of
+from secure_fl.crypto.keys.identity import PublicIdentity
+from tests.support.fuzzing import Fuzzer, FuzzFinding
+from tests.support.local_pilot import local_pilot, plan_of
+from tests.support.mutants import MUTATORS
 
 
 def test_mutants_are_counted_by_the_command() -> None:
@@ -43,7 +43,7 @@ def test_accepted_and_crashed_are_told_apart(
     monkeypatch.setattr(PublicIdentity, "verify", verify)
     pilot = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
     fuzzer = Fuzzer(pilot, 100, eager=True)
-    with pytest.raises(Found, match=kind):
+    with pytest.raises(FuzzFinding, match=kind):
         fuzzer.lead().run()
     assert (len(fuzzer.found), fuzzer.crashes) == (1, crashes)
 

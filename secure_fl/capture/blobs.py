@@ -69,7 +69,7 @@ class Blobs:
         start, size = span
         if not 0 <= start <= start + size <= self._size:
             what = f"{self._file.name} is shorter than its index"
-            raise RunError(what, fix="record the run again", file=self._file, reason="form")
+            raise RunError(what, fix="record the run again", file=self._file, reason="malformed")
         return self._map[start : start + size]
 
 
@@ -85,7 +85,9 @@ def lines(stem: Path, kind: type[Line]) -> Iterator[Line]:
             yield decoder.decode(line)
         except msgspec.MsgspecError as error:
             what = f"line {number} of a recorded view is not readable: {error}"
-            raise RunError(what, fix="record the run again", file=file, reason="form") from None
+            raise RunError(
+                what, fix="record the run again", file=file, reason="malformed"
+            ) from None
 
 
 def _open(file: Path) -> BinaryIO:

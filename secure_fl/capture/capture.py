@@ -8,7 +8,7 @@ from secure_fl.coordinator.machine import Engine
 from secure_fl.protocol.ports import PrivacyLayer
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.envelopes import PartyKeys
+    from secure_fl.crypto.sealing.envelopes import PartyKeys
 
 
 class Capture(Protocol):

@@ -20,12 +20,12 @@ from secure_fl.capture import coordinator_view, party_view
 from secure_fl.capture.coordinator_view import CapturedFrame
 from secure_fl.capture.party_view import SegmentLine, SharedValue, SumNote
 from secure_fl.capture.recording import COHORT_KEY, VIEWS, SessionLine, sessions, view_of
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import ENCRYPTED, SealedInts
-from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.raw import to_parts
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import to_slots
+from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, SealedInts
+from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.public import to_parts
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import to_slots
 from secure_fl.errors import CryptoError, RunError
 from secure_fl.protocol import messages
 from secure_fl.protocol.ports import Noise

@@ -17,11 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.capture.blobs import Blobs, Journal, Span, lines
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.segments import Field, Layout
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.segments import Field, Layout
 from secure_fl.protocol import arrays as payload
 from secure_fl.protocol.messages import Audience, Lost, SumId
-from secure_fl.protocol.ports import NOBODY, Envelopes, Group, Rule, Sums, SumUnderWay
+from secure_fl.protocol.ports import (
+    NONE_LOST,
+    EnvelopeLayer,
+    Group,
+    Rule,
+    SlotLayout,
+    SumInProgress,
+    SumLayer,
+)
 
 STEM = "notes"
 
@@ -121,9 +129,9 @@ class SumNote:
 
 
 class RecordedSums:
-    """The party's half of a run's sums (`Sums`), with inputs and outputs recorded."""
+    """The party's half of a run's sums (`SumLayer`), with inputs and outputs recorded."""
 
-    def __init__(self, inner: Sums, journal: Journal, session: int) -> None:
+    def __init__(self, inner: SumLayer, journal: Journal, session: int) -> None:
         self._inner, self._journal, self._session = inner, journal, session
         self._number = 0
         # These neither receive inputs nor open sums.
@@ -159,9 +167,9 @@ class RecordedSums:
 
 
 class RecordedSumUnderWay:
-    """One sum (`SumUnderWay`), with its opened values recorded."""
+    """One sum (`SumInProgress`), with its opened values recorded."""
 
-    def __init__(self, inner: SumUnderWay, journal: Journal, session: int, number: int) -> None:
+    def __init__(self, inner: SumInProgress, journal: Journal, session: int, number: int) -> None:
         self._inner, self._journal = inner, journal
         self._session, self._number = session, number
         self.upload, self.layouts = inner.upload, inner.layouts
@@ -173,7 +181,7 @@ class RecordedSumUnderWay:
         return self._inner.unscaled
 
     def open(
-        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
+        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
     ) -> dict[str, NDArray[np.float64]]:
         """Open the sum, and record its values."""
         opened = self._inner.open(parts, survivors, lost)
@@ -184,9 +192,9 @@ class RecordedSumUnderWay:
 
 
 class RecordedEnvelopes:
-    """A party's envelopes (`Envelopes`), with values from others recorded."""
+    """A party's envelopes (`EnvelopeLayer`), with values from others recorded."""
 
-    def __init__(self, inner: Envelopes, journal: Journal, session: int) -> None:
+    def __init__(self, inner: EnvelopeLayer, journal: Journal, session: int) -> None:
         self._inner, self._journal, self._session = inner, journal, session
         self.seal, self.fingerprint = inner.seal, inner.fingerprint
         self.vouch, self.vouched = inner.vouch, inner.vouched
@@ -246,7 +254,7 @@ def _sizes(group: Group) -> tuple[tuple[str, int], ...]:
     return tuple((name, vector.size) for name, vector in group.vectors.items())
 
 
-def _line(layout: Layout | None) -> LayoutLine | None:
+def _line(layout: SlotLayout | None) -> LayoutLine | None:
     if layout is None:
         return None
     fields = tuple((f.name, f.size, f.clip, f.norm) for f in layout.fields)

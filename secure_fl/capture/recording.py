@@ -14,7 +14,7 @@ import msgspec
 from secure_fl.capture import coordinator_view, party_view
 from secure_fl.capture.blobs import Journal, lines
 from secure_fl.coordinator.machine import Engine
-from secure_fl.crypto.envelopes import PartyKeys
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import RunError
 from secure_fl.files import replace_whole
 from secure_fl.protocol.ports import PrivacyLayer

@@ -1,1 +1,1 @@
-"""Typed TOML: from a file to one frozen tree of settings, and back."""
+"""Settings files: TOML and one frozen tree of settings."""

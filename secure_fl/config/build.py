@@ -1,4 +1,4 @@
-"""From TOML's tables to one validated `Settings` tree."""
+"""Construction of one validated `Settings` tree from TOML tables."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pydantic import SerializeAsAny
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.config.data import FORMS, Data, fault, parties
-from secure_fl.config.errors import NONE, examined, nullable, together
 from secure_fl.config.toml import Table, Text
-from secure_fl.errors import SettingsError
-from secure_fl.faults import nearest
+from secure_fl.config.validation import NONE, joined, nullable, section_or_errors
+from secure_fl.errors import SettingsError, nearest
 from secure_fl.settings import (
     GuardSettings,
     ModelSettings,
@@ -27,17 +26,21 @@ from secure_fl.settings import (
 
 
 class RunSettings(Section):
-    """A run's name, its seed, and where its folder goes."""
+    """Name, seed and folder of a run."""
 
     name: str = "run"
     seed: int = 0
-    folder: str | None = None  # None: runs/NAME
-    keep_checkpoints: bool = False  # of a run that is finished; while it goes on there are two
-    record: bool = False  # what every role sees, for `secure-fl audit`; as secret as the records
+    folder: str | None = None
+    """Default: runs/NAME."""
+    keep_checkpoints: bool = False
+    """Keep the checkpoints of a finished run. An unfinished run always has two."""
+    record: bool = False
+    """Record each role's view for `secure-fl audit`. These files are as confidential as the
+    records."""
 
 
 class Settings(Section):
-    """Everything that a run depends on."""
+    """All settings of a run."""
 
     run: RunSettings = RunSettings()
     task: TaskSettings = TaskSettings()
@@ -46,8 +49,10 @@ class Settings(Section):
     training: TrainingSettings = TrainingSettings()
     protection: ProtectionSettings = ProtectionSettings()
     policy: PolicySettings = PolicySettings()
-    guard: GuardSettings | None = None  # None: what is summed is what counts
-    algorithm: SerializeAsAny[Algorithm]  # one of algorithms.registry.ALGORITHMS
+    guard: GuardSettings | None = None
+    """Default: none; every sum is accepted."""
+    algorithm: SerializeAsAny[Algorithm]
+    """One of algorithms.registry.ALGORITHMS."""
 
 
 _SIMPLE: Mapping[str, type[Section]] = MappingProxyType(
@@ -64,31 +69,31 @@ _SIMPLE: Mapping[str, type[Section]] = MappingProxyType(
 
 
 def build(tree: Table, text: Text, base: Path | None) -> Settings:
-    """Validate tables; relative paths are taken from `base`, or stay as they are."""
+    """Validate tables; relative paths refer to `base`, or stay as they are without it."""
     _check_sections(tree, text)
     parts: dict[str, Any] = {}
     errors: list[SettingsError] = []
     for name in (*_SIMPLE, "data", "algorithm"):
         raw = tree.get(name, {})
-        if name == "guard" and name not in tree:  # it is there, or it guards nothing
+        if name == "guard" and name not in tree:  # optional: without it there is no guard
             continue
         try:
             cls = _SIMPLE[name] if name in _SIMPLE else _CHOSEN[name](raw, text)
         except SettingsError as error:
             errors.append(error)
             continue
-        part = examined(cls, raw, (name,), text, base)
+        part = section_or_errors(cls, raw, (name,), text, base)
         errors += part if isinstance(part, list) else []
         parts[name] = part
     if errors:
-        raise together(errors)
+        raise joined(errors)
     settings = Settings(**{name: _place_models(part, base) for name, part in parts.items()})
     _check(settings, text)
     return settings
 
 
 def plain(section: Section) -> Table:
-    """Turn a section into what TOML can hold: nothing is left out if it is the default."""
+    """Convert a section to a TOML table, with all defaults."""
     table: Table = {}
     for name, field in type(section).model_fields.items():
         value = _plain(getattr(section, name))
@@ -112,24 +117,24 @@ def _check_sections(tree: Table, text: Text) -> None:
             raise text.error("there is no such section", (name,), fix=nearest(name, allowed))
         if not isinstance(value, dict):
             what = f"found {value!r}; allowed: a table"
-            raise text.error(what, (name,), fix=f"write [{name}] on a line of its own")
+            raise text.error(what, (name,), fix=f"write [{name}] on a separate line")
     for name, field in {"data": 'corpus = "ade"', "algorithm": 'name = "fedavg"'}.items():
         if name not in tree:
-            fix = f"add [{name}] and below it {field}; secure-fl init writes a whole file"
+            fix = f"add [{name}] and below it {field}; secure-fl init writes a complete file"
             raise text.error(f"the section [{name}] is missing", (name,), fix=fix)
 
 
-def _form(raw: Table, text: Text) -> type[Section]:
-    found = [name for name in FORMS if name in raw]
-    if len(found) == 1:
-        return FORMS[found[0]]
-    what = f"found {' and '.join(found)} together" if found else "no records are named"
-    fix = 'give one of corpus = "...", source = "..." or tables [[data.party]]'
-    raise text.error(what, ("data", *found[-1:]), fix=fix)
+def _data_form(raw: Table, text: Text) -> type[Section]:
+    names = [name for name in FORMS if name in raw]
+    if len(names) == 1:
+        return FORMS[names[0]]
+    what = f"found {' and '.join(names)} together" if names else "no records are named"
+    fix = 'set one of corpus = "...", source = "..." or tables [[data.party]]'
+    raise text.error(what, ("data", *names[-1:]), fix=fix)
 
 
 def algorithm_settings(raw: Table, text: Text) -> type[Algorithm]:
-    """The settings of the algorithm that a table names."""
+    """Return the settings class of the algorithm that a table names."""
     from secure_fl.algorithms.registry import ALGORITHMS
 
     name = raw.get("name")
@@ -140,18 +145,18 @@ def algorithm_settings(raw: Table, text: Text) -> type[Algorithm]:
 
 
 _CHOSEN: Mapping[str, Callable[[Table, Text], type[Section]]] = MappingProxyType(
-    {"data": _form, "algorithm": algorithm_settings}
+    {"data": _data_form, "algorithm": algorithm_settings}
 )
 
 
 def _place_models(part: Any, base: Path | None) -> Any:
-    """Make models' folders absolute, wherever in a section they stand."""
+    """Make the folders of models absolute, anywhere in a section."""
     if base is None:
         return part
     if isinstance(part, ModelSettings):
-        here = base / Path(part.name).expanduser()
-        own = part.name != "tiny" and here.is_dir()
-        return part.model_copy(update={"name": str(here)}) if own else part
+        folder = base / Path(part.name).expanduser()
+        is_folder = part.name != "tiny" and folder.is_dir()
+        return part.model_copy(update={"name": str(folder)}) if is_folder else part
     if isinstance(part, tuple):
         return tuple(_place_models(entry, base) for entry in part)
     if isinstance(part, Section):
@@ -161,14 +166,13 @@ def _place_models(part: Any, base: Path | None) -> Any:
 
 
 def _check(settings: Settings, text: Text) -> None:
-    """Look at what concerns several sections."""
-    wrong = fault(settings.data)
-    if wrong:
-        key, what = wrong
+    """Check rules that concern several sections."""
+    if data_fault := fault(settings.data):
+        key, what = data_fault
         raise text.error(what, ("data", *key))
     from secure_fl.algorithms.registry import ALGORITHMS
 
-    if ALGORITHMS[settings.algorithm.name].sums_nothing:  # no rule about sums concerns it
+    if ALGORITHMS[settings.algorithm.name].sums_nothing:  # the rules below are about sums
         return
     protection, everyone = settings.protection, parties(settings.data)
     count = len(everyone)
@@ -177,11 +181,11 @@ def _check(settings: Settings, text: Text) -> None:
     if protection.min_cohort > count:
         what = f"found {protection.min_cohort} with {who}: no sum could ever be opened"
         fix = (
-            f"add parties, or set min_cohort = {count} knowingly: a sum over one hospital IS that "
-            "hospital, and of a sum over two each sees the other's part"
+            f"add parties, or set min_cohort = {count} deliberately: a sum over one hospital is "
+            "its update, and from a sum over two each computes the other's update"
         )
         raise text.error(what, ("protection", "min_cohort"), fix=fix)
     if protection.threshold is not None and protection.threshold > count:
-        what = f"found {protection.threshold} with {who}: so many can never answer"
-        fix = f"take 1 to {count}, or leave it out"
+        what = f"found {protection.threshold} with {who}: no sum could ever be opened"
+        fix = f"set 1 to {count}, or remove it for the default"
         raise text.error(what, ("protection", "threshold"), fix=fix)

@@ -1,15 +1,15 @@
-"""The [data] of a settings file: three ways to say which records each party has.
+"""The [data] section of a settings file, in one of three forms.
 
-corpus = "ade"                         a built-in corpus, written for each party
-source = "notes.csv"                   one file or data set, spread over parties: experiments
-[[data.party]]                         each party's own files, as in a real federation
+corpus = "ade"                  a built-in corpus, generated for each hospital
+source = "notes.csv"            one file or data set, distributed over hospitals: for experiments
+[[data.party]]                  files of each hospital, as in a real federation
 
-Each may say which records are public, without labels and the same at all members, and so where a
-host comes from: the member that keeps the central model and labelled records of its own.
+Each form can have public records: unlabelled, and the same at all members. It can also have a host:
+the member that holds the central model and labelled records.
 
-public = 240, labelled = 60            corpus: so many are written, in no hospital's voice
-public = 0.5, labelled = 0.1           source: shares, of the records and of the public ones
-public = "public.jsonl"                party: a file; the host is the party with role = "host"
+public = 240, labelled = 60     corpus: numbers of records, in no hospital's style
+public = 0.5, labelled = 0.1    source: fractions of all records, and of the public ones
+public = "public.jsonl"         party: a file; the host is the party with role = "host"
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from secure_fl.settings import ModelSettings, Positive, Section
 
 HUB = "hub:"
-HOST = "host"  # the name of the one that is made
-KEPT = 0.1  # of the public records, by the host
+HOST = "host"  # name of a generated host
+HOST_SHARE = 0.1  # default fraction of the public records that a host holds with labels
 
 
 def located(text: str, base: Path) -> str:
-    """Take a path as relative to a folder; names of the hub stay."""
+    """Interpret a path as relative to a folder; hub names stay as they are."""
     return text if text.startswith(HUB) else str(base / Path(text).expanduser())
 
 
@@ -45,11 +45,12 @@ PartyName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]
 
 
 class ColumnSettings(Section):
-    """Which column holds which field; left out: the first of the usual names that is there."""
+    """Columns of the fields. Default: the first of the usual names that exists."""
 
     id: str | None = None
-    patient: str | None = None  # whose a record is: nobody is in two splits, and questions and
-    # DP count patients; left out: every record stands for itself
+    patient: str | None = None
+    """Patient of a record. A patient is in one split only; questions and DP count patients.
+    Default: every record is a patient of its own."""
     text: str | None = None
     pair: str | None = None
     label: str | None = None
@@ -61,49 +62,65 @@ class ColumnSettings(Section):
 
 
 class CorpusData(Section):
-    """A built-in corpus."""
+    """A built-in corpus of synthetic records."""
 
     corpus: str
     parties: Positive = 3
-    size: Positive | tuple[Positive, ...] | None = None  # training examples, for all or for each
-    shift: Annotated[float, Field(ge=0, le=1)] | None = None  # 0: hospitals alike; 1: different
-    public: Count = 0  # records without labels that all members hold
-    labelled: Count = 0  # training records of a host; 0: there is none
+    size: Positive | tuple[Positive, ...] | None = None
+    """Training examples, one number for all hospitals or one for each."""
+    shift: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Difference between the hospitals, from 0 (equal) to 1."""
+    public: Count = 0
+    """Unlabelled records that all members hold."""
+    labelled: Count = 0
+    """Training records of a host. 0: no host."""
 
 
 class SourceData(Section):
-    """One source, spread over parties."""
+    """One source, distributed over hospitals."""
 
     source: Source
-    format: str | None = None  # None: by suffix or content
+    format: str | None = None
+    """Default: by suffix or content."""
     columns: ColumnSettings = ColumnSettings()
     partition: Literal["iid", "dirichlet_class", "dirichlet_client"] = "iid"
     parties: Positive = 3
-    alpha: Annotated[float, Field(gt=0)] = 1.0  # of the Dirichlet draws; smaller is more skewed
-    minimum: Positive = 10  # records that every party must get
-    dev: Fraction = 0.1  # share of each party's records that compares rounds
-    test: Fraction = 0.2  # share that results are reported on
-    public: Fraction = 0.0  # share that all members hold, without labels; the rest is spread
-    labelled: Fraction | None = None  # share of it that a host keeps; None: 0.1; 0: no host
+    alpha: Annotated[float, Field(gt=0)] = 1.0
+    """Concentration of the Dirichlet draws; smaller is more skewed."""
+    minimum: Positive = 10
+    """Minimum records per hospital."""
+    dev: Fraction = 0.1
+    """Fraction of a hospital's records that compares rounds."""
+    test: Fraction = 0.2
+    """Fraction of a hospital's records for the reported results."""
+    public: Fraction = 0.0
+    """Fraction of the records that all members hold without labels; the rest is distributed."""
+    labelled: Fraction | None = None
+    """Fraction of the public records that a host holds with labels. Default: 0.1. 0: no host."""
 
 
 class PartyFiles(Section):
-    """One party's files."""
+    """Files of one hospital."""
 
     name: PartyName
-    train: Source | None = None  # left out: it has test records alone, and can be evaluated
-    dev: Source | Fraction = 0.1  # a file, or a share of the training records
+    train: Source | None = None
+    """Default: none, so that the hospital can only be evaluated, on its test records."""
+    dev: Source | Fraction = 0.1
+    """A file, or a fraction of the training records."""
     test: Source | Fraction = 0.2
+    """A file, or a fraction of the training records."""
     role: Literal["party", "host"] = "party"
     tier: str | None = None
-    model: ModelSettings | None = None  # its own architecture, where an algorithm allows that
+    model: ModelSettings | None = None
+    """This hospital's own architecture, if the algorithm allows it."""
 
 
 class PartyData(Section):
-    """Files per party."""
+    """Files of each hospital."""
 
     party: Annotated[tuple[PartyFiles, ...], Field(min_length=1)]
-    public: Source | None = None  # records that all members hold; labels are not read
+    public: Source | None = None
+    """Records that all members hold; labels are not read."""
     format: str | None = None
     columns: ColumnSettings = ColumnSettings()
 
@@ -113,39 +130,39 @@ Data: TypeAlias = CorpusData | SourceData | PartyData
 
 FORMS: Mapping[str, type[Section]] = MappingProxyType(
     {"corpus": CorpusData, "source": SourceData, "party": PartyData}
-)  # by the field that tells them apart
+)  # by the field that identifies the form
 
 
 def parties(data: Data) -> tuple[str, ...]:
-    """Name the parties: all members but a host."""
+    """Return the names of the parties: all members except a host."""
     if isinstance(data, PartyData):
         return tuple(party.name for party in data.party if party.role != "host")
     return tuple(f"hospital-{k + 1}" for k in range(data.parties))
 
 
 def names(data: Data) -> tuple[str, ...]:
-    """Name the members; a host that is made comes last."""
+    """Return the names of the members; a generated host comes last."""
     if isinstance(data, PartyData):
         return tuple(party.name for party in data.party)
     return (*parties(data), HOST) if labelled(data) else parties(data)
 
 
 def labelled(data: CorpusData | SourceData) -> float:
-    """How much a host gets to learn from, as a number or a share; 0: there is no host."""
-    return (KEPT if data.public else 0) if data.labelled is None else data.labelled
+    """Return a generated host's labelled records, as number or fraction; 0: no host."""
+    return (HOST_SHARE if data.public else 0) if data.labelled is None else data.labelled
 
 
 def fault(data: Data) -> Fault:
-    """Find what no single field can know."""
+    """Find an error that concerns several fields."""
     if isinstance(data, PartyData):
-        wrong = _member_fault(data)
+        first = _member_fault(data)
     else:
-        wrong = _corpus_fault(data) if isinstance(data, CorpusData) else _share_fault(data)
-        if wrong is None and data.labelled and not data.public:
-            what = f"found {data.labelled:g} without public records; give public, or leave it out"
+        first = _corpus_fault(data) if isinstance(data, CorpusData) else _share_fault(data)
+        if first is None and data.labelled and not data.public:
+            what = f"found {data.labelled:g} without public records; set public, or remove this"
             return ("labelled",), what
-    if wrong is not None or isinstance(data, CorpusData) or data.format is None:
-        return wrong
+    if first is not None or isinstance(data, CorpusData) or data.format is None:
+        return first
     return _format_fault(data.format)
 
 
@@ -163,7 +180,7 @@ def _share_fault(data: SourceData) -> Fault:
     taken = data.dev + data.test
     if taken < 1:
         return None
-    return ("dev",), f"dev and test take {taken:g} of the records, nothing is left"
+    return ("dev",), f"dev and test use {taken:g} of the records; no training records remain"
 
 
 def _member_fault(data: PartyData) -> Fault:
@@ -172,9 +189,13 @@ def _member_fault(data: PartyData) -> Fault:
         if party.name in known:
             return ("party", index, "name"), f"found {party.name!r} a second time"
         if party.train is None and not isinstance(party.test, str):
-            return ("party", index, "train"), "left out, and so is a file of test records; give one"
+            return (
+                "party",
+                index,
+                "train",
+            ), "missing, and so is a file of test records; set one of them"
         if party.role == "host" and party.name != hosts[0]:
-            return ("party", index, "role"), f"found a second host; {hosts[0]} is one already"
+            return ("party", index, "role"), f"found a second host; {hosts[0]} is the host"
         known.add(party.name)
     return None
 

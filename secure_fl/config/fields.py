@@ -1,73 +1,49 @@
-"""Reads the meaning of every settings and policy field off the source of its class.
-
-The comment behind a field in the source is its explanation, so there is one place for both.
-"""
+"""Descriptions of settings: the fields of a section, with allowed values, default and docstring."""
 
 from __future__ import annotations
 
-import inspect
-import io
-import re
-import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from secure_fl.config.toml import literal
 from secure_fl.settings import Section
 
-NOTHING = "–"  # left out, a field holds nothing
-BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+NO_DEFAULT = "–"  # the default is None: the field has no value
+_TYPES = {"integer": "integer", "number": "number", "string": "string", "object": "table"}
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """One field."""
+class FieldDescription:
+    """One field of a section."""
 
     name: str
     allowed: str
-    default: str  # "" if it must be given
-    comment: str
+    default: str  # "" if the field is required
+    help: str
 
 
-def described(section: type[Section]) -> Iterator[Described]:
-    """The fields of a section that are values, in their order; sections in it stand alone."""
+def describe_fields(section: type[Section]) -> Iterator[FieldDescription]:
+    """Describe the fields that hold values, in their order; nested sections are left to others."""
     schema = section.model_json_schema()
-    comments: dict[str, str] = {}
-    for base in reversed(section.__mro__):
-        if issubclass(base, Section) and base is not Section:
-            comments |= _comments(base)
     for name, field in section.model_fields.items():
-        if isinstance(field.default, Section) or _is_section(schema["properties"][name], schema):
+        property_schema = schema["properties"][name]
+        if isinstance(field.default, Section) or _is_section(property_schema, schema):
             continue
-        required = field.is_required()
-        default = "" if required else _value(field.default)
-        allowed = _allowed(schema["properties"][name], schema)
-        yield Described(name, allowed, default, comments.get(name, ""))
+        default = "" if field.is_required() else _value(field.default)
+        allowed = _allowed(property_schema, schema)
+        yield FieldDescription(name, allowed, default, _help(section, name))
 
 
-@lru_cache(maxsize=64)
-def _comments(section: type[Section]) -> Mapping[str, str]:
-    """Name -> the comment behind its line, and those on the lines right below it."""
-    source = inspect.getsource(section)
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-    found: dict[str, str] = {}
-    name = ""
-    for number, line in enumerate(source.splitlines(), 1):
-        if begun := re.match(r"    ([a-z][a-z0-9_]*): ", line):
-            name = begun[1]
-        elif not line.startswith("    #"):
-            name = ""
-        if name and number in comments:
-            text = comments[number].replace("None:", "left out:")
-            found[name] = f"{found.get(name, '')} {text}".strip()
-    return found
+def _help(section: type[Section], name: str) -> str:
+    """Return a field's docstring, or the inherited one if a subclass only changes the default."""
+    bases = (base.model_fields for base in section.__mro__ if issubclass(base, Section))
+    texts = (fields[name].description for fields in bases if name in fields)
+    return " ".join(next(filter(None, texts), "").split())
 
 
 def _is_section(schema: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
-    """Whether a field holds a table of its own, or may."""
+    """Check if a field holds a table with fields of its own, or may hold one."""
     options = schema.get("anyOf", [schema])
     return any("properties" in _resolved(option, root) for option in options)
 
@@ -75,27 +51,41 @@ def _is_section(schema: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
     if "$ref" not in schema:
         return schema
-    found: Mapping[str, Any] = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
-    return found
+    definition: Mapping[str, Any] = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+    return definition
 
 
-def _allowed(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+def _allowed(schema: Mapping[str, Any], root: Mapping[str, Any], plural: str = "") -> str:
     schema = _resolved(schema, root)
     if "anyOf" in schema:
         options = [s for s in schema["anyOf"] if s.get("type") != "null"]
-        return " or ".join(dict.fromkeys(_allowed(option, root) for option in options))
+        return " or ".join(dict.fromkeys(_allowed(option, root, plural) for option in options))
     if "const" in schema or "enum" in schema:
         return ", ".join(_value(v) for v in schema.get("enum", [schema.get("const")]))
-    kind = str(schema.get("type", "text"))
+    kind = schema.get("type", "string")
+    if kind == "boolean":
+        return "true, false"
+    if kind == "array" and "prefixItems" in schema:
+        return f"list: {', '.join(_allowed(item, root) for item in schema['prefixItems'])}"
     if kind == "array":
-        each = schema.get("prefixItems", [schema.get("items", {})])  # of a pair, each has its own
-        return f"a list: {', '.join(_allowed(one, root) for one in each)}"
-    words = {"integer": "a number", "number": "a real", "boolean": "true, false", "string": "text"}
-    bounds = [f"{sign} {schema[name]:g}" for name, sign in BOUNDS.items() if name in schema]
-    return " ".join([words.get(kind, kind), *bounds])
+        return f"list of {_allowed(schema['items'], root, 's')}"
+    return " ".join(filter(None, [_TYPES[kind] + plural, _bounds(schema)]))
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    """Write limits as an interval if there are two, as in [0, 1)."""
+    low, high = schema.get("minimum"), schema.get("maximum")
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    left = f"[{low:g}" if low is not None else f"({above:g}" if above is not None else ""
+    right = f"{high:g}]" if high is not None else f"{below:g})" if below is not None else ""
+    if left and right:
+        return f"in {left}, {right}"
+    if left:
+        return ("≥ " if low is not None else "> ") + left[1:]
+    return (("≤ " if high is not None else "< ") + right[:-1]) if right else ""
 
 
 def _value(value: Any) -> str:
     if value is None:
-        return NOTHING
+        return NO_DEFAULT
     return literal(list(value) if isinstance(value, tuple) else value)

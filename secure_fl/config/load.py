@@ -1,9 +1,9 @@
-"""Typed TOML: from a file and overrides to one frozen `Settings` tree, and back.
+"""Loading of a file and overrides into one frozen `Settings` tree, and the reverse.
 
     settings = load("run.toml", ["algorithm.rounds=5"])
     Federation.of(settings, folder=Path("runs/first")).run()
 
-Every error names the file, the line, the field, what was found and what is allowed.
+Every error names the file, line and field, the value that was found and the allowed values.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from secure_fl.config import toml as config_toml
 from secure_fl.config.build import RunSettings, Settings, build, plain
 from secure_fl.config.data import PartyData, PartyFiles, located, names
-from secure_fl.config.errors import NONE
 from secure_fl.config.toml import Key, Table, Text
+from secure_fl.config.validation import NONE
 from secure_fl.runs import resuming
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ __all__ = [
     "tree",
 ]
 
-# Where a run and its continuation may differ.
+# Fields that may differ between a run and its continuation.
 _MOVABLE = ("run.name", "run.folder")
 _PATHS = frozenset({"source", "train", "dev", "test", "public", "folder"})
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Settings:
-    """Read a settings file; `overrides` are like "algorithm.rounds=5" and win over it.
+    """Read a settings file; `overrides` such as "algorithm.rounds=5" replace its values.
 
-    Paths in the file are relative to it, paths in overrides to the current folder.
+    Paths in the file are relative to the file, paths in overrides to the current folder.
     """
     file = Path(path)
     content = _text(file)
@@ -61,52 +61,52 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Settings:
 
 
 def loads(content: str, base: Path | None = None) -> Settings:
-    """Read settings from a text; paths are relative to `base`, or stay as they are."""
+    """Read settings from text; paths are relative to `base`, or stay as they are without it."""
     tables = config_toml.parse(content, None)
     return build(tables, Text(None, config_toml.lines(content)), base)
 
 
 def changed(settings: Settings, overrides: Iterable[str]) -> Settings:
-    """The same settings but for these fields, which are written like "algorithm.rounds=5"."""
+    """Return settings with some fields changed, each written as "algorithm.rounds=5"."""
     tables = tree(settings)
     options = dict(config_toml.override(tables, one, _from_here) for one in overrides)
     return build(tables, Text(None, {}, options), None)
 
 
 def dump(settings: Settings) -> str:
-    """Write settings as TOML that loads back equal, all defaults included."""
+    """Return settings as TOML with all defaults; loading it gives equal settings."""
     return config_toml.write(tree(settings)).lstrip()
 
 
 def tree(settings: Settings) -> Table:
-    """Give settings as nested tables, as TOML and JSON hold them."""
+    """Return settings as nested tables, for TOML and JSON."""
     return plain(settings)
 
 
 def differences(before: Settings, after: Settings) -> list[str]:
-    """List what changed, for a resume that is refused; where a run lies does not matter."""
+    """List changed fields, except a run's name and folder."""
     return resuming.differences(tree(before), tree(after), _MOVABLE)
 
 
 def run_folder(settings: Settings) -> Path:
-    """Where a run goes unless somebody says otherwise."""
+    """Return the default folder of a run."""
     chosen = settings.run.folder
     return Path(chosen) if chosen else Path("runs") / settings.run.name
 
 
 def silos(settings: Settings) -> list[Silo]:
-    """Read every member's records, without a made host that the algorithm has no use for."""
+    """Read all members' records; a generated host is dropped if the algorithm has no host."""
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config.silos import read
 
-    found = read(settings.data, settings.task, settings.run.seed)
+    members = read(settings.data, settings.task, settings.run.seed)
     if isinstance(settings.data, PartyData) or ALGORITHMS[settings.algorithm.name].has_host:
-        return found  # who names a host means it: `rules_of` says if there is no use for one
-    return [silo for silo in found if silo.role != "host"]
+        return members  # `rules_of` refuses an explicit host that the algorithm does not use
+    return [silo for silo in members if silo.role != "host"]
 
 
 def settings_to_resume(settings: Settings, folder: Path) -> str:
-    """Give a run's settings as they were written, unless these differ in more than parties."""
+    """Return a run's own settings text; refuse settings that differ in more than the parties."""
     file = folder / "settings.toml"
     resuming.require_run(file)
     before = load(file)
@@ -117,10 +117,10 @@ def settings_to_resume(settings: Settings, folder: Path) -> str:
 
 
 def _stayed(before: Settings, after: Settings) -> tuple[Settings, Settings]:
-    """Give both with the parties that are in both, or as they are where nobody may come or go.
+    """Reduce both settings to their common parties, if parties may join and leave.
 
-    A host may not: what it opens, nobody else does. Nor may anybody where all records are pooled,
-    or where one source is spread over the parties: the others' records would change.
+    The host must stay: nobody else can open its sums. If all records are pooled or one source is
+    distributed, nobody may join or leave, because the records of the others would change.
     """
     from secure_fl.algorithms.registry import ALGORITHMS
 
@@ -147,12 +147,12 @@ def _text(file: Path) -> str:
     return config_toml.read(
         file,
         "a settings file",
-        missing="check the path, or let secure-fl init write one",
+        missing="check the path, or create a file with secure-fl init",
         instead="give the TOML file, not the data",
     )
 
 
 def _from_here(key: Key, value: str) -> str:
-    """Take an override's paths as the shell does: relative to the current folder."""
+    """Interpret paths in overrides as relative to the current folder, as a shell does."""
     is_path = key[-1] in _PATHS or (key[-2:] == ("model", "name") and Path(value).is_dir())
     return located(value, Path.cwd()) if is_path and value not in ("", NONE) else value

@@ -1,4 +1,4 @@
-"""From [data] to each member's records."""
+"""Records of each member, from the [data] section."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from secure_fl.config.data import (
 )
 from secure_fl.data.examples import Example
 from secure_fl.data.partition import partition
-from secure_fl.data.public import without_labels
+from secure_fl.data.public_set import without_labels
 from secure_fl.data.silo import Silo
-from secure_fl.data.splits import Columns, Splits, load, split, whose
+from secure_fl.data.splits import Columns, Splits, load, patient, split
 from secure_fl.errors import DataError
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Kind, TaskSettings
@@ -32,8 +32,8 @@ Examples = tuple[Example, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
-    """Records as they are spread: each party's, those that all hold, and a host's."""
+class DistributedRecords:
+    """Records after distribution: of each party, public, and of a host."""
 
     parties: tuple[Splits, ...]
     public: Examples = ()
@@ -41,11 +41,11 @@ class Dealt:
 
 
 def read(data: Data, task: TaskSettings, seed: int) -> list[Silo]:
-    """Read or write (a built-in corpus) the records of every member."""
+    """Read the records of every member, or generate them from a built-in corpus."""
     if isinstance(data, PartyData):
-        return _brought(data, task.kind, seed)
+        return _own_files(data, task.kind, seed)
     if isinstance(data, CorpusData):
-        dealt = written(data, seed)
+        dealt = generated(data, seed)
     else:
         dealt = spread(data, task.kind, seed)
     named = zip(parties(data), dealt.parties, strict=True)
@@ -55,31 +55,31 @@ def read(data: Data, task: TaskSettings, seed: int) -> list[Silo]:
     return made
 
 
-def written(data: CorpusData, seed: int) -> Dealt:
-    """Write a built-in corpus: all public records and the host's are drawn at once, then cut."""
+def generated(data: CorpusData, seed: int) -> DistributedRecords:
+    """Generate a built-in corpus. Public records and the host's are one draw, cut into parts."""
     made = tuple(
         corpora.make(data.corpus, parties=data.parties, seed=seed, size=data.size, shift=data.shift)
     )
     if not data.public:
-        return Dealt(made)
+        return DistributedRecords(made)
     sizes = [data.labelled, max(1, data.labelled // 4), max(1, data.labelled // 2)]
     own = sizes if data.labelled else []
     drawn = corpora.public(data.corpus, seed=seed, size=sum(own) + data.public)
-    ends = np.cumsum(own).tolist()  # the host's come first: it keeps them as D⁰ grows
+    ends = np.cumsum(own).tolist()  # the host's come first: they stay the same if D⁰ grows
     parts = [drawn[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True)]
-    return Dealt(made, without_labels(parts[-1]), Splits(*parts[:-1]) if own else None)
+    return DistributedRecords(made, without_labels(parts[-1]), Splits(*parts[:-1]) if own else None)
 
 
-def spread(data: SourceData, kind: Kind, seed: int) -> Dealt:
-    """Make a share of a source public, spread the rest over parties, and split each one's part."""
+def spread(data: SourceData, kind: Kind, seed: int) -> DistributedRecords:
+    """Make a fraction of a source public, distribute the rest, and split each party's part."""
     examples = load(data.source, kind, format=data.format, columns=columns(data.columns))
     by = grouped(data.columns)
     private, public = _cut(examples, data.public, seed, "public", by)
     if data.public and len(private) < data.parties * data.minimum:
         raise DataError(
-            f"{len(private)} records are left for {data.parties} parties, and each needs "
-            f"{data.minimum}: the other {len(public)} became public",
-            fix="lower data.public or data.minimum, or take fewer parties",
+            f"{len(private)} records remain for {data.parties} parties, and each needs "
+            f"{data.minimum}; the other {len(public)} are public",
+            fix="lower data.public, data.minimum or data.parties",
             field="data.public",
         )
     shares = partition(
@@ -91,7 +91,7 @@ def spread(data: SourceData, kind: Kind, seed: int) -> Dealt:
         minimum=data.minimum,
     )
     parts = zip(parties(data), shares, strict=True)
-    dealt = Dealt(tuple(_split(name, share, data, seed) for name, share in parts))
+    dealt = DistributedRecords(tuple(_split(name, share, data, seed) for name, share in parts))
     if not labelled(data):
         return replace(dealt, public=without_labels(public))
     measured = _split(HOST, public, data, seed_for(seed, HOST))
@@ -100,23 +100,23 @@ def spread(data: SourceData, kind: Kind, seed: int) -> Dealt:
 
 
 def columns(settings: ColumnSettings) -> Columns:
-    """Name columns as the loaders take them."""
+    """Return the columns in the loaders' form."""
     return Columns(**settings.model_dump())
 
 
 def grouped(settings: ColumnSettings) -> Callable[[Example], str] | None:
-    """By what records are dealt to splits: by patient where a column says whose they are."""
-    return None if settings.patient is None else whose
+    """Return the key that keeps records of one split together: the patient, if a column has it."""
+    return None if settings.patient is None else patient
 
 
 def _cut(
     examples: Examples, share: float, seed: int, field: str, by: Callable[[Example], str] | None
 ) -> tuple[Examples, Examples]:
-    """Part the rest from a share; a record's side depends on its id, the seed and the field."""
+    """Split off a fraction; a record's side depends on its id, the seed and the field."""
     if not share:
         return examples, ()
     try:
-        # Another seed than that of dev and test: these are to be a part of each side.
+        # Another seed than for dev and test, so that both sides have dev and test records.
         parts = split(examples, dev=0.0, test=share, seed=seed_for(seed, field), by=by)
     except DataError as error:
         raise DataError(error.what, fix=error.fix, field=f"data.{field}") from None
@@ -130,8 +130,8 @@ def _split(name: str, share: Sequence[Example], data: SourceData, seed: int) -> 
         raise error.at(party=name) from None
 
 
-def _brought(data: PartyData, kind: Kind, seed: int) -> list[Silo]:
-    """Read each member's own files, and the public ones once."""
+def _own_files(data: PartyData, kind: Kind, seed: int) -> list[Silo]:
+    """Read each member's own files, and the public file once."""
     public: Examples = ()
     if data.public is not None:
         how = columns(data.columns)
@@ -160,14 +160,14 @@ def _silo(party: PartyFiles, data: PartyData, kind: Kind, seed: int, public: Exa
 
 
 def _party(party: PartyFiles, data: PartyData, kind: Kind, seed: int) -> Splits:
-    """Read a party's files; a share instead of a file is taken from the training records."""
+    """Read a party's files; a fraction is split off the training records."""
 
     def file(source: str) -> Examples:
         return load(source, kind, format=data.format, columns=columns(data.columns))
 
     dev = party.dev if isinstance(party.dev, float) else 0.0
     test = party.test if isinstance(party.test, float) else 0.0
-    if party.train is None:  # there is nothing to take a share of
+    if party.train is None:  # there is nothing to split
         parts = Splits((), (), ())
     else:
         parts = split(file(party.train), dev=dev, test=test, seed=seed, by=grouped(data.columns))

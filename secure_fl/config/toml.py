@@ -1,4 +1,4 @@
-"""Settings as TOML text: reading it, where each field stands in it, overrides, writing it back."""
+"""TOML text of settings: reading, line numbers of fields, overrides and writing."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from secure_fl.files import TooLarge, read_bounded
 Key: TypeAlias = tuple[str | int, ...]  # a field: names, and numbers from 0 in lists of tables
 Table: TypeAlias = dict[str, Any]
 
-_LIMIT = 1 << 20  # bytes; nobody writes more settings than that
+_LIMIT = 1 << 20  # bytes; no settings file is larger
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PLACE = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The text that settings were read from, so that an error can point to its line."""
+    """Origin of settings: an error about a field names the line, or the option."""
 
     file: str | None = None
     lines: Mapping[Key, int] = field(default_factory=dict)
     options: Mapping[Key, str] = field(default_factory=dict)  # fields set on the command line
 
     def error(self, what: str, key: Key, *, fix: str = "") -> SettingsError:
-        """Build the error about a field, with its line, or the option that set it."""
+        """Build an error about a field, with its line or the option that set it."""
         parents = [key[:end] for end in range(len(key), 0, -1)]
         around = [*parents, *(k for k in self.options if k[: len(key)] == key)]
         option = next((self.options[k] for k in around if k in self.options), None)
@@ -42,12 +42,12 @@ class Text:
 
 
 def dotted(key: Key) -> str:
-    """Show a field as people write it; tables of a list are counted from 1."""
+    """Return a field as people write it; tables of a list count from 1."""
     return ".".join(str(part + 1) if isinstance(part, int) else part for part in key)
 
 
 def read(file: Path, what: str, *, missing: str, instead: str) -> str:
-    """Give the text of a TOML file, or say why there is none and what to do."""
+    """Return the text of a TOML file, or raise an error with a fix."""
     try:
         return read_bounded(file, _LIMIT).decode("utf-8-sig")
     except FileNotFoundError:
@@ -57,12 +57,12 @@ def read(file: Path, what: str, *, missing: str, instead: str) -> str:
     except UnicodeDecodeError as error:
         wrong, fix = f"byte {error.start + 1} is not UTF-8", "save the file as UTF-8"
     except OSError as error:
-        wrong, fix = f"cannot be read: {error.strerror}", "give a TOML file that you may read"
+        wrong, fix = f"cannot be read: {error.strerror}", "give a TOML file that you can read"
     raise SettingsError(wrong, fix=fix, file=str(file))
 
 
 def parse(text: str, file: str | None) -> Table:
-    """Read TOML, or say on which line it is broken."""
+    """Parse TOML; an error names the line."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -70,7 +70,7 @@ def parse(text: str, file: str | None) -> Table:
         line, column = (place[1], place[2]) if place else (None, None)
         line = line or str(text.count("\n") + 1)
         what = f"this is not TOML: {_PLACE.sub('', str(error))}"
-        fix = 'write name = value; text stands in quotes: "...", lists in [...], tables as [name]'
+        fix = 'write name = value; strings in quotes: "...", lists as [...], tables as [name]'
         raise SettingsError(what, fix=fix, file=file, line=line, column=column) from None
     except RecursionError:
         raise SettingsError("this is nested too deeply", file=file) from None
@@ -78,23 +78,23 @@ def parse(text: str, file: str | None) -> Table:
 
 
 def lines(text: str) -> dict[Key, int]:
-    """Find the line, from 1, on which each table and field of a valid TOML text begins."""
-    found: dict[Key, int] = {}
+    """Find the first line of each table and field in valid TOML text, counted from 1."""
+    numbers: dict[Key, int] = {}
     sizes: dict[Key, int] = {}
     table: Key = ()
     for number, statement in _statements(text):
         parsed = tomllib.loads(statement)
         if statement.lstrip().startswith("["):
             table = _header(parsed, sizes)
-            found.setdefault(table, number)
+            numbers.setdefault(table, number)
         else:
             for key in _keys(parsed):
-                found[table + key] = number
-    return found
+                numbers[table + key] = number
+    return numbers
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Cut a text into headers and assignments: a beginning that is TOML itself is a whole one."""
+    """Split text into headers and assignments: the shortest pieces that are valid TOML."""
     rows = text.replace("\r\n", "\n").split("\n")
     start = 0
     while start < len(rows):
@@ -116,7 +116,7 @@ def _is_toml(text: str) -> bool:
 
 
 def _header(parsed: Table, sizes: dict[Key, int]) -> Key:
-    """Resolve [a.b] or [[a.b]] to a field; `sizes` counts the tables of each list so far."""
+    """Resolve [a.b] or [[a.b]] to a field; `sizes` counts the tables of each list."""
     key: Key = ()
     value: Any = parsed
     while isinstance(value, dict) and value:
@@ -142,16 +142,16 @@ def _keys(value: Any) -> Iterator[Key]:
 
 
 def override(tree: Table, assignment: str, place: Callable[[Key, str], Any]) -> tuple[Key, str]:
-    """Set `a.b=value` in a tree; return the field and the option as it was written.
+    """Set `a.b=value` in a tree; return the field, and the option as the user wrote it.
 
-    The value is TOML, or else text without quotes. `place` may change text before it is stored.
+    The value is TOML, or a string without quotes. `place` can change strings before storage.
     """
     option = f"--set {assignment}"
     name, equals, text = assignment.partition("=")
     parts = [part.strip() for part in name.split(".")]
     if not equals or not all(parts):
         fix = "write --set section.field=value, as in --set algorithm.rounds=5"
-        raise SettingsError("this sets nothing", fix=fix, option=option)
+        raise SettingsError("this is not an assignment", fix=fix, option=option)
     key: Key = ()
     table: Any = tree
     for part in parts[:-1]:
@@ -165,7 +165,7 @@ def override(tree: Table, assignment: str, place: Callable[[Key, str], Any]) -> 
 
 
 def _descend(table: Any, key: Key, part: str, option: str) -> tuple[Key, Any]:
-    if isinstance(table, list):  # tables of a list go by their `name`
+    if isinstance(table, list):  # tables of a list are addressed by their `name`
         names = [entry.get("name") if isinstance(entry, dict) else None for entry in table]
         if part not in names:
             known = ", ".join(str(name) for name in names if name) or "none"
@@ -192,7 +192,7 @@ def _value(text: str, option: str) -> Any:
 
 
 def odd_values(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
-    """Find what TOML can hold and no field takes: dates, NaN and infinity."""
+    """Find values that TOML allows and no field takes: dates, NaN and infinity."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from odd_values(inner, (*key, name))
@@ -206,7 +206,7 @@ def odd_values(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
 
 
 def without_odd(value: Any) -> Any:
-    """The same with None in the place of what no field takes."""
+    """Replace values that no field takes by None."""
     if isinstance(value, dict):
         return {name: without_odd(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -243,10 +243,10 @@ def _name(name: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """A value as TOML writes it."""
+    """Return a value as TOML text."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):  # JSON's escapes are TOML's too, but TOML also escapes DEL
+    if isinstance(value, str):  # TOML has JSON's escapes, and also escapes DEL
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
         return f"[{', '.join(literal(entry) for entry in value)}]"

@@ -1,7 +1,7 @@
-"""The one place where a coordinator is put together: links, blind totals, and the machine.
+"""Assembly of a coordinator: links, blind totals and the machine.
 
-The party's counterpart is `federation.assembly`; this half stays apart from it, for its process
-never loads what can use secret keys.
+`federation.assembly` is the party's counterpart. It is a separate module because a coordinator's
+process never loads code that can use secret keys.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from secure_fl.coordinator.machine import Coordinator, Engine
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.identity import Identity, PublicIdentity
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity
+from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.events import EventLog
 from secure_fl.protocol.frames import Link
 from secure_fl.protocol.ports import TotalFor
@@ -23,14 +23,14 @@ Between = Callable[[tuple[str, ...], tuple[str, ...]], None]
 def links_to(
     members: Mapping[str, PublicIdentity], me: Identity, run: bytes, link: type[Link] = Link
 ) -> dict[str, Link]:
-    """The coordinator's end of a link to each member of a run."""
+    """Make the coordinator's end of a link to each member of a run."""
     return {name: link(run, me, card, asks=True) for name, card in members.items()}
 
 
 def lead_run(
     links: Mapping[str, Link],
     engine: Engine,
-    rules: Rules,
+    rules: CoordinatorRules,
     protection: ProtectionSettings,
     *,
     recorder: EventLog | None = None,
@@ -39,11 +39,11 @@ def lead_run(
     totals: TotalFor | None = None,
     make: Callable[..., Coordinator] | None = None,
 ) -> Coordinator:
-    """Make what leads one run; its `run()` asks, adds and answers until every party is done.
+    """Assemble the coordinator of one run; its `run()` returns when every party is done.
 
-    `roster`: all who number the shares of masks, where some of them are not linked.
+    `roster`: all members that hold shares of masks, if some of them are not linked.
     `between`: gets the members and the newcomers before each round, and may stop the run.
-    `totals`, `make`: another half of the sums, another machine; for tests and audits, which lie.
+    `totals`, `make`: replacements for the blind sums and the machine, for tests and audits.
     """
     (run,) = {link.run for link in links.values()}
     totals = totals or blind_totals(

@@ -1,22 +1,21 @@
-"""The blind sum machine: it relays, counts and adds, whatever is being trained.
+"""The coordinator's state machine: it relays, counts and adds, whatever is being trained.
 
-It knows public metadata only (`protocol.messages` lists it) and imports neither torch, nor an
-algorithm, nor anything that could use a secret key.
+It knows public metadata only (`protocol.messages` lists it). It imports neither torch, nor an
+algorithm, nor a module that can use a secret key.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
-import msgspec
-
-from secure_fl.coordinator.alike import failed_alike
-from secure_fl.coordinator.inquest import FindingStep, Inquest
-from secure_fl.coordinator.resume import OpenedSums, Saved, Unfinished
-from secure_fl.coordinator.step import Reply, Rules, Sent, Step, StepContext
-from secure_fl.coordinator.steps import STEPS
-from secure_fl.crypto.evidence import FalseShare
+from secure_fl.coordinator.blame import Inquest, SentSum
+from secure_fl.coordinator.resume import OpenedSums, SavedRounds, Unfinished
+from secure_fl.coordinator.run_steps import STEPS, FindingStep
+from secure_fl.coordinator.sum_steps import CoordinatorRules, Reply, Step, StepContext
+from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.errors import (
     CohortError,
     Disagreement,
@@ -27,12 +26,25 @@ from secure_fl.errors import (
     TooFewParties,
     WireError,
 )
-from secure_fl.events import EventLog
+from secure_fl.events import (
+    Convicted,
+    EventLog,
+    MemberFailed,
+    MembersExcluded,
+    MembersJoined,
+    MembersLost,
+    Refused,
+    RoundsMissing,
+    RoundsRepeated,
+    RoundStarted,
+    Stopped,
+    SumDisputed,
+)
 from secure_fl.protocol import messages
-from secure_fl.protocol.frames import Frame, Link, peek
-from secure_fl.protocol.ports import Offered, TotalFor
+from secure_fl.protocol.frames import Frame, Link
+from secure_fl.protocol.ports import OfferedKeys, TotalFor
 
-COMES_BACK = ("restarted", TooFewParties.code)  # of processes that began anew, or wait for others
+RETURNING = ("restarted", TooFewParties.code)  # failures of parties that can take part again
 
 
 class Engine(Protocol):
@@ -45,88 +57,105 @@ class Engine(Protocol):
         """
 
 
+@dataclass
+class Exchange:
+    """Answers to one reply: the step holds those that count, and this the others."""
+
+    context: StepContext
+    awaited: set[str]  # parties whose answer has not arrived
+    step: Step | None = None
+    rejected: dict[str, SecureFLError] = field(default_factory=dict)
+    complaints: dict[str, Frame] = field(default_factory=dict)
+    excluded: list[str] = field(default_factory=list)  # parties that the repeated sum has not
+    adding: float = 0.0  # seconds spent on adding
+
+
 class Coordinator:
-    """Runs one federation from `Start` to the last `Done`."""
+    """Runs one federation from `Start` to the last `Done`.
+
+    The next frames are sent by `_exchange`, which collects the answers in a step. `_advance` then
+    drops parties that did not answer as they should, and asks the step for the next reply.
+    """
 
     def __init__(
         self,
         links: Mapping[str, Link],
         engine: Engine,
-        rules: Rules,
+        rules: CoordinatorRules,
         total_for: TotalFor,
         recorder: EventLog,
         between: Callable[[tuple[str, ...], tuple[str, ...]], None] = lambda members, new: None,
     ) -> None:
         """Before each round `between` gets the members and the newcomers, and may stop the run."""
-        self._between = between
         self._links = dict(sorted(links.items()))
         self._engine, self._rules, self._total_for = engine, rules, total_for
-        self._recorder = recorder
+        self._recorder, self._between = recorder, between
+        # The run.
         self.members = tuple(self._links)
         self.round = 0
-        self._to_repeat: tuple[OpenedSums, ...] = ()  # opened before a crash, the next one first
-        self._bad: dict[str, SecureFLError] = {}  # answers of this exchange that do not count
-        self._offered = Offered()
-        self._sent: Sent | None = None  # of the last sum
-        self.failed: list[str] = []  # who cannot go on, contradicts the others, or forgets
-        self.saved = Saved({})
-        self.named: set[str] = set()  # who is shown to have broken the protocol
-        self.inquired = False  # whether somebody complained of a sum
+        self.saved = SavedRounds({})
+        self.failed: list[str] = []  # parties that failed, contradict the others, or lost a round
+        self.named: set[str] = set()  # parties that were shown to have broken the protocol
+        self.inquired = False  # True once a party complained about a total
+        # Its sums.
+        self._to_repeat: tuple[OpenedSums, ...] = ()  # sums opened before a crash, the next first
+        self._offered = OfferedKeys()  # keys for the next sum
+        self._sent: SentSum | None = None  # the last sum whose total was sent
+        # The last exchange.
+        self._last = Exchange(self._context(Reply({})), set())
 
     @property
     def repeating(self) -> bool:
-        """Whether sums follow that were opened before: over whom is settled."""
+        """True while sums follow that were opened before: their participants are fixed."""
         return bool(self._to_repeat)
 
     def run(self) -> None:
-        """Ask, collect, answer, until every party is done; a failure stops everybody."""
+        """Exchange messages until every party is done; an error stops all parties."""
         reply: Reply | None = Reply({m: messages.Start(self.members) for m in self.members})
         try:
             while reply is not None:
-                step = self._exchange(reply)
-                self._set_apart(step)
-                self._drop(step)
-                if step.newest:
-                    self._note_forgetful(self.saved.said(step.newest))
-                began = self._recorder.clock()
-                reply = step.reply(self.members)
-                self._recorder.spent("answer", self._recorder.clock() - began)
-                if step.lacking:
-                    self._recorder.event("goes back", to=step.round, parties=list(step.lacking))
-                if step.round is not None:
-                    self.saved.back_to(step.round - 1, self.members)
-                    later = (sums for sums in self._to_repeat if sums.round >= step.round)
-                    self._to_repeat = step.to_repeat or tuple(later)
-                    self._between(self.members, step.newcomers)
-                    self._enter(step.round)
-                if step.newcomers:
-                    self._recorder.event("joined", round=self.round, parties=list(step.newcomers))
-                self._offered = step.offered or self._offered
-                if reply is not None and step.takes in (messages.SumInput, messages.UnmaskShares):
-                    self._sent = reply.sent
+                reply = self._advance(self._exchange(reply))
         except SecureFLError as error:
             if isinstance(error, Misconduct | TamperError) and "party" in error.where:
                 self._name(str(error.where["party"]))
             self._stop(error)
             raise
 
-    def _note_forgetful(self, parties: list[str]) -> None:
-        if parties:
-            self.failed += parties
-            self._recorder.event("forgot", parties=parties)
+    def _advance(self, step: Step) -> Reply | None:
+        """Drop parties that did not answer properly; reply, and enter the round that begins."""
+        self._reject_outliers(step)
+        self._drop_lost(step)
+        if step.newest and (forgot := self.saved.update(step.newest)):
+            self.failed += forgot
+            self._recorder.event(RoundsMissing(parties=tuple(forgot)))
+        began = self._recorder.clock()
+        reply = step.reply(self.members)
+        self._recorder.spent("answer", self._recorder.clock() - began)
+        if step.round is not None:
+            if step.behind:
+                self._recorder.event(RoundsRepeated(to=step.round, parties=tuple(step.behind)))
+            self._enter_round(step, step.round)
+        if step.newcomers:
+            self._recorder.event(MembersJoined(round=self.round, parties=step.newcomers))
+        self._offered = step.offered or self._offered
+        if reply is not None and step.collects in (messages.SumInput, messages.UnmaskShares):
+            self._sent = reply.sent
+        return reply
 
-    def _enter(self, round: int) -> None:
+    def _enter_round(self, step: Step, round: int) -> None:
+        self.saved.back_to(round - 1, self.members)
+        later = tuple(sums for sums in self._to_repeat if sums.round >= round)
+        self._to_repeat = step.to_repeat or later
+        self._between(self.members, step.newcomers)
         self.round = round
         for link in self._links.values():
             link.round = round
-        self._recorder.event("round", round=round, members=list(self.members))
+        self._recorder.event(RoundStarted(round=round, members=self.members))
 
-    def _exchange(self, reply: Reply) -> Step:
-        frames = {
-            party: self._links[party].pack(message, reply.bulks.get(party))
-            for party, message in reply.messages.items()
-        }
-        context = StepContext(
+    # --- one exchange -----------------------------------------------------------------------------
+
+    def _context(self, reply: Reply) -> StepContext:
+        return StepContext(
             self._rules,
             self.members,
             self._total_for,
@@ -135,86 +164,55 @@ class Coordinator:
             reply.inquest,
             frozenset(self.named),
         )
-        complaints: dict[str, Frame] = {}
-        step: Step | None = None
-        awaited, left, clock, adding = set(frames), list[str](), self._recorder.clock, 0.0
-        self._bad.clear()
+
+    def _exchange(self, reply: Reply) -> Step:
+        """Send a reply and collect the answers; returns the step that they belong to."""
+        frames = {
+            party: self._links[party].pack(message, reply.bulks.get(party))
+            for party, message in reply.messages.items()
+        }
+        answers = self._last = Exchange(self._context(reply), set(frames))
         for party, frame in self._engine.exchange(frames, self._rules.deadline):
-            if party not in awaited:
-                continue  # an engine may deliver twice; a sum that counts twice is wrong
-            try:
-                message = self._links[party].unpack(frame)
-            except SecureFLError as error:  # not its answer: that one may still come
-                self._refuse(party, error)
-                continue
-            awaited.remove(party)
-            if isinstance(message, messages.Failed):
-                self._fail(party, message.code)
-                continue
-            if isinstance(message, messages.Complaint):
-                if self._may_complain(party, message, context):
-                    if not complaints:  # now: what comes next may end this, or this process
-                        self.inquired = True
-                        self._recorder.event("complaint", round=self.round, parties=[party])
-                    complaints[party] = frame
-                else:
-                    self._refuse(party, WireError("a complaint of no total of the last sum"))
-                continue
-            if self._to_repeat and self._left_out(party, message):
-                left.append(party)
-                continue
-            began = clock()
-            step = self._add(step, party, message, frame, context)
-            adding += clock() - began
-        self._recorder.spent("add", adding)
-        if left:
-            self._recorder.event("left out", round=self.round, parties=sorted(left))
-            self.members = tuple(m for m in self.members if m not in left)
-        if complaints and self._sent is not None:
-            heard = set(reply.messages) - awaited - self._bad.keys()
-            return self._look_into(complaints, sorted(heard), self._sent, context)
-        if step is None:
-            why = next((e for e in self._bad.values() if not isinstance(e, WireError)), None)
-            why = failed_alike(self._bad, len(reply.messages), self.round) or why
-            raise why or TooFewParties("no party answered", round=self.round or None)
-        return step
+            if party in answers.awaited:  # an engine may deliver twice, and a sum must count once
+                self._receive(party, frame, answers)
+        self._recorder.spent("add", answers.adding)
+        if answers.excluded:
+            parties = sorted(answers.excluded)
+            self._recorder.event(MembersExcluded(round=self.round, parties=tuple(parties)))
+            self.members = tuple(m for m in self.members if m not in parties)
+        if answers.complaints and self._sent is not None:
+            heard = set(frames) - answers.awaited - answers.rejected.keys()
+            return self._begin_inquiry(answers, sorted(heard), self._sent)
+        if answers.step is None:
+            causes = (e for e in answers.rejected.values() if not isinstance(e, WireError))
+            error = _common_failure(answers.rejected, len(frames), self.round) or next(causes, None)
+            raise error or TooFewParties("no party answered", round=self.round or None)
+        return answers.step
 
-    def _fail(self, party: str, code: str) -> None:
-        """Lose who cannot go on, where the others may; else the run ends."""
-        error = PartyFailed(
-            f"this party cannot go on ({code})",
-            fix="its own log says why; nothing of this step was released",
-            party=party,
-            round=self.round or None,
-            reason=code,
-        )
-        if not self._rules.spares or code in COMES_BACK:
-            raise error
-        self._bad[party] = error
-        self.failed.append(party)
-        self._recorder.event("failed", round=self.round, parties=[party], code=code)
-
-    def _may_complain(
-        self, party: str, complaint: messages.Complaint, context: StepContext
-    ) -> bool:
-        """Whether it is about the last sum: shown with uploads of another, it would convict us."""
-        if self._sent is None or party not in self._sent.heads or context.inquest is not None:
-            return False
+    def _receive(self, party: str, frame: Frame, answers: Exchange) -> None:
+        """Verify one frame and pass it to the step, if it is an answer to the last reply."""
         try:
-            total, given = peek(complaint.total).message, peek(self._sent.heads[party]).message
-        except (ValueError, msgspec.MsgspecError):
-            return False
-        return getattr(total, "sum", None) == getattr(given, "sum", 0)
-
-    def _look_into(
-        self, complaints: Mapping[str, Frame], heard: list[str], sent: Sent, context: StepContext
-    ) -> Step:
-        """Begin an inquiry in place of what others answered: of one complaint, all are alike."""
-        plaintiff = min(complaints)
-        inquest = Inquest(sent, plaintiff, complaints[plaintiff], self._links[plaintiff].me.name)
-        step = FindingStep(context._replace(inquest=inquest))
-        step.heard += heard
-        return step
+            message = self._links[party].unpack(frame)
+        except SecureFLError as error:  # somebody else's frame; the party's own may still come
+            self._reject(party, error)
+            return
+        answers.awaited.remove(party)
+        if isinstance(message, messages.Failed):
+            self._fail(party, message.code)
+        elif isinstance(message, messages.Complaint):
+            if self._sent is None or answers.context.inquest or not self._sent.sent(party, message):
+                self._reject(party, WireError("a complaint of no total of the last sum"))
+                return
+            if not answers.complaints:  # recorded first: the next frame may end this process
+                self.inquired = True
+                self._recorder.event(SumDisputed(round=self.round, parties=(party,)))
+            answers.complaints[party] = frame
+        elif self._to_repeat and self._left_out(party, message):
+            answers.excluded.append(party)
+        else:
+            began = self._recorder.clock()
+            answers.step = self._add(answers.step, party, message, frame, answers.context)
+            answers.adding += self._recorder.clock() - began
 
     def _add(
         self,
@@ -224,7 +222,7 @@ class Coordinator:
         frame: Frame,
         context: StepContext,
     ) -> Step | None:
-        """Take one answer; one that contradicts itself is not added, and does not count."""
+        """Add one answer to the step; an answer that contradicts itself does not count."""
         if step is None:
             unmasks = isinstance(message, messages.Confirm | messages.UnmaskShares)
             finds = isinstance(message, messages.Finding)
@@ -232,104 +230,113 @@ class Coordinator:
                 other = CohortError("this party did not answer the sum it is in", party=party)
                 if not self._rules.spares:
                     raise other
-                self._refuse(party, other)
+                self._reject(party, other)
                 return None
-        taking = step or STEPS[type(message)](context)
+        adding = step or STEPS[type(message)](context)
         try:
-            self._require_alike(taking, party, message)
-            taking.take(party, message, frame.bulk)
+            _require_same_step(adding, party, message)
+            adding.receive(party, message, frame.bulk)
         except (WireError, Disagreement) as error:
-            if isinstance(error, Disagreement) and not (self._rules.spares and taking.heard):
+            if isinstance(error, Disagreement) and not (self._rules.spares and adding.heard):
                 raise
-            self._refuse(party, error)
+            self._reject(party, error)
             if isinstance(error, Misconduct):
                 self._name_for_share(party, str(error.where["owner"]), frame)
             return step
-        taking.heard.append(party)
-        taking.heads[party] = frame.head
-        return taking
-
-    def _require_alike(self, step: Step, party: str, message: messages.FromParty) -> None:
-        """Refuse what belongs to another step, or to another sum, than the others' answers."""
-        if type(message) is not step.takes:
-            raise Disagreement(
-                f"this party sent {type(message).__name__} where others sent {step.takes.__name__}",
-                fix="all parties must run the same algorithm with the same settings",
-                party=party,
-            )
-        if isinstance(message, messages.Declare | messages.SumInput):
-            if step.at not in (None, message.at):
-                raise Disagreement("the parties are in different sums", party=party)
-            step.at = message.at
-
-    def _refuse(self, party: str, error: SecureFLError) -> None:
-        self._bad[party] = error
-        self._recorder.event("refused", round=self.round, parties=[party], code=error.code)
-
-    def _name_for_share(self, party: str, owner: str, frame: Frame) -> None:
-        """Keep what shows that a party revealed another share than it was dealt; go on without."""
-        offer = self._offered.offers[owner]
-        bound, deal = offer.public + offer.seed, offer.deals[party]
-        evidence = FalseShare(owner, bound, deal, frame.head).text()
-        self._name(party, evidence=evidence)
-
-    def _name(self, party: str, **what: str) -> None:
-        self.named.add(party)
-        self._recorder.event("named", round=self.round, parties=[party], **what)
+        adding.heard.append(party)
+        adding.heads[party] = frame.head
+        return adding
 
     def _left_out(self, party: str, message: messages.FromParty) -> bool:
-        """Whether this sum was opened before, and without this party: it was lost, and is again."""
+        """Return True if this sum was opened before without this party: it is excluded again."""
         if not isinstance(message, messages.Declare | messages.SumInput):
             return False
         before = next((sums for sums in self._to_repeat if sums.last >= message.at), None)
         return before is not None and party not in before.parties
 
-    def _set_apart(self, step: Step) -> None:
-        """Lose who sums up other values than most, where the others may go on; else name it."""
-        for party in sorted(step.set_apart()):
+    # --- complaints -------------------------------------------------------------------------------
+
+    def _begin_inquiry(self, answers: Exchange, heard: list[str], sent: SentSum) -> Step:
+        """Begin an inquiry in place of the other answers; one complaint stands for all."""
+        plaintiff = min(answers.complaints)
+        name = self._links[plaintiff].me.name
+        inquest = Inquest(sent, plaintiff, answers.complaints[plaintiff], name)
+        step = FindingStep(answers.context._replace(inquest=inquest))
+        step.heard += heard
+        return step
+
+    # --- parties that drop out --------------------------------------------------------------------
+
+    def _reject(self, party: str, error: SecureFLError) -> None:
+        self._last.rejected[party] = error
+        self._recorder.event(Refused(round=self.round, parties=(party,), code=error.code))
+
+    def _fail(self, party: str, code: str) -> None:
+        """Drop a party that cannot continue, if the others may; otherwise end the run."""
+        error = PartyFailed(
+            f"this party cannot go on ({code})",
+            fix="its own log says why; nothing of this step was released",
+            party=party,
+            round=self.round or None,
+            reason=code,
+        )
+        if not self._rules.spares or code in RETURNING:
+            raise error
+        self._last.rejected[party] = error
+        self.failed.append(party)
+        self._recorder.event(MemberFailed(round=self.round, parties=(party,), code=code))
+
+    def _reject_outliers(self, step: Step) -> None:
+        """Drop parties whose values differ from most others', if the others may continue."""
+        for party in sorted(step.remove_outliers()):
             other = Disagreement(
-                "this party sums up other values than most parties do",
+                "this party contributes different values than most parties do",
                 fix="all parties must begin with the same model; compare its folder with theirs",
                 party=party,
                 round=self.round or None,
             )
             if not self._rules.spares:
                 raise other
-            self._refuse(party, other)
+            self._reject(party, other)
 
-    def _drop(self, step: Step) -> None:
-        """Go on without those who did not answer, if enough are left."""
+    def _drop_lost(self, step: Step) -> None:
+        """Continue without the parties that did not answer, if enough are left."""
         if step.at is not None and self._to_repeat:
             at = step.at
             self._to_repeat = tuple(sums for sums in self._to_repeat if sums.last >= at)
-        heard, unlike = set(step.heard), [e for e in self._bad.values() if type(e) is Disagreement]
+        rejected, heard = self._last.rejected, set(step.heard)
+        unlike = [error for error in rejected.values() if type(error) is Disagreement]
         if len(unlike) >= len(heard):
-            if len(step.heard) == 1 < len(unlike):  # who is alone with what it says came first
+            if len(heard) == 1 < len(unlike):  # the only one that was counted is the odd one out
                 unlike[0].where["party"] = step.heard[0]
             raise unlike[0]
         lost = [m for m in self.members if m not in heard]
-        if not lost:
-            return
-        self._recorder.event("lost", round=self.round, parties=lost)
-        self.failed += [m for m in lost if type(self._bad.get(m)) is Disagreement]
-        self.members = tuple(m for m in self.members if m in heard)
-        parties = [m for m in self.members if m != self._rules.host]
-        why = ", ".join(f"{m} {self._silence(m)}" for m in lost)
-        repeats = self._to_repeat and not isinstance(step, FindingStep)  # which ends the round
-        if repeats and not self._to_repeat[0].parties.isdisjoint(lost):
-            # Before some agree to a sum that others must refuse.
+        if lost:
+            self._recorder.event(MembersLost(round=self.round, parties=tuple(lost)))
+            self.failed += [m for m in lost if type(rejected.get(m)) is Disagreement]
+            self.members = tuple(m for m in self.members if m in heard)
+            self._require_enough(step, lost)
+
+    def _require_enough(self, step: Step, lost: list[str]) -> None:
+        """Raise the error that ends the run, if it cannot continue without the lost parties."""
+        rejected, parties = self._last.rejected, [m for m in self.members if m != self._rules.host]
+        why = ", ".join(f"{m} {_reason(rejected.get(m))}" for m in lost)
+        inquiry = step if isinstance(step, FindingStep) else None
+        if self._to_repeat and inquiry is None and not self._to_repeat[0].parties.isdisjoint(lost):
+            # Stop here, before some parties agree to a sum that the others must refuse.
             raise TooFewParties(
                 f"{why}, and this round can be repeated only with all who were in it",
                 fix="bring them back and resume the run",
                 round=self.round,
             )
         few = len(parties) < self._rules.threshold or self._rules.host in lost
-        failed = [e for m in lost if isinstance(e := self._bad.get(m), PartyFailed)]
-        if failed and (few or step.takes is messages.Done):  # the others have all they trained for
-            raise failed_alike(self._bad, len(heard) + len(lost), self.round) or failed[0]
+        failed = [e for m in lost if isinstance(e := rejected.get(m), PartyFailed)]
+        if failed and (few or step.collects is messages.Done):  # at the end nothing was lost by it
+            count = len(step.heard) + len(lost)
+            raise _common_failure(rejected, count, self.round) or failed[0]
         if few:
-            if isinstance(step, FindingStep):
-                step.inquest.require_shown()
+            if inquiry is not None:
+                inquiry.inquest.require_shown()
             raise TooFewParties(
                 f"{len(parties)} parties are left ({why}); "
                 f"the threshold is {self._rules.threshold}",
@@ -337,15 +344,63 @@ class Coordinator:
                 round=self.round or None,
             )
 
-    def _silence(self, party: str) -> str:
-        bad = self._bad.get(party)
-        return "did not answer" if bad is None else f"sent what does not count ({bad.what})"
+    def _name_for_share(self, party: str, owner: str, frame: Frame) -> None:
+        """Record the evidence that a party revealed a different share than it was dealt."""
+        offer = self._offered.offers[owner]
+        bound, deal = offer.public + offer.seed, offer.deals[party]
+        evidence = FalseShare(owner, bound, deal, frame.head).text()
+        self._name(party, evidence)
+
+    def _name(self, party: str, evidence: str | None = None) -> None:
+        self.named.add(party)
+        event = Convicted(round=self.round, parties=(party,), evidence=evidence)
+        self._recorder.event(event)
 
     def _stop(self, error: SecureFLError) -> None:
         party = str(error.where.get("party", ""))
-        told = error.told if isinstance(error, Unfinished) else ()
-        said = messages.Stop(error.code, party if party in self._links else "", told)
-        stop = {m: self._links[m].pack(said) for m in self.members}
-        for _ in self._engine.exchange(stop, self._rules.deadline):
-            pass  # parties close their programs; there is nothing left to say
-        self._recorder.event("stopped", code=error.code, at=party)
+        statements = error.statements if isinstance(error, Unfinished) else ()
+        message = messages.Stop(error.code, party if party in self._links else "", statements)
+        frames = {m: self._links[m].pack(message) for m in self.members}
+        for _ in self._engine.exchange(frames, self._rules.deadline):
+            pass  # the answers carry nothing: parties close their programs
+        self._recorder.event(Stopped(code=error.code, member=party))
+
+
+def _require_same_step(step: Step, party: str, message: messages.FromParty) -> None:
+    """Refuse an answer that belongs to another step, or another sum, than the others' answers."""
+    if type(message) is not step.collects:
+        kinds = type(message).__name__, step.collects.__name__
+        raise Disagreement(
+            f"this party sent {kinds[0]} where others sent {kinds[1]}",
+            fix="all parties must run the same algorithm with the same settings",
+            party=party,
+        )
+    if isinstance(message, messages.Declare | messages.SumInput):
+        if step.at not in (None, message.at):
+            raise Disagreement("the parties are in different sums", party=party)
+        step.at = message.at
+
+
+def _reason(rejected: SecureFLError | None) -> str:
+    return "did not answer" if rejected is None else f"sent an invalid answer ({rejected.what})"
+
+
+def _common_failure(
+    rejected: Mapping[str, SecureFLError], asked: int, round: int
+) -> PartyFailed | None:
+    """Return an error that blames no party, if most parties failed for the same reason.
+
+    Then the opened sum is the cause. The party that spoiled it may claim that it can continue, and
+    the first one to report the failure is honest.
+    """
+    codes = Counter(e.reason for e in rejected.values() if isinstance(e, PartyFailed))
+    for code, count in codes.most_common(1):
+        if 1 < count and asked < 2 * count:
+            return PartyFailed(
+                f"{count} of {asked} parties cannot go on, all for the same reason ({code})",
+                fix="their own logs say why; the opened sum cannot be used, and since it was "
+                "sealed, nobody can tell which party spoiled it",
+                round=round or None,
+                reason=code,
+            )
+    return None

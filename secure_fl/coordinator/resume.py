@@ -1,13 +1,14 @@
-"""The coordinator chooses after which round a run goes on: the newest that harms nobody.
+"""Choice of the round after which a run continues: the newest one that reveals no single input.
 
-Two sums of the same inputs over different parties differ by somebody's input. So:
+Two sums of the same inputs over different parties differ by one party's input. Therefore:
 
-- a round of which a sum was opened is repeated by exactly the parties that were in it;
-- a party that was lost between two sums of a round is in the first again, and left out of the
-  second again;
-- a newcomer, whose inputs are new, joins only after the last round that anybody began.
+- a round with an opened sum is repeated by exactly the parties of that sum;
+- a party that was lost between two sums of a round is in the first sum again, and excluded from
+  the second again;
+- a newcomer, whose inputs are new, joins only after the last round that any party began.
 
-The parties' own notes (`party.opened_sums`) enforce this; here the run is only made to end.
+Each party enforces this with its own notes (`party.opened_sums`). The coordinator only finds a
+round that all parties will accept.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from secure_fl.errors import CohortError
-from secure_fl.protocol.messages import JOINED, MOST_TOLD, Ready, SumId, Told
-from secure_fl.protocol.stories import of_offers
+from secure_fl.protocol.messages import JOINED, MOST_STATEMENTS, Ready, SumId, SurvivorStatement
+from secure_fl.protocol.survivor_log import statements_of
 from secure_fl.thresholds import quorum
 
-Notes: TypeAlias = list[tuple[int, frozenset[str]]]  # one party's of one round, in order of sums
+Notes: TypeAlias = list[tuple[int, frozenset[str]]]  # of one party and round, in order of sums
 _LAST_NUMBER = itemgetter(0)
 
 
 class Unfinished(CohortError):  # noqa: N818 - it names a state
-    """A round was begun by others than those who are here: it is theirs to finish."""
+    """Error of a round that other parties than the present ones began and must finish."""
 
     def __init__(
         self,
@@ -38,21 +39,22 @@ class Unfinished(CohortError):  # noqa: N818 - it names a state
         able: frozenset[str],
         began: frozenset[str],
         fix: str,
-        told: tuple[Told, ...] = (),
+        statements: tuple[SurvivorStatement, ...] = (),
         **where: object,
     ) -> None:
-        """`able`: who could finish it without the others; `began`: who was in its sums.
+        """`able`: parties that could finish it without the others; `began`: parties of its sums.
 
-        `told`: what members were told last of who was in sums, for all to compare.
+        `statements`: the last survivor statement of each member, for all to compare.
         """
         super().__init__(what, fix=fix, **where)
-        self.able, self.began, self.told = able, began, told
+        self.able, self.began, self.statements = able, began, statements
 
 
 class OpenedSums(NamedTuple):
     """Consecutive sums of one round that were opened over the same parties.
 
-    They begin after the entry before (or with the round's first sum), and end with `last_number`.
+    The first of them follows the entry before (or is the round's first sum), and the last one has
+    `last_number`.
     """
 
     round: int
@@ -66,32 +68,32 @@ class OpenedSums(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """How a run goes on."""
+    """The chosen round, and what follows from the choice."""
 
     after: int  # the round whose checkpoints are restored
-    newcomers: tuple[str, ...] = ()  # members that have no checkpoint of it
-    to_repeat: tuple[OpenedSums, ...] = ()  # sums that were opened after it, in their order
+    newcomers: tuple[str, ...] = ()  # members without a checkpoint of it
+    to_repeat: tuple[OpenedSums, ...] = ()  # sums that were opened after it, in order
 
 
 def continuation(ready: Mapping[str, Ready], host: str | None, threshold: int) -> Continuation:
-    """Choose the round to go on after, who joins there, and who must be in which sum again.
+    """Choose the round after which all continue, the newcomers, and the sums to repeat.
 
-    In this order: all repeat a round that all were in, or let newcomers join; some of them finish
-    their round first, without the others (`Unfinished`); all repeat a round that lost somebody.
+    Options in this order: all repeat a round that all took part in, or newcomers join; some parties
+    finish their round first without the others (`Unfinished`); all repeat a round with dropouts.
     """
-    chosen = _all_go_on(ready, host, threshold)
+    chosen = _all_continue(ready, host, threshold)
     if chosen is not None:
         return chosen
     able = _who_can_finish(ready, host, threshold)
     if not able and (chosen := _repeat_with_losses(ready)):
         return chosen
-    raise _nobody_can_go_on(ready, quorum(len(ready.keys() - {host}), threshold), able)
+    raise _cannot_continue(ready, quorum(len(ready.keys() - {host}), threshold), able)
 
 
 def unfinished(
     ready: Mapping[str, Ready], host: str | None, threshold: int
 ) -> tuple[int, frozenset[str]] | None:
-    """The round that some, or all, of these must finish before everybody can go on, if any."""
+    """Return the round that must be finished first, and the parties that finish it, if any."""
     begun = _newest_begun(ready)
     try:
         chosen = continuation(ready, host, threshold)
@@ -102,12 +104,14 @@ def unfinished(
 
 
 def _newest_begun(ready: Mapping[str, Ready]) -> int:
-    """The newest round of which anybody opened a sum; 0: none was begun."""
+    """Return the newest round with an opened sum; 0: none was begun."""
     return max((round for m in ready.values() for round, *_ in m.opened), default=0)
 
 
-def _all_go_on(ready: Mapping[str, Ready], host: str | None, threshold: int) -> Continuation | None:
-    """Let all repeat the newest round whose sums all were in, or some join where none has begun."""
+def _all_continue(
+    ready: Mapping[str, Ready], host: str | None, threshold: int
+) -> Continuation | None:
+    """Repeat the newest round that all took part in, or let newcomers join where none has begun."""
     members, begun = frozenset(ready), _newest_begun(ready)
     repeat = next(
         (
@@ -122,17 +126,17 @@ def _all_go_on(ready: Mapping[str, Ready], host: str | None, threshold: int) -> 
     held = Counter(round for m in parties for round in {*ready[m].checkpoints} - {0})
     needed = quorum(len(parties), threshold)
     join = max((r for r, count in held.items() if count >= needed and r >= begun), default=None)
-    first = sums_to_repeat(ready, begun)  # what comes before round 1: every resume repeats it
+    first = sums_to_repeat(ready, begun)  # sums before round 1: every resume repeats them
     if join is None or first is None or any(opened.parties != members for opened in first):
         return repeat
     if repeat is not None and join - repeat.after <= 1:
-        return repeat  # parties are one round apart at most: whoever was there is there again
+        return repeat  # parties are at most one round apart: nobody needs to join
     lacking = sorted(m for m in ready if join not in ready[m].checkpoints)
     return Continuation(join, tuple(lacking), first)
 
 
 def _repeat_with_losses(ready: Mapping[str, Ready]) -> Continuation | None:
-    """Let all who were in a round's first sum repeat it; whoever was lost in it is lost again."""
+    """Repeat a round with all parties of its first sum; its dropouts drop out again."""
     members = frozenset(ready)
     for after in _held_by_all(ready):
         sums = sums_to_repeat(ready, after)
@@ -147,7 +151,7 @@ def _repeat_with_losses(ready: Mapping[str, Ready]) -> Continuation | None:
 
 
 def _held_by_all(ready: Mapping[str, Ready]) -> list[int]:
-    """The rounds that everybody holds and may repeat from, the newest first."""
+    """Return the rounds that all parties hold and may repeat from, the newest first."""
     kept = [{0, *message.checkpoints} for message in ready.values()]
     joined = (round for m in ready.values() for round, sum, _ in m.opened if sum == JOINED)
     oldest = max(joined, default=0)
@@ -155,9 +159,9 @@ def _held_by_all(ready: Mapping[str, Ready]) -> list[int]:
 
 
 def sums_to_repeat(ready: Mapping[str, Ready], after: int) -> tuple[OpenedSums, ...] | None:
-    """The sums that were opened after this round; None if notes name different parties for one.
+    """Return the sums opened after this round; None if notes name different parties for one sum.
 
-    A party may have noted fewer of a round's sums than another: a crash came between.
+    After a crash a party may have noted fewer sums of a round than another.
     """
     notes_by_round: dict[int, list[Notes]] = {}
     for message in ready.values():
@@ -178,7 +182,7 @@ def sums_to_repeat(ready: Mapping[str, Ready], after: int) -> tuple[OpenedSums, 
 
 
 def _parties_of_sum(notes: Notes, number: int) -> Iterator[frozenset[str]]:
-    """Over whom one party notes that a sum was opened: nothing if its notes end before it."""
+    """Yield the parties of a sum as one party noted them; nothing if its notes end before it."""
     first = at = bisect_left(notes, number, key=_LAST_NUMBER)
     while at < len(notes) and notes[at][0] == notes[first][0]:
         yield notes[at][1]
@@ -186,8 +190,8 @@ def _parties_of_sum(notes: Notes, number: int) -> Iterator[frozenset[str]]:
 
 
 def _who_can_finish(ready: Mapping[str, Ready], host: str | None, threshold: int) -> frozenset[str]:
-    """Some of those present who, without the others, could finish the newest round they began."""
-    begun: dict[frozenset[str], int] = {}  # who was in the first sum of a party's newest round
+    """Return parties that could finish the newest round they began without the others."""
+    begun: dict[frozenset[str], int] = {}  # by the parties of a newest round's first sum
     for message in ready.values():
         if noted := [note for note in message.opened if note[1] != JOINED]:
             newest = max(round for round, *_ in noted)
@@ -196,13 +200,13 @@ def _who_can_finish(ready: Mapping[str, Ready], host: str | None, threshold: int
     for parties in sorted(begun, key=lambda who: (-begun[who], sorted(who))):
         if parties < ready.keys():
             few = {m: ready[m] for m in parties}
-            if few and (_all_go_on(few, host, threshold) or _repeat_with_losses(few)):
+            if few and (_all_continue(few, host, threshold) or _repeat_with_losses(few)):
                 return parties
     return frozenset()
 
 
-def _nobody_can_go_on(ready: Mapping[str, Ready], needed: int, able: frozenset[str]) -> Unfinished:
-    """The error that says which sums stand in the way, and who must come back for them."""
+def _cannot_continue(ready: Mapping[str, Ready], needed: int, able: frozenset[str]) -> Unfinished:
+    """Build the error that names the opened sums, and the parties that must come back for them."""
     begun = _newest_begun(ready)
     sets = {frozenset(who) for m in ready.values() for round, _, who in m.opened if round == begun}
     over = "; over ".join(", ".join(sorted(who)) for who in sorted(sets, key=sorted))
@@ -211,43 +215,45 @@ def _nobody_can_go_on(ready: Mapping[str, Ready], needed: int, able: frozenset[s
         f"needed hold it; repeated by {', '.join(sorted(ready))}, it would show somebody's input"
     )
     fix = (
-        "resume with exactly the parties that began it, all who were in its first sum; when it "
-        "is over, others can join (a few at a time), and some can leave"
+        "resume with exactly the parties that began it (all parties of its first sum); after it, "
+        "others can join, a few at a time, and some can leave"
     )
     if sums_to_repeat(ready, begun - 1) is None:
         what = (
-            f"members say of one sum of round {begun} that it was opened over {over}; repeated, it "
-            "would show somebody's input. The coordinator told them different things, "
-            "at once or before and after it began anew, or one says what it was not told"
+            f"members noted different parties for one sum of round {begun}, opened over {over}; "
+            "repeated, it would show somebody's input. The coordinator "
+            "told them different things, at once or before and after a restart, or a member's note "
+            "is false"
         )
         fix = (
-            "read their logs: who learns that two stories were told names the coordinator, with "
-            "evidence. If nobody does, compare the digests in their files told.jsonl: where two "
-            "differ in one run and number, it was the coordinator, and else nobody can tell"
+            "read their logs: a member that finds two contradicting statements names the "
+            "coordinator, with evidence. If none does, compare the digests in their files "
+            "told.jsonl: two that differ in one run and number convict the coordinator; otherwise "
+            "nobody can tell"
         )
     return Unfinished(
         what,
         able=able,
         began=frozenset[str]().union(*sets),
         fix=fix,
-        told=of_offers(message.offer for message in ready.values())[:MOST_TOLD],
+        statements=statements_of(message.offer for message in ready.values())[:MOST_STATEMENTS],
         round=begun or None,
     )
 
 
-class Saved:
-    """The newest round that each member said it has, over all gatherings of a run.
+class SavedRounds:
+    """The newest round that each member reported as saved, over all sessions of a run.
 
-    Who says less later has lost it, or lies; if it does so at each gathering, all others would
-    repeat their round for ever. A disk may be lost, so it counts as a failure (`pilot.toll`).
+    A member that reports less later has lost its disk, or lies. If it did so in each session, the
+    others would repeat their round for ever, so each time counts as a failure (`pilot.toll`).
     """
 
     def __init__(self, newest: Mapping[str, int]) -> None:
         self._newest = dict(newest)
-        self.lost: set[str] = set()  # who lacks what it had, and has saved nothing since
+        self.lost: set[str] = set()  # members that reported less, and have saved nothing since
 
-    def said(self, newest: Mapping[str, int]) -> list[str]:
-        """Note what these say now, and return who said more before."""
+    def update(self, newest: Mapping[str, int]) -> list[str]:
+        """Store these reports, and return the members that reported more before."""
         less = {party for party, round in newest.items() if round < self._newest.get(party, 0)}
         self.lost -= {party for party, round in newest.items() if round}
         self.lost |= less
@@ -255,6 +261,6 @@ class Saved:
         return sorted(less)
 
     def back_to(self, round: int, members: Iterable[str]) -> None:
-        """All go on after this round: what is later is repeated, and let go of."""
+        """Forget later rounds: all members continue after this round."""
         for member in members:
             self._newest[member] = min(round, self._newest.get(member, 0))

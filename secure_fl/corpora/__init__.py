@@ -1,7 +1,7 @@
-"""The built-in corpora: seeded generators of hospital-like, non-IID, synthetic text.
+"""Built-in corpora: seeded generators of hospital-like, non-IID, synthetic text.
 
-Nothing is downloaded and no text is stored: notes are written by small grammars, and each
-hospital has departments, drugs, habits of writing and label priors of its own.
+Nothing is downloaded and no text is stored. Small grammars write the notes, and each hospital has
+its own departments, drugs, wordings and label priors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from random import Random
 from typing import Literal, TypeAlias
 from zlib import crc32
 
-from secure_fl.corpora import ade, ner, news, pairs, summaries
+from secure_fl.corpora import ade, entities, news, pairs
 from secure_fl.corpora.grammar import Rules, Voice, rng, voice, words
 from secure_fl.data.examples import Example, Impression, Tagged
 from secure_fl.data.splits import Splits
@@ -28,25 +28,25 @@ _Draw: TypeAlias = Callable[[Voice, Random, str], Example]
 
 @dataclass(frozen=True, slots=True)
 class _Corpus:
-    """A grammar, who writes examples with it, and how many and how different by default."""
+    """A grammar, its functions that draw examples, and the default size and shift."""
 
     rules: Rules
     draw: _Draw
     size: int  # training examples of a hospital
     shift: float
-    shared: _Draw | None = None  # with the label set of all hospitals together; None: as `draw`
+    shared: _Draw | None = None  # with the joint label set of all hospitals; None: `draw`
 
 
 _CORPORA: Mapping[str, _Corpus] = {
     "ade": _Corpus(ade.RULES, ade.draw, 400, 0.5),
     "pairs": _Corpus(pairs.RULES, pairs.draw_pair, 500, 0.5),
     "similarity": _Corpus(pairs.RULES, pairs.draw_score, 500, 0.5),
-    "ner": _Corpus(ner.RULES, ner.draw_own, 400, 0.5, ner.draw),
+    "ner": _Corpus(entities.RULES, entities.draw_own, 400, 0.5, entities.draw),
     "news": _Corpus(news.RULES, news.draw, 300, 0.5),
-    "summaries": _Corpus(summaries.RULES, summaries.draw, 400, 0.5),
+    "summaries": _Corpus(ade.SUMMARY_RULES, ade.draw_summary, 400, 0.5),
 }
 NAMES: tuple[str, ...] = tuple(_CORPORA)
-_PUBLIC = 4  # one text in so many can only be public, the others only a hospital's
+_PUBLIC = 4  # one text in 4 can only be public, the others only a hospital's
 _PATIENCE = 200  # draws per example before a grammar counts as exhausted
 
 
@@ -65,9 +65,9 @@ def make(
         name: one of `NAMES`.
         parties: how many hospitals.
         seed: the same seed writes the same text everywhere.
-        size: training examples, for all or for each; a quarter as many for dev, half for test.
-        shift: from 0 (hospitals alike) to 1 (each has its own favourites and label prior).
-        labels: in `ner`, tag each hospital's own label set or everybody's; the texts are the same.
+        size: training examples, one number or one for each; dev has a quarter, test a half of it.
+        shift: from 0 (equal hospitals) to 1 (each has its own favourites and label prior).
+        labels: in `ner`, tag each hospital's own label set or the joint one; texts are equal.
 
     """
     corpus = _corpus(name)
@@ -76,7 +76,7 @@ def make(
     if not 0 <= shift <= 1:
         raise DataError(f"shift is {shift}", fix="give a shift from 0 to 1", corpus=name)
     if labels not in ("own", "shared"):
-        raise DataError(f"labels is {labels!r}", fix='say "own" or "shared"', corpus=name)
+        raise DataError(f"labels is {labels!r}", fix='give "own" or "shared"', corpus=name)
     draw = corpus.shared if corpus.shared and labels == "shared" else corpus.draw
     splits = []
     for party, count in enumerate(sizes):
@@ -88,7 +88,7 @@ def make(
 
 
 def public(name: str, *, seed: int, size: int) -> tuple[Example, ...]:
-    """Write a neutral set in no hospital's voice: for distillation, or as a common test.
+    """Write a neutral set in no hospital's voice, for distillation or as a common test.
 
     None of its texts occurs in a hospital's corpus, whatever the seeds.
     """
@@ -102,7 +102,7 @@ def public(name: str, *, seed: int, size: int) -> tuple[Example, ...]:
 
 @cache
 def lexicon() -> tuple[str, ...]:
-    """Return every lower-case word and punctuation mark that any corpus can contain."""
+    """Every lower-case word and punctuation mark that any corpus can contain."""
     return tuple(sorted(set().union(*(words(corpus.rules) for corpus in _CORPORA.values()))))
 
 
@@ -127,7 +127,7 @@ def _sizes(size: int | Sequence[int], parties: int) -> list[int]:
 def _draw(
     name: str, draw: _Draw, by: Voice, source: Random, counts: Mapping[str, int], owner: str
 ) -> dict[str, tuple[Example, ...]]:
-    """Draw distinct examples for each split; no text lands in two splits."""
+    """Draw distinct examples for each split; no text is in two splits."""
     seen, drawn = set[str](), dict[str, tuple[Example, ...]]()
     for split, count in counts.items():
         part: list[Example] = []

@@ -1,16 +1,18 @@
-"""Adverse drug events: whether a sentence reports harm by a drug.
+"""Adverse drug events: sentences that report harm by a drug or not, and summaries of them.
 
-Harm is told in some dozens of ways, and every hospital has its favourites, so each hospital
-alone has seldom seen what its colleagues often write. The same words serve both: relief after
-a stop is harm, relief after a start is a cure. Some sentences are coded wrongly, as anywhere.
+Harm has dozens of wordings, and every hospital has its favourites, so each hospital alone rarely
+sees its colleagues' wordings. The same words occur in both classes: relief after a stop is harm,
+relief after a start is a cure. Some sentences have a wrong label.
+
+A summary tells whether a drug did harm and names drug and finding as the note does. A model learns
+it by recognising harm and by copying.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from secure_fl.corpora.grammar import Rules, Voice, chance, say, sentence
-from secure_fl.corpora.words import SHARED
+from secure_fl.corpora.grammar import DEPARTMENTS, SHARED, Rules, Voice, chance, say, sentence
 from secure_fl.data.examples import Text
 
 LABELS = ("no-ade", "ade")
@@ -125,3 +127,21 @@ def draw(by: Voice, source: Random, name: str) -> Text:
     text = say(by, f"note.{label}", source, department)
     coded = LABELS[1 - LABELS.index(label)] if chance(_MISCODED, source) else label
     return Text(name, sentence(text), label=coded)
+
+
+SUMMARY_RULES: Rules = {**RULES, "line": ("event: , stopped", "no event, continued")}
+_DRUGS, _FINDINGS = (
+    [name for department in DEPARTMENTS for name in RULES[f"{symbol}.{department}"]]
+    for symbol in ("drug", "finding")
+)
+
+
+def draw_summary(by: Voice, source: Random, name: str) -> Text:
+    """Write one note in a hospital's voice, and its summary."""
+    note = draw(by, source, name)
+    text = note.text.lower()
+    drug = next(drug for drug in _DRUGS if drug in text)
+    findings = [finding for finding in _FINDINGS if finding in text]
+    harm = note.label == "ade" and findings
+    line = f"event: {findings[0]}, {drug} stopped" if harm else f"no event, {drug} continued"
+    return Text(name, note.text, sentence(line))

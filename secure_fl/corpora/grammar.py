@@ -1,13 +1,12 @@
-"""Weighted grammars: what can be written, and how often one hospital writes it.
+"""Weighted grammars, and the words that several corpora share.
 
-A grammar maps a symbol to its alternatives; `{name}` inside an alternative stands for a symbol,
-looked up as `name.scope` first (a scope is a department or a topic), and `[text]Label` marks a span
-to be found. A voice gives each alternative a weight: with shift 0 all are equal, with shift 1 each
-hospital has favourites of its own and a long tail of forms that it uses seldom and others use
-often.
+A grammar maps a symbol to its alternatives. `{name}` inside an alternative stands for a symbol. It
+is looked up as `name.scope` first, where a scope is a department or a topic. `[text]Label` marks an
+entity. A voice gives each alternative a weight: with shift 0 all weights are equal; with shift 1
+each hospital has favourites, and a long tail of forms that it rarely uses and others use often.
 
-The same seed gives the same text on every platform and Python version: only `Random.random()`
-is called, generators are seeded with text, and weights come from +, * and / alone.
+The same seed gives the same text on every platform and Python version: only `Random.random()` is
+called, generators are seeded with text, and weights come from +, * and / alone.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _WORD = re.compile(r"[A-Za-z0-9]+|[^\sA-Za-z0-9]")
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """How one hospital writes: favourites, label prior (`lean` in -1..1) and its number."""
+    """A hospital's way of writing: favourites, label prior (`lean` in -1..1), and its number."""
 
     party: int
     lean: float
@@ -40,12 +39,12 @@ class Voice:
 
 
 def rng(*name: object) -> Random:
-    """Return the generator that belongs to this name: seeded with text, so without `hash`."""
+    """The generator for this name; it is seeded with text, because `hash` varies."""
     return Random("/".join(str(part) for part in name))  # noqa: S311 - synthetic text, no secret
 
 
 def shuffled(items: Sequence[T], source: Random) -> list[T]:
-    """Return the items in random order (`Random.shuffle` may differ between versions)."""
+    """The items in random order; `Random.shuffle` may differ between versions."""
     keys = [source.random() for _ in items]
     return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]
 
@@ -57,14 +56,14 @@ def ladder(weights: Iterable[float]) -> Ladder:
 
 
 def favourites(count: int, shift: float, source: Random) -> Ladder:
-    """Return shares between equal (shift 0) and own favourites with a long tail (shift 1)."""
-    own = shuffled([1 / (rank + 1) for rank in range(count)], source)
-    total = list(accumulate(own))[-1]
-    return ladder((1 - shift) / count + shift * weight / total for weight in own)
+    """Shares between equal (shift 0) and favourites with a long tail (shift 1)."""
+    ranked = shuffled([1 / (rank + 1) for rank in range(count)], source)
+    total = list(accumulate(ranked))[-1]
+    return ladder((1 - shift) / count + shift * weight / total for weight in ranked)
 
 
 def voice(rules: Rules, *, seed: int, party: int, parties: int, shift: float) -> Voice:
-    """Return the voice of one of the hospitals; the hospitals' leans are spread evenly."""
+    """The voice of one of the hospitals, whose leans are spread evenly."""
     leans = shuffled([2 * k / max(parties - 1, 1) - 1 for k in range(parties)], rng(seed, "lean"))
     return Voice(
         party=party,
@@ -88,7 +87,7 @@ def chance(share: float, source: Random) -> bool:
 
 
 def say(by: Voice, symbol: str, source: Random, *scopes: str) -> str:
-    """Write out a symbol in a hospital's voice, with its meaning in the scopes where it has one."""
+    """Write out a symbol in a hospital's voice, in the first scope that defines it."""
     key = next((k for scope in scopes if (k := f"{symbol}.{scope}") in by.parts), symbol)
     parts = by.parts[key][climb(by.ladders[key], source)]
     if len(parts) == 1:
@@ -99,16 +98,44 @@ def say(by: Voice, symbol: str, source: Random, *scopes: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Close a written-out text as a sentence."""
+    """Capitalise a text and end it with a full stop."""
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def tokens(text: str) -> list[str]:
-    """Cut a text into words and punctuation marks."""
+    """Split a text into words and punctuation marks."""
     return _WORD.findall(text)
 
 
 def words(rules: Rules) -> set[str]:
-    """Return all lower-case words and punctuation marks that these rules can produce."""
+    """All lower-case words and punctuation marks that these rules can produce."""
     plain = (_MARK.sub(" ", _SLOT.sub(" ", text)) for alts in rules.values() for text in alts)
     return {"."} | {word.lower() for text in plain for word in tokens(text)}
+
+
+_STEMS = (
+    "velo", "cari", "tamo", "brixa",
+)  # fmt: skip
+_ENDINGS = {  # of invented drugs, by department
+    "cardiology": "dorin", "neurology": "zepam", "oncology": "tuvib", "infections": "mycel",
+    "psychiatry": "traxine", "rheumatology": "fexon",
+}  # fmt: skip
+_FINDINGS = {
+    "cardiology": "palpitations|bradycardia|syncope|ankle swelling",
+    "neurology": "tremor|drowsiness|seizures|diplopia",
+    "oncology": "neutropenia|mucositis|hair loss|fatigue",
+    "infections": "diarrhoea|urticaria|fever|tendon pain",
+    "psychiatry": "insomnia|agitation|dry mouth|sedation",
+    "rheumatology": "gastritis|rash|mouth ulcers|bruising",
+}
+DEPARTMENTS = tuple(_ENDINGS)
+
+SHARED: Rules = {
+    "department": DEPARTMENTS,
+    **{f"drug.{d}": tuple(s + ending for s in _STEMS) for d, ending in _ENDINGS.items()},
+    **{f"finding.{d}": tuple(text.split("|")) for d, text in _FINDINGS.items()},
+    "who": ("patient", "pt", "he", "she", "this {age} year old"),
+    "age": ("24", "38", "45", "57", "63", "74", "86"),
+    "number": ("2", "3", "4", "5", "6", "7", "10", "12", "14", "21"),
+    "dose": ("5 mg", "10 mg", "20 mg", "25 mg", "40 mg", "50 mg", "75 mg", "100 mg", "250 mg"),
+}

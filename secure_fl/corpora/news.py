@@ -1,7 +1,7 @@
-"""News ranking: which of the offered titles a reader clicks, given what they read before.
+"""News ranking: the clicks of readers on offered titles, given the titles that they read before.
 
-Readers care for hidden topics: what they read and click mostly belongs to them. Some titles are
-written to be clicked, whoever reads them, and nobody clicks everything.
+Readers have hidden topics, to which most titles that they read and click belong. Some titles
+("bait") attract clicks from all readers, and no reader clicks on all titles.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _HISTORY = (4, 7)  # titles read before: fewest, most
 _OFFERED = 6
 _INTERESTS = 1
 _LOYAL = 0.9  # share of the history that belongs to the reader's topics
-_APT = 0.35  # share of the offered titles that does
-_BAIT = 0.35  # share of the titles that are written to be clicked
+_APT = 0.35  # share of the offered titles that belongs to them
+_BAIT = 0.35  # share of the titles that attract all readers
 _CLICKS = {(True, "bait"): 0.85, (True, "plain"): 0.6, (False, "bait"): 0.2, (False, "plain"): 0.03}
 _SPREAD = 0.1  # of the clicks on a reader's own topics, between hospitals
 
@@ -63,7 +63,7 @@ def _click(by: Voice, source: Random, apt: bool, style: str) -> bool:
 
 
 def draw(by: Voice, source: Random, name: str) -> Impression:
-    """Write one page shown to a reader, with at least one click and one title passed over."""
+    """Write one page shown to a reader, with at least one click and one title without."""
     interests: set[str] = set()
     while len(interests) < _INTERESTS:
         interests.add(say(by, "topic", source))

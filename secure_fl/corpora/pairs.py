@@ -1,27 +1,30 @@
-"""Pairs of notes: whether both tell of the same event, and how alike they are.
+"""Pairs of notes, labelled by whether both describe the same event, or by their similarity.
 
-A note tells three facts in its writer's words: the problem, its course, and where it was seen.
-Two notes tell of the same event if their problem agrees, whatever words tell it; how alike they are
-counts the facts that agree. Many writers say how a note relates to the one before, each in words
-of their own; for the others one has to compare.
+A note states three facts in its writer's words: the problem, its course, and the place. Two notes
+describe the same event if their problems agree, in any words. Their similarity weighs the agreeing
+facts. Many notes state their relation to the note before, in words that vary between hospitals; for
+the others a model has to compare.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from secure_fl.corpora.grammar import Rules, Voice, chance, say, sentence
-from secure_fl.corpora.words import SHARED
+from secure_fl.corpora.grammar import SHARED, Rules, Voice, chance, say, sentence
 from secure_fl.data.examples import Text
 
 LABELS = ("different", "same")
 _PRIOR, _SPREAD = 0.45, 0.12
 _MISCODED = 0.03
-_LINKED = 0.6  # share of second notes that say how they relate to the first
-_WORTH = {"problem": 2.5, "course": 1.5, "place": 1.0}  # of agreeing on this fact: together 5
+_LINKED = 0.6  # share of second notes that state their relation to the first
+_WORTH = {"problem": 2.5, "course": 1.5, "place": 1.0}  # of an agreement on this fact; the sum is 5
 _AGREE = {"problem": 0.6, "course": 0.6, "place": 0.5}
-_UNSURE = 0.4  # two raters differ by about so much
-_KIN = ((1.5, "different"), (3.5, "partly"), (6.0, "same"))  # below this score, notes relate so
+_UNSURE = 0.4  # the difference between two raters
+_KIN = (
+    (1.5, "different"),
+    (3.5, "partly"),
+    (6.0, "same"),
+)  # the relation of notes below this score
 
 RULES: Rules = {
     "problem": ("chest", "gut", "skin"),
@@ -77,7 +80,7 @@ def _facts(by: Voice, source: Random) -> dict[str, str]:
 
 
 def draw_pair(by: Voice, source: Random, name: str) -> Text:
-    """Write two notes and whether they tell of the same event."""
+    """Write two notes, labelled by whether they describe the same event."""
     same = chance(_PRIOR + _SPREAD * by.lean, source)
     first, second = _facts(by, source), _facts(by, source)
     problem = first["problem"]
@@ -88,7 +91,7 @@ def draw_pair(by: Voice, source: Random, name: str) -> Text:
 
 
 def draw_score(by: Voice, source: Random, name: str) -> Text:
-    """Write two notes and how alike they are, from 0 to 5."""
+    """Write two notes and their similarity from 0 to 5."""
     first = _facts(by, source)
     second, score = dict(first), 0.0
     for symbol, share in _AGREE.items():

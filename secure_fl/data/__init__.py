@@ -1,6 +1,6 @@
-"""Records from anywhere (tables, CoNLL, BRAT, MIND, `datasets`), split for good; no torch.
+"""Records from anywhere (tables, CoNLL, BRAT, MIND, `datasets`), and their splits; no torch.
 
-The four names below are what most programs need of it.
+Most programs need only the four names below.
 """
 
 from secure_fl.data.loaders import load as load

@@ -1,4 +1,4 @@
-"""The three shapes of an example, whatever file it came from."""
+"""The three types of examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 class Text:
     """A text or a pair of texts with a class or a score (`None`: unlabelled).
 
-    Or a prompt, and as its pair what completes it.
+    For completion: a prompt, with its completion as the pair.
     """
 
     id: str

@@ -5,8 +5,8 @@
     load("pairs.tsv", "pair", columns=Columns(text="question", pair="answer"))
     load("hub:owner/name:train", "classification")
 
-Records without an id are numbered by position; give an id column if the file may grow later,
-so that a record stays on its side of a split.
+Records without an id are numbered by position. Give an id column if the file may grow later, so
+that each record stays in its split.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from secure_fl.data.brat import brat_rows
 from secure_fl.data.examples import Example
-from secure_fl.data.hub import PREFIX, folder_and_split, hub_rows
-from secure_fl.data.mind import mind_rows
+from secure_fl.data.file_readers import (
+    brat_rows,
+    conll_rows,
+    csv_rows,
+    json_rows,
+    mind_rows,
+    parquet_rows,
+    reading,
+    tsv_rows,
+)
+from secure_fl.data.library_rows import PREFIX, folder_and_split, hub_rows
 from secure_fl.data.records import build
-from secure_fl.data.rows import USUAL, Columns, Row
-from secure_fl.data.tables import conll_rows, csv_rows, json_rows, parquet_rows, reading, tsv_rows
+from secure_fl.data.rows import DEFAULT_NAMES, Columns, Row
 from secure_fl.errors import DataError
 from secure_fl.settings import Kind
 
@@ -66,9 +73,9 @@ def load(
     columns: Columns | None = None,
     labelled: bool = True,
 ) -> tuple[Example, ...]:
-    """Read all examples of a source; the format goes by suffix or content, unless forced.
+    """Read all examples of a source; `format` overrides the suffix or content.
 
-    `labelled=False` looks at no label and no tag, whether or not there are any.
+    `labelled=False` ignores labels and tags.
     """
     rows, columns = rows_of(source, format), columns or Columns()
     if not labelled:
@@ -76,13 +83,13 @@ def load(
     examples = build(rows, kind, columns)
     if not examples:
         raise DataError(
-            "holds no record", fix="check that the export is complete", file=_located(source)
+            "contains no record", fix="check that the export is complete", file=_located(source)
         )
     return examples
 
 
 def rows_of(source: str | Path, format: str | None = None) -> Iterator[Row]:
-    """The rows of a source as they are; the format goes by suffix or content, unless forced."""
+    """The unconverted rows of a source; `format` overrides the suffix or content."""
     name = _located(source)
     chosen = format or _detect(name)
     if chosen not in FORMATS:
@@ -97,7 +104,7 @@ def _located(source: str | Path) -> str:
 
 
 def _unlabelled(rows: Iterator[Row], columns: Columns) -> Iterator[Row]:
-    hidden = {*USUAL["label"], *USUAL["tags"], columns.label, columns.tags}
+    hidden = {*DEFAULT_NAMES["label"], *DEFAULT_NAMES["tags"], columns.label, columns.tags}
     hidden -= {columns.id, columns.text, columns.pair, columns.tokens}
     for row in rows:
         yield replace(row, values={k: v for k, v in row.values.items() if k not in hidden})
@@ -115,8 +122,8 @@ def _detect(source: str) -> str:
     bare = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     suffix = bare.suffix.lower()
     if suffix not in SUFFIXES:
-        what = "the suffix does not tell the format"
-        fix = f"name it with one of {', '.join(SUFFIXES)}, or force one of {', '.join(FORMATS)}"
+        what = "the suffix is unknown"
+        fix = f"use one of {', '.join(SUFFIXES)}, or set the format: {', '.join(FORMATS)}"
         raise DataError(what, fix=fix, file=source)
     return SUFFIXES[suffix]
 

@@ -1,19 +1,18 @@
-"""How the examples of an experiment come to be spread over parties, evenly or skewed.
+"""Partitions of an experiment's examples over parties, evenly or skewed.
 
-    iid              parties of equal size and, but for chance, of equal mixture
+    iid              parties of equal size and, except for chance, of equal mixture
     dirichlet_class  shares of each class over the parties ~ Dir(α)
     dirichlet_client class mixture of each party ~ Dir(α·p), parties of equal size;
                      drawn without replacement (Hsu et al., arXiv 1909.06335, section 3)
     one_corpus_each  every corpus is one party
 
-Each is a true partition: every example goes to exactly one party. The smaller α, the more skew.
+Every example goes to exactly one party. A smaller α gives more skew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -25,9 +24,8 @@ from secure_fl.errors import DataError
 Corpus: TypeAlias = Sequence[Example]
 Parties: TypeAlias = list[tuple[Example, ...]]
 Indices: TypeAlias = NDArray[np.intp]
-Partitioner: TypeAlias = Callable[[Sequence[Corpus], int, np.random.Generator, float, int], Parties]
 
-BINS = 10  # of a regression's scores, which stand in for classes
+BINS = 10  # of a regression's scores, used as classes
 
 
 def iid(examples: Corpus, n: int, rng: np.random.Generator, *, minimum: int = 1) -> Parties:
@@ -62,15 +60,15 @@ def dirichlet_client(
     p = left / len(examples)
     parts = []
     for part in np.array_split(np.arange(len(examples)), n):
-        taken = _draw(left, len(part), _dirichlet(alpha * p, rng), rng)
-        left = left - taken
-        pieces = [pool[rest : rest + k] for pool, rest, k in zip(pools, left, taken, strict=True)]
+        drawn = _draw(left, len(part), _dirichlet(alpha * p, rng), rng)
+        left = left - drawn
+        pieces = [pool[rest : rest + k] for pool, rest, k in zip(pools, left, drawn, strict=True)]
         parts.append(np.concatenate(pieces))
     return _gather(examples, parts, minimum)
 
 
 def one_corpus_each(corpora: Sequence[Corpus], n: int, *, minimum: int = 1) -> Parties:
-    """Give party k the whole of corpus k."""
+    """Give corpus k to party k."""
     if len(corpora) != n:
         fix = "name one corpus for each party, or choose another partition"
         raise DataError(f"{len(corpora)} corpora for {n} parties", fix=fix, field="partition")
@@ -79,24 +77,7 @@ def one_corpus_each(corpora: Sequence[Corpus], n: int, *, minimum: int = 1) -> P
     return parties
 
 
-def _pool(corpora: Sequence[Corpus]) -> Corpus:
-    return tuple(chain.from_iterable(corpora))
-
-
-PARTITIONERS: Mapping[str, Partitioner] = MappingProxyType(
-    {
-        "iid": lambda corpora, n, rng, alpha, minimum: iid(_pool(corpora), n, rng, minimum=minimum),
-        "dirichlet_class": lambda corpora, n, rng, alpha, minimum: dirichlet_class(
-            _pool(corpora), n, rng, alpha=alpha, minimum=minimum
-        ),
-        "dirichlet_client": lambda corpora, n, rng, alpha, minimum: dirichlet_client(
-            _pool(corpora), n, rng, alpha=alpha, minimum=minimum
-        ),
-        "one_corpus_each": lambda corpora, n, rng, alpha, minimum: one_corpus_each(
-            corpora, n, minimum=minimum
-        ),
-    }
-)
+PARTITIONERS = ("iid", "dirichlet_class", "dirichlet_client", "one_corpus_each")
 
 
 def partition(
@@ -108,18 +89,26 @@ def partition(
     alpha: float = 1.0,
     minimum: int = 1,
 ) -> Parties:
-    """Spread corpora (pooled first, unless each is a party) in the way that a setting names."""
-    if how not in PARTITIONERS:
-        fix = f"allowed: {', '.join(PARTITIONERS)}"
-        raise DataError("the partition is unknown", fix=fix, field="partition")
-    return PARTITIONERS[how](corpora, n, rng, alpha, minimum)
+    """Partition corpora by the method that a setting names; most methods join them first."""
+    examples = tuple(chain.from_iterable(corpora))
+    match how:
+        case "iid":
+            return iid(examples, n, rng, minimum=minimum)
+        case "dirichlet_class":
+            return dirichlet_class(examples, n, rng, alpha=alpha, minimum=minimum)
+        case "dirichlet_client":
+            return dirichlet_client(examples, n, rng, alpha=alpha, minimum=minimum)
+        case "one_corpus_each":
+            return one_corpus_each(corpora, n, minimum=minimum)
+    fix = f"allowed: {', '.join(PARTITIONERS)}"
+    raise DataError("the partition is unknown", fix=fix, field="partition")
 
 
 def classes(examples: Corpus) -> Indices:
-    """Give a number to what each example is balanced by, from 0 and without gaps.
+    """Number the classes by which examples are balanced, from 0 and without gaps.
 
-    That is the label, a score's quantile bin, or a sentence's first entity type (else "O").
-    Unlabelled examples are a class of their own, and so are all impressions.
+    A class is a label, a score's quantile bin, or a sentence's first entity type (else "O").
+    Unlabelled examples are one class, and so are all impressions.
     """
     scores = np.array([_score(example) for example in examples])
     scored = ~np.isnan(scores)
@@ -151,23 +140,22 @@ def _dirichlet(concentration: NDArray[np.float64], rng: np.random.Generator) -> 
         drawn = rng.dirichlet(concentration)
     if not np.isfinite(drawn).all():
         what = "is too extreme for a Dirichlet draw in floating point"
-        raise DataError(what, fix="take an alpha between 0.001 and 1000000", field="alpha")
+        raise DataError(what, fix="set an alpha between 0.001 and 1000000", field="alpha")
     return drawn
 
 
 def _draw(
     left: NDArray[np.intp], size: int, q: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.intp]:
-    # What falls on a class that has run out is drawn again from q over the other classes.
-    taken = np.zeros_like(left)
-    while (missing := size - int(taken.sum())) > 0:
-        open_ = taken < left
-        weights = np.where(open_, q, 0.0)
+    # Draws from an exhausted class are repeated from q over the other classes.
+    counts = np.zeros_like(left)
+    while (missing := size - int(counts.sum())) > 0:
+        weights = np.where(counts < left, q, 0.0)
         if weights.sum() < 1e-12:
-            weights = (left - taken).astype(float)  # q lives on classes that are gone
+            weights = (left - counts).astype(float)  # all classes of q are exhausted
         drawn = rng.multinomial(missing, weights / weights.sum())
-        taken = np.minimum(left, taken + drawn)
-    return taken
+        counts = np.minimum(left, counts + drawn)
+    return counts
 
 
 def _gather(examples: Corpus, parts: Sequence[Indices], minimum: int) -> Parties:
@@ -176,22 +164,22 @@ def _gather(examples: Corpus, parts: Sequence[Indices], minimum: int) -> Parties
 
 
 def _enforce(sizes: Sequence[int], minimum: int) -> None:
-    if (all_of_them := sum(sizes)) < len(sizes) * minimum:
-        what = f"{len(sizes)} parties of {minimum} records or more cannot be made of {all_of_them}"
-        fix = "give more records, or take fewer parties or a smaller minimum"
+    if (records := sum(sizes)) < len(sizes) * minimum:
+        what = f"{records} records are too few for {len(sizes)} parties of {minimum} or more"
+        fix = "give more records, or set fewer parties or a smaller minimum"
         raise DataError(what, fix=fix, field="minimum")
     if (least := min(sizes)) < minimum:
         what = f"one of {len(sizes)} parties would have {least} records, the minimum is {minimum}"
-        fix = "take a larger alpha, fewer parties, more examples or a smaller minimum"
+        fix = "set a larger alpha, fewer parties or a smaller minimum, or give more examples"
         raise DataError(what, fix=fix, field="minimum")
 
 
 def _check(examples: Corpus, n: int, minimum: int, alpha: float = 1.0) -> None:
     if n < 1:
-        raise DataError(f"is {n}", fix="take one party or more", field="parties")
+        raise DataError(f"is {n}", fix="set one party or more", field="parties")
     if minimum < 0:
-        raise DataError(f"is {minimum}", fix="take 0 or more", field="minimum")
+        raise DataError(f"is {minimum}", fix="set 0 or more", field="minimum")
     if not (np.isfinite(alpha) and alpha > 0):
-        raise DataError(f"is {alpha}", fix="take a finite number above 0", field="alpha")
+        raise DataError(f"is {alpha}", fix="set a finite number above 0", field="alpha")
     if not examples:
-        raise DataError("there are no examples to spread over parties", fix="check the data")
+        raise DataError("there are no examples for the parties", fix="check the data")

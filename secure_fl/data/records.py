@@ -1,23 +1,32 @@
-"""From a row of a file to an example of the task's kind.
+"""Conversion of a file's rows to examples of the task's kind, with entity tags in IOB2.
 
-Every reader yields `Row`s; what a row must hold is decided here, once for all formats. An error
-names the place and the field, and never quotes what stands there: it may be a patient's record.
+Every reader yields `Row`s, and the checks of rows are here, once for all formats. An error names
+the place and the field and never quotes the value, because it may be a patient's record.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal
 
 from secure_fl.data.examples import Example, Impression, Tagged, Text
 from secure_fl.data.rows import Columns, Field, Row, of_patient, optional, required
-from secure_fl.data.tagging import ALLOWED, first_fault, scheme_of, to_iob2, well_formed
 from secure_fl.settings import Kind
+
+Scheme = Literal["IOB2", "IOB1", "BIOES"]
+
+ALLOWED = "a tag is O, or one of B- I- E- S- L- U- followed by the entity's type"
+
+_SHAPE = re.compile(r"O|[BIESLU]-\S.*")
+_BILOU = MappingProxyType({"L": "E", "U": "S"})
+_LETTERS = MappingProxyType({"S": "B", "E": "I"})
 
 
 def build(rows: Iterable[Row], kind: Kind, columns: Columns | None = None) -> tuple[Example, ...]:
-    """Make an example of every row."""
+    """Convert every row to an example."""
     columns = columns or Columns()
     if kind == "ner":
         return _tagged(list(rows), columns)
@@ -64,7 +73,7 @@ def _impression(row: Row, position: int, columns: Columns) -> Impression:
     if not candidates:
         raise row.error("no title is offered", field="candidates", fix="drop such rows")
     if not isinstance(clicks, list | tuple) or any(c not in (0, 1) for c in clicks):
-        raise row.error("not a list of true/false or 1/0", field="clicks")
+        raise row.error("is not a list of true/false or 1/0", field="clicks")
     if len(clicks) != len(candidates):
         counts = f"{len(clicks)} clicks for {len(candidates)} candidates"
         raise row.error(counts, field="clicks", fix="give one click, 0 or 1, for each candidate")
@@ -87,16 +96,16 @@ BUILDERS: Mapping[Kind, Callable[[Row, int, Columns], Text | Impression]] = Mapp
 def _tagged(rows: Sequence[Row], columns: Columns) -> tuple[Tagged, ...]:
     tokens = [_words(row, "tokens", required(row, "tokens", columns)) for row in rows]
     tags = [_tags(row, words, columns) for row, words in zip(rows, tokens, strict=True)]
-    scheme = scheme_of(found for found in tags if found is not None)
-    for row, found in zip(rows, tags, strict=True):
-        fault = first_fault(found or (), scheme)
+    scheme = scheme_of(sentence for sentence in tags if sentence is not None)
+    for row, sentence in zip(rows, tags, strict=True):
+        fault = first_fault(sentence or (), scheme)
         if fault is not None:
-            what = f"the tag of token {fault + 1} cannot stand where it does"
-            fix = f"read as {scheme}; the tags of one file follow one of IOB2, IOB1, BIOES, BILOU"
+            what = f"the tag of token {fault + 1} cannot follow the one before it in {scheme}"
+            fix = "use one of IOB2, IOB1, BIOES, BILOU for all tags of a file"
             raise row.error(what, field="tags", fix=fix)
     return tuple(
-        Tagged(_id(row, k, columns), words, None if found is None else to_iob2(found, scheme))
-        for k, (row, words, found) in enumerate(zip(rows, tokens, tags, strict=True))
+        Tagged(_id(row, k, columns), words, None if labels is None else to_iob2(labels, scheme))
+        for k, (row, words, labels) in enumerate(zip(rows, tokens, tags, strict=True))
     )
 
 
@@ -110,7 +119,7 @@ def _tags(row: Row, tokens: Sequence[str], columns: Columns) -> tuple[str, ...] 
         raise row.error(counts, field="tags", fix="give exactly one tag for each token")
     for k, tag in enumerate(tags):
         if not well_formed(tag):
-            raise row.error(f"the tag of token {k + 1} is none", field="tags", fix=ALLOWED)
+            raise row.error(f"the tag of token {k + 1} is not a tag", field="tags", fix=ALLOWED)
     return tags
 
 
@@ -120,8 +129,8 @@ def _id(row: Row, position: int, columns: Columns) -> str:
         return record
     patient = _name(row, "patient", optional(row, "patient", columns))
     if not patient:
-        fix = "fill the column, or leave out columns.patient: then records stand for themselves"
-        raise row.error("the record does not say whose it is", field="patient", fix=fix)
+        fix = "fill the column, or remove columns.patient: then each record is its own patient"
+        raise row.error("the record names no patient", field="patient", fix=fix)
     return of_patient(patient, record)
 
 
@@ -131,13 +140,13 @@ def _name(row: Row, field: Field, value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise row.error(f"found {_kind(value)}, allowed are text and whole numbers", field=field)
+        raise row.error(f"is {_kind(value)} instead of text or an integer", field=field)
     return str(value)
 
 
 def _string(row: Row, field: Field, value: object) -> str:
     if not isinstance(value, str):
-        raise row.error(f"found {_kind(value)}, allowed is text", field=field)
+        raise row.error(f"is {_kind(value)} instead of text", field=field)
     if not value.strip():
         raise row.error("the text is empty", field=field, fix="drop such rows, or fill them")
     return _encodable(row, field, value)
@@ -147,19 +156,21 @@ def _encodable(row: Row, field: Field, value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise row.error("half a surrogate pair, which no tokenizer takes", field=field) from None
+        raise row.error(
+            "contains half a surrogate pair, which no tokenizer accepts", field=field
+        ) from None
     return value
 
 
 def _words(row: Row, field: Field, value: object) -> tuple[str, ...]:
     words = value.split() if isinstance(value, str) else value
     if not isinstance(words, list | tuple):
-        raise row.error(f"found {_kind(value)}, allowed is a list of texts", field=field)
+        raise row.error(f"is {_kind(value)} instead of a list of texts", field=field)
     if not words:
         raise row.error("the list is empty", field=field, fix="drop such rows")
     for k, word in enumerate(words):
         if not isinstance(word, str) or not word.strip():
-            what = f"entry {k + 1} is {_kind(word)}, allowed is text that is not empty"
+            what = f"entry {k + 1} is {_kind(word)} instead of text, or is empty"
             raise row.error(what, field=field)
         _encodable(row, field, word)
     return tuple(words)
@@ -167,7 +178,7 @@ def _words(row: Row, field: Field, value: object) -> tuple[str, ...]:
 
 def _titles(row: Row, field: Field, value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(title, str) for title in value):
-        raise row.error("not a list of titles", field=field)
+        raise row.error("is not a list of titles", field=field)
     return tuple(_encodable(row, field, title) for title in value)
 
 
@@ -178,8 +189,8 @@ def _class(row: Row, value: object) -> str | None:
         value = int(value)
     if isinstance(value, int):
         return str(int(value))
-    fix = "classes are text, whole numbers or true/false; null is unlabelled; scores: regression"
-    raise row.error(f"found {_kind(value)}", field="label", fix=fix)
+    fix = "classes are text, integers or true/false; null is unlabelled; scores need regression"
+    raise row.error(f"is {_kind(value)} instead of a class", field="label", fix=fix)
 
 
 def _score(row: Row, value: object) -> float | None:
@@ -190,8 +201,8 @@ def _score(row: Row, value: object) -> float | None:
             raise ValueError
         score = float(value)
     except (ValueError, OverflowError):
-        fix = "regression labels are finite numbers; leave unlabelled ones empty or null"
-        raise row.error(f"found {_kind(value)}, no number", field="label", fix=fix) from None
+        fix = "give a finite number; leave unlabelled ones empty or null"
+        raise row.error(f"is {_kind(value)} instead of a number", field="label", fix=fix) from None
     if not math.isfinite(score):
         fix = "give a finite number; leave unlabelled ones empty or null"
         raise row.error("the score is NaN or infinite", field="label", fix=fix)
@@ -203,5 +214,65 @@ def _kind(value: object) -> str:
         return "nothing (null)"
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN or infinity"
-    names = {bool: "true/false", str: "text", int: "a whole number", float: "a fraction"}
+    names = {bool: "true/false", str: "text", int: "an integer", float: "a fraction"}
     return names.get(type(value), f"a {type(value).__name__}")
+
+
+def well_formed(tag: str) -> bool:
+    """Check that it is a tag of any scheme."""
+    return _SHAPE.fullmatch(tag) is not None
+
+
+def _same(before: str, tag: str) -> bool:
+    return before[2:] == tag[2:]
+
+
+def _iob2(before: str, tag: str) -> bool:
+    return tag[0] != "I" or _same(before, tag)
+
+
+def _iob1(before: str, tag: str) -> bool:
+    return tag[0] != "B" or _same(before, tag)  # B- only separates an entity from one of its type
+
+
+def _bioes(before: str, tag: str) -> bool:
+    if before[0] in "BI":
+        return tag[0] in "IE" and _same(before, tag)
+    return tag[0] in "OBS"
+
+
+MAY_FOLLOW: Mapping[Scheme, Callable[[str, str], bool]] = MappingProxyType(
+    {"IOB2": _iob2, "IOB1": _iob1, "BIOES": _bioes}
+)
+
+
+def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
+    """Find the scheme that all sentences follow; IOB2 if none fits."""
+    every = list(sentences)
+    if any(tag[0] in "ESLU" for tags in every for tag in tags):
+        return "BIOES"
+    iob1 = not any(first_fault(tags, "IOB1") is not None for tags in every)
+    iob2 = not any(first_fault(tags, "IOB2") is not None for tags in every)
+    return "IOB1" if iob1 and not iob2 else "IOB2"
+
+
+def first_fault(tags: Sequence[str], scheme: Scheme) -> int | None:
+    """Find the first tag that cannot follow the one before it."""
+    plain = [_BILOU.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+    neighbours = zip(["O", *plain], [*plain, "O"], strict=True)
+    for k, (before, tag) in enumerate(neighbours):
+        if not MAY_FOLLOW[scheme](before, tag):
+            return min(k, len(plain) - 1)
+    return None
+
+
+def to_iob2(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
+    """Convert valid tags to IOB2: each entity starts with B- and continues with I-."""
+    plain = [_BILOU.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+    if scheme == "IOB1":
+        starts = zip(["O", *plain], plain, strict=False)
+        return tuple(
+            f"B{tag[1:]}" if tag[0] == "I" and not _same(before, tag) else tag
+            for before, tag in starts
+        )
+    return tuple(_LETTERS.get(tag[0], tag[0]) + tag[1:] for tag in plain)

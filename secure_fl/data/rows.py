@@ -1,4 +1,4 @@
-"""A row of any file: its named values, its place, and which column holds which field."""
+"""Rows of any file: named values, places, and the columns of fields."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Field = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which column holds which field; `None` takes the first of the usual names that is there."""
+    """The column of each field; `None`: the first existing column of the default names."""
 
     id: str | None = None
-    patient: str | None = None  # whose a record is; None: records stand for themselves
+    patient: str | None = None  # None: each record is its own patient
     text: str | None = None
     pair: str | None = None
     label: str | None = None
@@ -31,10 +31,10 @@ class Columns:
     clicks: str | None = None
 
 
-USUAL: Mapping[Field, tuple[str, ...]] = MappingProxyType(
+DEFAULT_NAMES: Mapping[Field, tuple[str, ...]] = MappingProxyType(
     {
         "id": ("id", "idx", "guid"),
-        "patient": (),  # a column is one of patients only where somebody says so
+        "patient": (),  # only the settings can name a column of patients
         "text": ("text", "text1", "sentence", "sentence1", "premise", "prompt"),
         "pair": ("pair", "text2", "sentence2", "hypothesis", "completion"),
         "label": ("label", "labels", "score"),
@@ -49,7 +49,7 @@ USUAL: Mapping[Field, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The named values of one record, and where it stands in its file (counted from 1)."""
+    """The named values of one record, and its place in its file (counted from 1)."""
 
     values: Mapping[str, object]
     file: str
@@ -57,13 +57,13 @@ class Row:
     unit: Literal["line", "row"] = "line"
 
     def error(self, what: str, *, field: str | None = None, fix: str = "") -> DataError:
-        """Build the error that names this place."""
+        """An error that names this place."""
         return DataError(what, fix=fix, file=self.file, **{self.unit: self.number}, field=field)
 
 
 def _name(row: Row, field: Field, columns: Columns) -> str | None:
     chosen: str | None = getattr(columns, field)
-    for name in USUAL[field] if chosen is None else (chosen,):
+    for name in DEFAULT_NAMES[field] if chosen is None else (chosen,):
         if name in row.values:
             return name
     if chosen is not None:
@@ -72,44 +72,44 @@ def _name(row: Row, field: Field, columns: Columns) -> str | None:
 
 
 def optional(row: Row, field: Field, columns: Columns) -> object:
-    """Get a field's value, `None` where the file has no column for it."""
+    """A field's value; `None` if the file has no column for it."""
     name = _name(row, field, columns)
     return None if name is None else row.values[name]
 
 
 def required(row: Row, field: Field, columns: Columns) -> object:
-    """Get a field's value; a file without a column for it is wrong."""
+    """A field's value; refuse a file without a column for it."""
     name = _name(row, field, columns)
     if name is None:
-        raise _missing(row, field, USUAL[field])
+        raise _missing(row, field, DEFAULT_NAMES[field])
     return row.values[name]
 
 
 def _missing(row: Row, field: Field, wanted: Sequence[str]) -> DataError:
-    found = ", ".join(shown(name) for name in row.values) or "none"
+    existing = ", ".join(shown(name) for name in row.values) or "none"
     fix = (
         f"call it {' or '.join(wanted)}, or name yours: in a settings file below [data], "
         f'columns = {{ {field} = "..." }}; --column {field}=... for `secure-fl data`; '
         f"Columns({field}=...) in Python"
     )
-    return row.error(f"there is no such column; columns found: {found}", field=field, fix=fix)
+    return row.error(f"there is no such column; columns: {existing}", field=field, fix=fix)
 
 
 def of_patient(patient: str, record: str) -> str:
-    """The id of a patient's record: what stands before the first "/" says whose it is."""
+    """The id of a patient's record: the patient, "/", and the record."""
     return f"{patient.replace('/', '_')}/{record}"
 
 
 def patient_of(id: str) -> str:
-    """Whose a record is, by its id; a record without a patient stands for itself."""
+    """The patient in a record's id; a record without a patient is its own."""
     return id.partition("/")[0]
 
 
 def shown(name: str) -> str:
-    """Show a column's name or a label, unless it could be a record's text: mistakes happen."""
+    """A column's name or a label for display, withheld if it could be a record's text."""
     return name if is_name(name) else f"(a name of {len(name)} characters, withheld)"
 
 
 def is_name(text: str) -> bool:
-    """Whether this is short and without spaces, as names are and sentences are not."""
+    """True for a short text without spaces, as names are and sentences are not."""
     return re.fullmatch(r"[A-Za-z_][\w.-]{0,31}|\d{1,2}", text) is not None

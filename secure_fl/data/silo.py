@@ -1,4 +1,4 @@
-"""One hospital's records, and what it brings to a federation: plain data that anyone can make."""
+"""One hospital's records and model settings: plain data that any program can make."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from secure_fl.data.examples import Example, Impression, Tagged, Text
-from secure_fl.data.frames import frame_rows, set_rows
+from secure_fl.data.library_rows import dataset_rows, frame_rows
 from secure_fl.data.loaders import load
-from secure_fl.data.public import without_labels
+from secure_fl.data.public_set import without_labels
 from secure_fl.data.records import build
 from secure_fl.data.rows import Columns
-from secure_fl.data.splits import Splits, split, whose
+from secure_fl.data.splits import Splits, patient, split
 from secure_fl.errors import DataError
 from secure_fl.settings import Kind, ModelSettings
 
@@ -26,16 +26,16 @@ EXAMPLES = (Text, Tagged, Impression)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Silo:
-    """One hospital: its name, its records, and what it brings to the federation."""
+    """One hospital: its name, its records, and its model settings."""
 
     name: str
-    train: Sequence[Example]  # none: it can be evaluated and asked, and train nothing
+    train: Sequence[Example]  # none: it can take part in evaluations and statistics only
     dev: Sequence[Example] = ()
     test: Sequence[Example] = ()
     role: Literal["party", "host"] = "party"
     tier: str | None = None
-    model: ModelSettings | None = None  # its own architecture, where an algorithm allows that
-    public: Sequence[Example] = ()  # D⁰, the same at all members; labels are taken off
+    model: ModelSettings | None = None  # its own architecture, where the algorithm allows it
+    public: Sequence[Example] = ()  # D⁰, the same at all members; labels are removed
 
     def __post_init__(self) -> None:
         for part in ("train", "dev", "test", "public"):
@@ -50,9 +50,9 @@ class Silo:
         object.__setattr__(self, "public", without_labels(self.public))
 
     def __repr__(self) -> str:
-        """In a line, and no record in it: notebooks are handed on."""
+        """One line without any record, because notebooks are shared."""
         parts = ("train", "dev", "test", "public")
-        counts = [f"{len(found)} {part}" for part in parts if (found := getattr(self, part))]
+        counts = [f"{len(split)} {part}" for part in parts if (split := getattr(self, part))]
         return f"<Silo {self.name}, {self.role}: {', '.join(counts)}>"
 
     @classmethod
@@ -64,12 +64,12 @@ class Silo:
         seed: int,
         columns: Columns | None,
     ) -> Silo:
-        by = None if columns is None or columns.patient is None else whose
+        by = None if columns is None or columns.patient is None else patient
         try:
-            found = _dealt(read, parts, seed, by)
+            splits = _read_splits(read, parts, seed, by)
         except DataError as error:
             raise error.at(party=name) from None
-        return cls(name, found.train, found.dev, found.test)
+        return cls(name, splits.train, splits.dev, splits.test)
 
     @classmethod
     def from_files(
@@ -83,7 +83,7 @@ class Silo:
         columns: Columns | None = None,
         seed: int = 0,
     ) -> Silo:
-        """A hospital's files, folders or data sets of the hub; a share takes it from `train`."""
+        """Read files, folders or data sets of the hub; a number is a share of `train`."""
         parts = {"train": train, "dev": dev, "test": test}
         return cls._of(
             name, lambda source: load(source, kind, columns=columns), parts, seed, columns
@@ -101,10 +101,9 @@ class Silo:
         columns: Columns | None = None,
         seed: int = 0,
     ) -> Silo:
-        """A hospital's data frames, with columns such as text and label; a share of `train`.
+        """Read a hospital's data frames, with columns such as text and label.
 
-        Records are dealt to dev and test by their id, or by their place where there is no column
-        of that name.
+        A number is a share of `train`, by the records' ids, or by position without an id column.
         """
         parts = {"train": train, "dev": dev, "test": test}
         return cls._of(
@@ -123,20 +122,20 @@ class Silo:
         columns: Columns | None = None,
         seed: int = 0,
     ) -> Silo:
-        """A hospital's data sets of the library `datasets`; a share is taken from `train`."""
+        """Read a hospital's data sets of `datasets`; a number is a share of `train`."""
         parts = {"train": train, "dev": dev, "test": test}
         return cls._of(
-            name, lambda found: build(set_rows(found), kind, columns), parts, seed, columns
+            name, lambda dataset: build(dataset_rows(dataset), kind, columns), parts, seed, columns
         )
 
 
-def _require_examples(found: object, party: str, split: str) -> None:
-    """Refuse what only looks like records."""
-    whole = isinstance(found, Sequence) and not isinstance(found, str)
-    odd = next((r for r in found if not isinstance(r, EXAMPLES)), None) if whole else found  # type: ignore[attr-defined]
+def _require_examples(records: object, party: str, split: str) -> None:
+    """Refuse anything but a sequence of examples."""
+    listed = isinstance(records, Sequence) and not isinstance(records, str)
+    odd = next((r for r in records if not isinstance(r, EXAMPLES)), None) if listed else records  # type: ignore[attr-defined]
     if odd is None:
         return
-    what = f"found {'a record' if whole else 'records'} of the type {type(odd).__name__}"
+    what = f"{'a record is' if listed else 'the records are'} of the type {type(odd).__name__}"
     fix = (
         "give a list of Text(id, text, label=...), Tagged or Impression, or make the silo with "
         "Silo.from_pandas, Silo.from_dataset or Silo.from_files"
@@ -144,12 +143,12 @@ def _require_examples(found: object, party: str, split: str) -> None:
     raise DataError(what, fix=fix, party=party, field=split)
 
 
-def _dealt(
+def _read_splits(
     read: Read, parts: Mapping[str, Any], seed: int, by: Callable[[Example], str] | None
 ) -> Splits:
-    """Read each split, or deal it from the training records where it is a share of them."""
+    """Read each split; take a share of the training records where a number is given."""
     shares = {name: float(p) for name, p in parts.items() if isinstance(p, float | int)}
     given = {name: tuple(read(p)) for name, p in parts.items() if name not in shares}
     dev, test = (shares.get(name, 0.0) for name in ("dev", "test"))
-    dealt = split(given["train"], dev=dev, test=test, seed=seed, by=by)
-    return replace(dealt, **{name: part for name, part in given.items() if name != "train"})
+    splits = split(given["train"], dev=dev, test=test, seed=seed, by=by)
+    return replace(splits, **{name: part for name, part in given.items() if name != "train"})

@@ -1,7 +1,7 @@
-"""A silo's data: split for good, described for its owner, and written to be read again.
+"""A silo's data: split, described for its owner, and written for `load`.
 
-A record's side of a split depends on its id (or group) and the seed only: it stays there when
-the file grows, when its rows move, and in every run. Files are read by `load`.
+A record's split depends only on its id (or group) and the seed: it does not change when the file
+grows, when rows move, or between runs.
 """
 
 from __future__ import annotations
@@ -24,31 +24,18 @@ from secure_fl.errors import DataError
 from secure_fl.files import replace_whole
 from secure_fl.settings import Kind
 
-__all__ = [
-    "FORMATS",
-    "SUFFIXES",
-    "Columns",
-    "Splits",
-    "describe",
-    "digest_of_text",
-    "labels_in",
-    "load",
-    "split",
-    "texts_of",
-    "whose",
-    "write",
-]
+__all__ = ["FORMATS", "SUFFIXES", "Columns", "load"]  # for importers of the other names here
 
 PARTS = ("train", "dev", "test")
 UNLABELLED, NO_ENTITY, CLICKED, PASSED = "(unlabelled)", "(no entity)", "clicked", "passed over"
-OURS = (UNLABELLED, NO_ENTITY, CLICKED, PASSED)  # in the place of labels
+OURS = (UNLABELLED, NO_ENTITY, CLICKED, PASSED)  # used instead of labels
 BINS = 5  # of the scores in a description
-LONGEST = 60  # characters of a label that is shown
+LONGEST = 60  # characters of a displayed label
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """What is learned from, what models are chosen by, and what results are reported on."""
+    """Examples for training, for choosing models, and for reporting results."""
 
     train: tuple[Example, ...]
     dev: tuple[Example, ...] = ()
@@ -63,14 +50,14 @@ def split(
     seed: int,
     by: Callable[[Example], str] | None = None,
 ) -> Splits:
-    """Deal examples to the three parts by the hash of their id, or of the group `by` names.
+    """Assign examples to the three parts by the hash of their id, or of their group (`by`).
 
-    Shares hold on average, not exactly. Group by patient where a patient has several records:
-    else the test part holds patients that were trained on.
+    Shares are met on average, not exactly. Group by patient if patients have several records, so
+    that no patient is in both the training and the test part.
     """
     if not (dev >= 0 and test >= 0 and dev + test < 1):
-        fix = "give shares from 0 to 1 that leave something to train on"
-        raise DataError(f"dev {dev} and test {test} are no shares", fix=fix, field="split")
+        fix = "give shares from 0 to 1 with a sum below 1"
+        raise DataError(f"dev {dev} and test {test} are not valid shares", fix=fix, field="split")
     parts: dict[str, list[Example]] = {part: [] for part in PARTS}
     for example in examples:
         place = _place(example.id if by is None else by(example), seed)
@@ -78,14 +65,14 @@ def split(
         parts[part].append(example)
     for part, share in zip(PARTS, (1 - dev - test, dev, test), strict=True):
         if share > 0 and not parts[part]:
-            what = f"none of {len(examples)} examples falls to a share of {share:.2g}"
+            what = f"a share of {share:.2g} contains none of the {len(examples)} examples"
             fix = "give more examples, a larger share (or 0 for none), or another seed"
             raise DataError(what, fix=fix, split=part)
-    return Splits(**{part: tuple(found) for part, found in parts.items()})
+    return Splits(**{part: tuple(dealt) for part, dealt in parts.items()})
 
 
-def whose(example: Example) -> str:
-    """Whose a record is: what splits go by where a column names patients."""
+def patient(example: Example) -> str:
+    """The patient of a record: the group for splits where a column names patients."""
     return patient_of(example.id)
 
 
@@ -95,13 +82,13 @@ def _place(key: str, seed: int) -> float:
 
 
 def write(examples: Sequence[Example], path: str | Path) -> None:
-    """Write examples as JSON lines (gzipped by name) that `load` reads back unchanged.
+    """Write examples as JSON lines (gzipped for .gz) that `load` reads back unchanged.
 
-    The file appears whole or not at all, and equal examples give equal bytes.
+    The write is atomic, and equal examples give equal bytes.
     """
     target = Path(path).expanduser()
     if not target.name.lower().endswith((".jsonl", ".jsonl.gz")):
-        fix = "call it something.jsonl or something.jsonl.gz"
+        fix = "use a name that ends in .jsonl or .jsonl.gz"
         raise DataError("examples are written as JSON lines only", fix=fix, file=target)
     if not examples:
         raise DataError("there are no examples to write", fix="check the data", file=target)
@@ -109,38 +96,37 @@ def write(examples: Sequence[Example], path: str | Path) -> None:
         rows = (json.dumps(asdict(e), allow_nan=False, ensure_ascii=False) for e in examples)
         content = "".join(f"{row}\n" for row in rows).encode()
     except ValueError:
-        what = "a score is NaN or infinite, or a text holds half a surrogate pair"
+        what = "a score is NaN or infinite, or a text contains half a surrogate pair"
         raise DataError(what, fix="clean the examples first", file=target) from None
     if target.name.lower().endswith(".gz"):
         content = gzip.compress(content, mtime=0)
     try:
         replace_whole(target, content, mode=0o600)  # records: for their owner alone
     except OSError as error:
-        fix = "check that its folder is there, may be written to and has room"
+        fix = "check that its folder exists, is writable and has space"
         reason = error.strerror or "I/O error"
         raise DataError(f"cannot be written: {reason}", fix=fix, file=target) from None
 
 
 def describe(splits: Splits, kind: Kind = "classification") -> dict[str, object]:
-    """Count what an owner should look at before training: plain values, ready for JSON.
+    """Summarise the splits for their owner before training: plain values, ready for JSON.
 
-    Duplicates are exact ones of the texts, labels aside; shared ones let a test be passed
-    from memory.
+    Duplicates are exact duplicates of texts, without labels. Shared ones make a test unreliable.
     """
     parts = {part: getattr(splits, part) for part in PARTS}
-    digests = {part: Counter(map(digest_of_text, found)) for part, found in parts.items()}
-    ids = {part: {example.id for example in found} for part, found in parts.items()}
+    digests = {part: Counter(map(digest_of_text, examples)) for part, examples in parts.items()}
+    ids = {part: {example.id for example in examples} for part, examples in parts.items()}
     pairs = list(combinations(PARTS, 2))
-    found = {
-        **{part: _describe(found, kind) for part, found in parts.items()},
-        "duplicate_texts": {part: found.total() - len(found) for part, found in digests.items()},
+    summary = {
+        **{part: _describe(examples, kind) for part, examples in parts.items()},
+        "duplicate_texts": {part: count.total() - len(count) for part, count in digests.items()},
         "shared_texts": {f"{a}/{b}": len(digests[a].keys() & digests[b].keys()) for a, b in pairs},
         "shared_ids": {f"{a}/{b}": len(ids[a] & ids[b]) for a, b in pairs},
     }
     if all("/" in id for known in ids.values() for id in known):  # a column names patients
-        own = {part: {patient_of(id) for id in known} for part, known in ids.items()}
-        found["shared_patients"] = {f"{a}/{b}": len(own[a] & own[b]) for a, b in pairs}
-    return found
+        patients = {part: {patient_of(id) for id in known} for part, known in ids.items()}
+        summary["shared_patients"] = {f"{a}/{b}": len(patients[a] & patients[b]) for a, b in pairs}
+    return summary
 
 
 def _describe(examples: Sequence[Example], kind: Kind) -> dict[str, object]:
@@ -161,19 +147,19 @@ def _histogram(examples: Sequence[Example]) -> dict[str, int]:
     names = [
         label for label in sorted(counts) if counts[label] > 1 or label in OURS or is_name(label)
     ]
-    found = {label if len(label) <= LONGEST else shown(label): counts[label] for label in names}
-    if once := len(counts) - len(names):  # a column of text, taken for labels by mistake
-        found[f"({once} of one record each, withheld)"] = once
+    histogram = {label if len(label) <= LONGEST else shown(label): counts[label] for label in names}
+    if once := len(counts) - len(names):  # a column of text, used as labels by mistake
+        histogram[f"({once} of one record each, withheld)"] = once
     if scores:
         sizes, edges = np.histogram(scores, bins=BINS)
         for (low, high), size in zip(pairwise(edges), sizes.tolist(), strict=True):
             span = f"{low:.4g} to {high:.4g}"
-            found[span] = found.get(span, 0) + size
-    return found
+            histogram[span] = histogram.get(span, 0) + size
+    return histogram
 
 
 def labels_in(example: Example) -> list[str]:
-    """Classes, entity types, clicks; or what stands in the place of a label."""
+    """Classes, entity types or clicks; or a name from `OURS`."""
     if isinstance(example, Impression):
         return [CLICKED if click else PASSED for click in example.clicks]
     if isinstance(example, Tagged) and example.tags is not None:
@@ -184,7 +170,7 @@ def labels_in(example: Example) -> list[str]:
 
 
 def texts_of(example: Example) -> tuple[str, ...]:
-    """What a model reads of an example."""
+    """The texts that a model reads of an example."""
     if isinstance(example, Text):
         return (example.text,) if example.pair is None else (example.text, example.pair)
     if isinstance(example, Tagged):
@@ -193,6 +179,6 @@ def texts_of(example: Example) -> tuple[str, ...]:
 
 
 def digest_of_text(example: Example) -> bytes:
-    """A digest of what a model reads, with its structure: moving a word makes a difference."""
+    """A digest of the texts that a model reads, including their structure."""
     shape = len(example.history) if isinstance(example, Impression) else 0
     return sha256(json.dumps([shape, *texts_of(example)]).encode()).digest()

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.display.charts import Curve, chart
-from secure_fl.display.evaluation import evaluation_page
+from secure_fl.display.evaluation_page import evaluation_page
 from secure_fl.display.figures import duration, metric_of, number, size, traffic
 from secure_fl.display.html import code, folded, page, paragraph, section, table
-from secure_fl.display.results import (
+from secure_fl.display.result_tables import (
     approved,
     convicted,
     entity_table,
@@ -24,7 +24,8 @@ from secure_fl.display.results import (
     result_table,
     score_line,
 )
-from secure_fl.display.story import Story, by_class, confusion, read_story
+from secure_fl.display.run_history import RunHistory, by_class, confusion, read_run_history
+from secure_fl.events import Event, RoundSaved, RoundStarted
 from secure_fl.files import write_again
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ OTHERWISE = {"-": "nothing was shared", "POOLED": "all records in one place", "N
 def write_run_page(folder: Path, *, shared: bool = False) -> Path:
     """Write the page of a run's folder, whole or not at all."""
     file = folder / PAGE
-    story = read_story(folder)
+    story = read_run_history(folder)
     make = evaluation_page if story.document.get("evaluation") else None
     whole = make(story.document, shared=shared) if make else run_page(story, shared=shared)
     write_again(file, whole)
@@ -51,10 +52,10 @@ class PageWriter:
     def __init__(self, folder: Path) -> None:
         self._folder, self._due = folder, 0.0
 
-    def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take one event."""
+    def __call__(self, event: Event) -> None:
+        """Write the page after a round, if it is due."""
         now = time.monotonic()
-        if event["event"] != "round" or now < self._due:
+        if not isinstance(event, RoundStarted | RoundSaved) or now < self._due:
             return
         self.write()
         spent = time.monotonic() - now
@@ -70,7 +71,7 @@ class PageWriter:
             log.warning("the run goes on without its page, %s", PAGE, exc_info=True)
 
 
-def run_page(story: Story, *, shared: bool = False) -> str:
+def run_page(story: RunHistory, *, shared: bool = False) -> str:
     """The page of one run."""
     body = article(story, "run1", shared=shared)
     names = {"score": "Learning", "cost": "Cost", "privacy": "Privacy", "who": "Who was there"}
@@ -80,7 +81,7 @@ def run_page(story: Story, *, shared: bool = False) -> str:
     return page(story.name, "A federated training run", links, body, again)
 
 
-def article(story: Story, at: str, *, shared: bool = False, level: int = 3) -> str:
+def article(story: RunHistory, at: str, *, shared: bool = False, level: int = 3) -> str:
     """All that is said of one run."""
     parts = [
         _short(story, alone=level == 3),
@@ -98,7 +99,7 @@ def article(story: Story, at: str, *, shared: bool = False, level: int = 3) -> s
     return "".join(parts)
 
 
-def _short(story: Story, *, alone: bool) -> str:
+def _short(story: RunHistory, *, alone: bool) -> str:
     """What ran; `alone`: no audit stands above it, which says how it was protected."""
     document, metric = story.document, story.metric
     count = document.get("protection", {}).get("parties") or len(story.parties)
@@ -141,7 +142,7 @@ def _which(document: Mapping[str, Any]) -> str:
     return f"What was learned up to round {held} is kept." if held else ""
 
 
-def _learning(story: Story, at: str, shared: bool) -> str:
+def _learning(story: RunHistory, at: str, shared: bool) -> str:
     metric = story.metric
     if any(story.curve(split) for split in ("dev", "test")):
         main = [Curve(f"all {s} records", story.curve(s)) for s in ("dev", "test")]
@@ -160,11 +161,11 @@ def _learning(story: Story, at: str, shared: bool) -> str:
     return drawn + paragraph(_rates(story))
 
 
-def _own(story: Story, name: str, metric: str) -> Curve:
+def _own(story: RunHistory, name: str, metric: str) -> Curve:
     return Curve(f"{name}, dev", story.curve("dev", metric, name))
 
 
-def _rates(story: Story) -> str:
+def _rates(story: RunHistory) -> str:
     training = story.settings.get("training", {})
     if not training:
         return ""
@@ -181,7 +182,7 @@ def _rates(story: Story) -> str:
     )
 
 
-def _classes(story: Story, shared: bool) -> str:
+def _classes(story: RunHistory, shared: bool) -> str:
     document = story.document
     kind = document.get("task", {}).get("kind")
     found = by_class(document) or {}
@@ -214,7 +215,7 @@ def _share(part: float, whole: float) -> str:
     return number(part / whole) if whole else "-"
 
 
-def _cost(story: Story, at: str, shared: bool) -> str:
+def _cost(story: RunHistory, at: str, shared: bool) -> str:
     up = [(float(n), float(b)) for n, b in sorted(story.up.items())]
     down = [(float(n), float(b)) for n, b in sorted(story.down.items())]
     curves = [Curve("from hospitals", up), Curve("to hospitals", down)]
@@ -308,7 +309,7 @@ def _words(name: str) -> str:
     return name.replace("_", " ").replace("epsilon", "ε")
 
 
-def _presence(story: Story, at: str) -> str:
+def _presence(story: RunHistory, at: str) -> str:
     members = [(float(n), float(count)) for n, count in sorted(story.here.items())]
     body = paragraph(", ".join(story.parties))
     if len({count for _, count in members}) > 1:
@@ -326,7 +327,7 @@ def _presence(story: Story, at: str) -> str:
     return body + "".join(paragraph(note) for note in story.notes[-20:])
 
 
-def _settings(story: Story) -> str:
+def _settings(story: RunHistory) -> str:
     versions = story.document.get("versions", {})
     rows = [[name, str(value)] for name, value in versions.items()]
     body = paragraph(f"Seed {story.settings.get('run', {}).get('seed', 0)}.")

@@ -17,11 +17,11 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from secure_fl.errors import SettingsError
+from secure_fl.events import Event, Listener, Scored
 
-Listener: TypeAlias = Callable[[dict[str, Any]], None]
 ALL = "all records"
 
 
@@ -132,21 +132,19 @@ def sink(text: str, *, hospitals: bool = False) -> Listener:
     return KINDS[kind](target, hospitals=hospitals)
 
 
-def scores_of(event: Mapping[str, Any], *, hospitals: bool = False) -> list[Score]:
-    """The scores that an event tells; none of most events."""
-    whose = {"pooled": ALL} | ({"metrics": str(event.get("party"))} if hospitals else {})
-    if event["event"] not in whose:
+def scores_of(event: Event, *, hospitals: bool = False) -> list[Score]:
+    """List the scores in an event: those over all hospitals' records, and if asked this one's."""
+    if not isinstance(event, Scored) or not (event.pooled or hospitals):
         return []
-    who, model = whose[event["event"]], str(event.get("model", "model"))
-    at = (who, int(event["round"]), str(event["split"]), model)
-    return [Score(*at, name, value) for name, value in event.items() if isinstance(value, float)]
+    at = (ALL if event.pooled else event.party, event.round, event.split, event.model or "model")
+    return [Score(*at, name, value) for name, value in event.numbers().items()]
 
 
 def _told(name: str, write: Callable[[Sequence[Score]], None], hospitals: bool) -> Listener:
     """Hand scores on; a target that fails is given up, and the run goes on."""
     failed: list[bool] = []
 
-    def listener(event: dict[str, Any]) -> None:
+    def listener(event: Event) -> None:
         scores = [] if failed else scores_of(event, hospitals=hospitals)
         if not scores:
             return

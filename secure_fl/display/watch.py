@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from secure_fl.display.cell import Cell
+from secure_fl.display.eta import MOST, Eta, bar, sparkline
 from secure_fl.display.figures import counted, duration, number, size
 from secure_fl.display.grid import Grid
-from secure_fl.display.pace import MOST, Pace, bar, sparkline
+from secure_fl.display.notebook import NotebookCell
+from secure_fl.events import (
+    Crossing,
+    Event,
+    ExtensionEvent,
+    MembershipChanged,
+    MembersJoined,
+    MembersLost,
+    MembersReturned,
+    RoundStarted,
+    Scored,
+    TrainingProgress,
+    Warned,
+)
 
 COORDINATOR = "coordinator"
 PER_SECOND = 4
@@ -43,25 +55,6 @@ class _Line:
         return self.step / self.steps
 
 
-def warning(event: Mapping[str, Any]) -> str:
-    """Say what a member found out about itself; only whoever watches the run here reads it."""
-    if event["code"] == "public overlap":
-        count, own = event["count"], "its own records hold the same text"
-        return f"{count} public record{'s are' if count != 1 else ' is'} not only public: {own}"
-    if event["code"] == "one by one":
-        return f"DP-SGD takes records one by one, which is slower: {event['model']} needs it"
-    if event["code"] == "cut read by cls":
-        return 'a cut checkpoint is read by its first token and learns late: pooling = "attentive"'
-    if event["code"] == "no bfloat16":
-        return "this processor has no instructions for bfloat16, so it trains in float32"
-    if event["code"] == "impossible norms":
-        return (
-            f"the squared norms of {event['count']} sums add up to less than nothing: some "
-            "hospital sent a wrong one. The run goes on without them; nothing here is wrong"
-        )
-    return str(event["code"])
-
-
 class Watch:
     """Listens to a run's events and shows them on a console."""
 
@@ -78,8 +71,8 @@ class Watch:
         self._lines: dict[str, _Line] = {}
         self._all = _Line()  # over all hospitals' records, where scores are pooled
         self._curve: list[float] = []
-        self._clock, self._pace, self._said = clock, Pace(clock, rounds), clock()
-        self._live: Live | Cell | None = None  # None: lines
+        self._clock, self._pace, self._said = clock, Eta(clock, rounds), clock()
+        self._live: Live | NotebookCell | None = None  # None: lines
 
     def __enter__(self) -> Watch:
         redraws = self._console.is_terminal or self._console.is_jupyter
@@ -90,9 +83,9 @@ class Watch:
             self._console.print(self._title, style="bold")
         return self
 
-    def _place(self) -> Live | Cell:
+    def _place(self) -> Live | NotebookCell:
         if self._console.is_jupyter:
-            return Cell(self.shown, self._clock)
+            return NotebookCell(self.shown, self._clock)
         return Live(
             console=self._console,
             get_renderable=self.shown,
@@ -110,37 +103,34 @@ class Watch:
         if self._live is not None:
             self._live.stop()
 
-    def __call__(self, event: dict[str, Any]) -> None:
-        """Take one event."""
-        self._take(event)
-        if isinstance(self._live, Cell):
+    def __call__(self, event: Event) -> None:
+        """Follow one event."""
+        if event.party == COORDINATOR:
+            self._coordinated(event)
+        else:
+            self._follow(event, self._lines.setdefault(event.party, _Line()))
+        if isinstance(self._live, NotebookCell):
             self._live.refresh()
 
-    def _take(self, event: dict[str, Any]) -> None:
-        kind, party = event["event"], str(event["party"])
-        if party == COORDINATOR:
-            self._coordinated(kind, event)
-            return
-        line = self._lines.setdefault(party, _Line())
-        if kind == "train":
-            line.round, line.step, line.steps = event["round"], event["step"], event["steps"]
-            line.loss = event["loss"]
-            line.ended = self._clock() if line.share == 1 else None
-            self._pace.trained = self._pace.trained or self._clock()
-            self._still_there(party, line)
-        elif kind == "metrics":
-            self._measured(line, event)
-        elif kind == "pooled":
-            self._measured(self._all, event)
-        elif kind == "crossing":
-            bytes_ = event["head_bytes"] + event["bulk_bytes"]
-            line.up += bytes_ if event["direction"] == "out" else 0
-            line.down += bytes_ if event["direction"] == "in" else 0
-        elif kind == "guard" and event["refused"] and party == min(self._lines):  # all say so
-            against = f"{event['against']} of {event['voters']} parties"
-            self._say(f"round {event['round']} refused by {against}, and undone")
-        elif kind == "warning":
-            self._console.print(f"{party}: {warning(event)}", style="yellow")
+    def _follow(self, event: Event, line: _Line) -> None:
+        """Follow an event of a hospital."""
+        match event:
+            case TrainingProgress():
+                line.round, line.step, line.steps = event.round, event.step, event.steps
+                line.loss = event.loss
+                line.ended = self._clock() if line.share == 1 else None
+                self._pace.trained = self._pace.trained or self._clock()
+                self._still_there(event.party, line)
+            case Scored(split="dev", model=""):
+                shown = self._all if event.pooled else line
+                shown.metric = event.values.get(self._metric, shown.metric)
+            case Crossing():
+                line.up += event.size if event.direction == "out" else 0
+                line.down += event.size if event.direction == "in" else 0
+            case Warned(text=text):
+                self._console.print(f"{event.party}: {text}", style="yellow")
+            case ExtensionEvent(text=str(text)) if event.party == min(self._lines):
+                self._say(text)  # all hospitals write the same one
 
     def shown(self) -> RenderableType:
         """Draw all hospitals, or as many as the terminal has lines for."""
@@ -191,22 +181,21 @@ class Watch:
             line.note,
         ]
 
-    def _coordinated(self, kind: str, event: dict[str, Any]) -> None:
-        if kind in ("lost", "returned"):
-            for party in event["parties"]:
-                self._lines.setdefault(party, _Line()).note = "lost" if kind == "lost" else ""
-            self._console.print(f"{kind}: {', '.join(event['parties'])}", style="yellow")
-        elif kind == "joined":
-            names, round = ", ".join(event["parties"]), event["round"]
-            self._console.print(f"joining with round {round}: {names}", style="yellow")
-        elif kind == "parties" and event["left"]:
-            self._console.print(f"left: {', '.join(event['left'])}", style="yellow")
-        elif kind == "round":
-            self._rounded(event["round"] - 1)  # it tells the round that begins
-
-    def _measured(self, line: _Line, event: dict[str, Any]) -> None:
-        if event.get("split") == "dev" and "model" not in event:
-            line.metric = event.get(self._metric, line.metric)
+    def _coordinated(self, event: Event) -> None:
+        """Follow an event of the coordinator."""
+        match event:
+            case MembersLost() | MembersReturned():
+                for party in event.parties:
+                    lost = isinstance(event, MembersLost)
+                    self._lines.setdefault(party, _Line()).note = "lost" if lost else ""
+                self._console.print(event.sentence(), style="yellow")
+            case MembersJoined(round=number):
+                text = f"joining with round {number}: {event.names}"
+                self._console.print(text, style="yellow")
+            case MembershipChanged(left=left) if left:
+                self._console.print(f"left: {', '.join(left)}", style="yellow")
+            case RoundStarted(round=number):
+                self._rounded(number - 1)
 
     def _rounded(self, round: int) -> None:
         """A round is over everywhere; the first one told was over before this process began."""

@@ -2,7 +2,7 @@
 
 The process lives as long as the federation. It owns data, keys, models and ledger, and remembers
 its last answer: a coordinator that repeats a step gets the same one again. What carries the parcels
-is a `Line`: a connection, or a folder with a courier at its other end.
+is a `PartyConnection`: a connection, or a folder with a courier at its other end.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from secure_fl.engines.line import Line, Sending
-from secure_fl.engines.parcel import FROM_COORDINATOR, Kind, Parcel, StepId
+from secure_fl.engines.connection import PartyConnection, Sending
+from secure_fl.engines.transport_message import FROM_COORDINATOR, Kind, StepId, TransportMessage
 from secure_fl.errors import SecureFLError
 from secure_fl.protocol.frames import Frame
 
-Deliver = Callable[[Parcel], None]
+Deliver = Callable[[TransportMessage], None]
 
 
 class Responder:
@@ -26,7 +26,7 @@ class Responder:
 
     def __init__(
         self,
-        dial: Callable[[Deliver], Line],
+        dial: Callable[[Deliver], PartyConnection],
         *,
         refusing: Callable[[SecureFLError], None] = lambda error: None,
     ) -> None:
@@ -37,10 +37,10 @@ class Responder:
         self.refused: SecureFLError | None = None  # why the last step that failed did
         self._refusing = refusing
         self._mail = threading.Condition()
-        self._todo: Parcel | None = None  # one step at most: a newer one replaces it
+        self._todo: TransportMessage | None = None  # one step at most: a newer one replaces it
         self._asked: StepId | None = None
         self._doing: StepId | None = None
-        self._answer: Parcel | None = None
+        self._answer: TransportMessage | None = None
         self._sending: Sending | None = None
         self._stopping = False
         self._line = dial(self._deliver)
@@ -90,7 +90,7 @@ class Responder:
     ) -> None:
         self.close()
 
-    def _next(self, until: float | None) -> Parcel | None:
+    def _next(self, until: float | None) -> TransportMessage | None:
         with self._mail:
             while not self._stopping:
                 if self._todo is not None:
@@ -99,14 +99,14 @@ class Responder:
                     return parcel
                 if self._asked is not None:
                     asked, self._asked = self._asked, None
-                    return Parcel(Kind.ASK, asked)
+                    return TransportMessage(Kind.ASK, asked)
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     return None
                 self._mail.wait(left)
             return None
 
-    def _work(self, step: Callable[[Frame], Frame], parcel: Parcel) -> None:
+    def _work(self, step: Callable[[Frame], Frame], parcel: TransportMessage) -> None:
         try:
             answer = step(parcel.frame)
         except SecureFLError as error:
@@ -116,14 +116,14 @@ class Responder:
                 self._doing = None
             return
         with self._mail:
-            self._answer = Parcel(Kind.ANSWER, parcel.step, answer)
+            self._answer = TransportMessage(Kind.ANSWER, parcel.step, answer)
             self._doing = self._asked = None  # who asked meanwhile gets it now
         self._sending = self._line.send(self._answer)
 
     def _repeat(self, asked: StepId) -> None:
         """Say again what we said, or that we have never heard of this step."""
         if self._answer is None or self._answer.step != asked:
-            self._line.send(Parcel(Kind.NEED, asked))
+            self._line.send(TransportMessage(Kind.RESEND, asked))
             return
         if self._sending is not None and self._under_way(self._sending):
             return
@@ -140,7 +140,7 @@ class Responder:
         took = sending.ended - sending.began
         return time.monotonic() - sending.ended < 2 * took
 
-    def _deliver(self, parcel: Parcel) -> None:
+    def _deliver(self, parcel: TransportMessage) -> None:
         """Called by the line's threads."""
         if parcel.kind not in FROM_COORDINATOR:
             return

@@ -1,28 +1,27 @@
-"""The one place where a party is put together: its sums, its cohort, and the session of both.
+"""The assembly of one party: its sums, its cohort, and the session of both.
 
-The coordinator's counterpart is `coordinator.assembly`. Nothing here knows models: a program is any
-coroutine over a `Cohort`, an algorithm's (`federation.prepared`) or one written by hand.
+The coordinator's counterpart is `coordinator.assembly`. This file knows no models: a program is any
+coroutine over a `Cohort`, an algorithm's (`federation.prepared`) or one that is written by hand.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.assembly import links_to
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.identity import Identity
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.events import EventLog
 from secure_fl.federation.keys import privacy_layer
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.guard import Guard
+from secure_fl.party.hooks import RoundHook
+from secure_fl.party.members import Members
 from secure_fl.party.noise_account import NoiseAccount
-from secure_fl.party.opened_questions import OpenedQuestions
-from secure_fl.party.pooling import Pooling
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Program, Session
 from secure_fl.protocol.frames import Link
@@ -32,58 +31,43 @@ from secure_fl.settings import ProtectionSettings
 COORDINATOR = "coordinator"
 
 
-def join_run(
-    program: Program,
-    keys: PartyKeys,
-    link: Link,
-    rules: Rules,
-    protection: ProtectionSettings,
-    *,
-    seed: int = 0,
-    recorder: EventLog | None = None,
-    checkpoints: Checkpoints | None = None,
-    noise: NoiseAccount | None = None,
-    pooling: Pooling | None = None,
-    guard: Guard | None = None,
-    questions: OpenedQuestions | None = None,
-    surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
-    until: int | None = None,
-    capture: Capture | None = None,
-) -> Session:
-    """Make what answers the coordinator for one party, ready for its first frame.
+@dataclass(frozen=True, slots=True)
+class PartyContext:
+    """One party's end of a run: its keys, its link, and the state that it brings."""
 
-    `link`: this party's end; its run binds all masks. `checkpoints`: None keeps none.
-    `noise`: the budget that its predictions may spend. `pooling`: of its scores with the others';
-    None keeps them at home. `guard`: of its rounds, by all parties' votes. `questions`: its notes
-    of what was opened in all runs. `surroundings`: entered for every step.
-    `until`: the round to end with, if not the last. `capture`: who may watch its sums.
-    """
-    recorder = recorder or EventLog(keys.identity.name)
-    checkpoints = checkpoints or NoCheckpoints()
-    layer = privacy_layer(protection, keys, rules, run=link.run, seed=seed)
-    layer = (capture or NoCapture()).layer(keys, layer)
+    keys: PartyKeys
+    link: Link  # this party's end; the run's id binds all masks
+    rules: CoordinatorRules
+    protection: ProtectionSettings
+    seed: int = 0
+    recorder: EventLog | None = None  # None: a new one
+    checkpoints: Checkpoints = field(default_factory=NoCheckpoints)
+    noise: NoiseAccount | None = None  # the budget of noised sums
+    hooks: Sequence[RoundHook] = ()  # optional features, in their order
+    surroundings: Callable[[], AbstractContextManager[None]] = nullcontext  # entered for each step
+    until: int | None = None  # the last round, if it is not the program's
+    capture: Capture = field(default_factory=NoCapture)  # observes the sums of this party
+
+
+def join_run(program: Program, party: PartyContext) -> Session:
+    """Make the session that answers the coordinator for one party."""
+    keys, rules = party.keys, party.rules
+    name, recorder = keys.identity.name, party.recorder or EventLog(keys.identity.name)
+    layer = privacy_layer(party.protection, keys, rules, run=party.link.run, seed=party.seed)
+    layer = party.capture.layer(keys, layer)
+    members = Members(name, rules.host, rules.min_cohort, rules.threshold, layer.transcript)
     cohort = Cohort(
-        keys.identity.name,
-        host=rules.host,
-        min_cohort=rules.min_cohort,
-        threshold=rules.threshold,
-        layer=layer,
-        checkpoints=checkpoints,
-        recorder=recorder,
-        noise=noise,
-        pooling=pooling,
-        guard=guard,
-        questions=questions,
+        members, layer, party.checkpoints, recorder, noise=party.noise, hooks=party.hooks
     )
-    cohort.until = until
+    cohort.until = party.until
     return Session(
         program,
         cohort,
-        link,
+        party.link,
         sums=layer.sums,
-        checkpoints=checkpoints,
+        checkpoints=party.checkpoints,
         recorder=recorder,
-        surroundings=surroundings,
+        surroundings=party.surroundings,
         goes_back=rules.goes_back,
     )
 
@@ -100,7 +84,7 @@ class Wires:
 def connect(
     keys: Mapping[str, PartyKeys], run: bytes | None = None, link: type[Link] = Link
 ) -> Wires:
-    """Link parties in this process to a fresh coordinator's identity, for a run of this id."""
+    """Link parties in this process to a new identity of the coordinator, for a run with this id."""
     me, run = Identity.generate(COORDINATOR), run or os.urandom(16)
     cards = {name: own.identity.public for name, own in keys.items()}
     ends = {n: link(run, own.identity, me.public, asks=False) for n, own in keys.items()}

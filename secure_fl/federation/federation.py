@@ -1,46 +1,47 @@
-"""A whole federation in one process: the hospitals' sessions, the coordinator, the local engine."""
+"""A federation in one process: the hospitals' sessions, the coordinator and the local engine."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack, cast
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.capture.recording import FolderCapture
 from secure_fl.config.build import Settings
 from secure_fl.config.load import dump, settings_to_resume, silos
-from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.display.watch import watching
 from secure_fl.engines.local import LocalEngine
-from secure_fl.events import Event, EventLog, Listener
+from secure_fl.errors import nearest
+from secure_fl.events import Event, EventLog, Listener, MembershipChanged, RoundStarted
 from secure_fl.federation.assembly import COORDINATOR
-from secure_fl.federation.ground_rules import (
+from secure_fl.federation.outcome import ResultContext, deliver, document_of, export_to
+from secure_fl.federation.prepared import Prepared, RunContext, prepare
+from secure_fl.federation.result import Result
+from secure_fl.federation.run_segment import MakeEngine, RunSegment
+from secure_fl.federation.run_spec import RunSpec, algorithm_of
+from secure_fl.federation.validation import (
+    check_members,
+    check_spec,
     local_heads,
     pooled,
     require_silos,
     require_trainable,
-    require_votes,
     rules_of,
     tasks_of,
 )
-from secure_fl.federation.outcome import Outline, deliver, document_of, export_to
-from secure_fl.federation.prepared import Prepared, prepare
-from secure_fl.federation.result import Result
-from secure_fl.federation.stretch import MakeEngine, Stretch
-from secure_fl.federation.terms import Terms, algorithm_of
 from secure_fl.learning.scores import Metric
-from secure_fl.learning.shelf import Shelf
+from secure_fl.learning.site_context import BatchedTrainer, ModelCache
 from secure_fl.learning.tasks import Task, settings_of
-from secure_fl.learning.together import Together
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.model_card import write_cards
-from secure_fl.runs.result import crossed, spent
+from secure_fl.runs.result_document import crossed, spent
 from secure_fl.settings import (
     GuardSettings,
     ModelSettings,
@@ -48,6 +49,34 @@ from secure_fl.settings import (
     TaskSettings,
     TrainingSettings,
 )
+
+
+class SectionOptions(TypedDict, total=False):
+    """Settings of optional features, by the name of their section."""
+
+    guard: GuardSettings | None
+    """Test each round on all dev records, and undo harmful ones. Default: every sum counts."""
+
+
+class FederationOptions(SectionOptions, total=False):
+    """Options of `Federation` that few programs need."""
+
+    metrics: Mapping[str, Metric] | None
+    """Metrics of the program's own, in addition to the task's."""
+    listener: Listener | None
+    """A function that receives every event."""
+    progress: bool | None
+    """Show progress. Default: only on a terminal, and only without a listener."""
+    resume: bool
+    """Continue the run in the folder after its last checkpoint."""
+    keep_checkpoints: bool
+    """Keep the checkpoints of a finished run. Default: true."""
+    record: bool
+    """Record each role's view in the folder, for an audit."""
+    trainer: Callable[[], BatchedTrainer] | None
+    """Trains many small sites as one batch, as `features.batched_simulation` does."""
+    settings_text: str | None
+    """The content of the folder's settings file. Default: written from the settings."""
 
 
 class Federation:
@@ -62,53 +91,59 @@ class Federation:
         model: ModelSettings | None = None,
         training: TrainingSettings | None = None,
         protection: ProtectionSettings | None = None,
-        guard: GuardSettings | None = None,
         seed: int = 0,
         folder: Path | str | None = None,
-        resume: bool = False,
-        listener: Listener | None = None,
-        settings: str | None = None,
-        record: bool = False,
-        keep_checkpoints: bool = True,
-        progress: bool | None = None,
-        metrics: Mapping[str, Metric] | None = None,
-        together: bool = False,
+        **options: Unpack[FederationOptions],
     ) -> None:
-        """`together`: train sites as one batch: quicker where many are small, equal to rounding."""
+        """Check that these hospitals can run these settings; nothing is trained yet."""
+        given = self._options = _known_options(options)
         require_silos(silos)
-        own = task if isinstance(task, Task) else None  # a task of the program's own
-        self.terms = Terms(
+        self.spec = RunSpec(
             algorithm_of(algorithm),
             settings_of(task) if isinstance(task, Task) else task or TaskSettings(),
             model or ModelSettings(),
             training or TrainingSettings(),
             protection or ProtectionSettings(),
             seed,
-            metrics or {},
-            guard,
+            given.get("metrics", {}),
+            {name: given[name] for name in SectionOptions.__annotations__ if name in given},
         )
-        entry = self.terms.entry
+        entry = self.spec.entry
         require_trainable(silos, entry)
         self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
         self.silos = (pooled(self.hospitals),) if entry.pools_data else self.hospitals
-        self.resume, self.listener = resume, listener
         self.folder = None if folder is None else Path(folder)
-        self.until: int | None = None  # the round to end with, if not the last
-        self._record = record  # every role's view, for an audit: needs a folder
-        self._keep_checkpoints = keep_checkpoints  # when the run is finished
-        self._together = together
-        self._progress = progress  # None: shown to whoever looks, unless a listener is there
-        self._settings = settings or self.terms.describe()
-        self.rules = rules_of(self.silos, self.terms.protection, entry)
-        self.tasks = (
-            dict.fromkeys((silo.name for silo in self.silos), own)
-            if own is not None
-            else tasks_of(self.terms.task, self.silos, entry)
-        )
+        self.resume, self.listener = given.get("resume", False), given.get("listener")
+        self.until: int | None = None  # the last round, if it is not the algorithm's
+        self._settings = given.get("settings_text") or self.spec.describe()
+        self.rules = rules_of(self.silos, self.spec.protection, entry)
+        own_task = {silo.name: task for silo in self.silos if isinstance(task, Task)}
+        self.tasks = own_task or tasks_of(self.spec.task, self.silos, entry)
         self.local_heads = local_heads(self.tasks)
-        self.terms.require_sound()
-        if guard is not None:
-            require_votes(guard, len(self.silos), self.rules.min_cohort)
+        check_spec(self.spec)
+        check_members(self.spec, len(self.silos), self.rules.min_cohort)
+
+    @classmethod
+    def of_spec(
+        cls,
+        spec: RunSpec,
+        silos: Sequence[Silo],
+        folder: Path | str | None = None,
+        **options: Unpack[FederationOptions],
+    ) -> Federation:
+        """Make the federation of a specification."""
+        all_options = cast(FederationOptions, {"metrics": spec.metrics, **spec.sections, **options})
+        return cls(
+            silos,
+            spec.algorithm,
+            task=spec.task,
+            model=spec.model,
+            training=spec.training,
+            protection=spec.protection,
+            seed=spec.seed,
+            folder=folder,
+            **all_options,
+        )
 
     @classmethod
     def of(
@@ -117,62 +152,49 @@ class Federation:
         folder: Path | None = None,
         *,
         hospitals: Sequence[Silo] | None = None,
-        resume: bool = False,
-        listener: Listener | None = None,
-        progress: bool | None = None,
+        **options: Unpack[FederationOptions],
     ) -> Federation:
-        """The federation that a settings file describes; to resume, they must be the run's own.
+        """Make the federation of a settings file; a resumed run must have the same settings.
 
-        `hospitals`: the members with their records, where these were read already.
+        `hospitals`: the members with their records, if these are loaded already.
         """
-        text = settings_to_resume(settings, folder) if resume and folder else dump(settings)
-        return cls(
-            silos(settings) if hospitals is None else hospitals,
-            settings.algorithm,
-            task=settings.task,
-            model=settings.model,
-            training=settings.training,
-            protection=settings.protection,
-            guard=settings.guard,
-            seed=settings.run.seed,
-            folder=folder,
-            resume=resume,
-            listener=listener,
-            settings=text,
-            record=settings.run.record,
-            keep_checkpoints=settings.run.keep_checkpoints,
-            progress=progress,
-        )
+        resumes = options.get("resume", False) and folder is not None
+        text = settings_to_resume(settings, folder) if resumes and folder else dump(settings)
+        options["settings_text"] = text
+        options["record"] = settings.run.record
+        options["keep_checkpoints"] = settings.run.keep_checkpoints
+        members = silos(settings) if hospitals is None else hospitals
+        return cls.of_spec(RunSpec.of(settings), members, folder, **options)
 
     def run(self, engine: MakeEngine = LocalEngine) -> Result:
-        """Train from the first round (or the last checkpoint) to the end."""
+        """Train from the first round, or from the last checkpoint, to the end."""
         started = time.perf_counter()
         with ExitStack() as stack:
-            folder, capture = self._opened(stack)
+            folder, capture = self._open(stack)
             if self.resume and folder is not None and finished(folder.path):
                 return Result.load(folder.path)
             listen = self._listener(folder, stack)
             before = folder.spent() if folder is not None else {}
             log = EventLog(COORDINATOR, listen)
             known = folder.known() if folder is not None else frozenset[str]()
-            whole = self._stretch(self.silos, self.rules, self.until, folder, listen)
+            segment = self._segment(self.silos, self.rules, self.until, folder, listen)
+            parties = list(segment.parties.values())
+            spending = Spending(log, [party.site.recorder for party in parties], before, started)
             if folder is not None:
-                self._note_parties(known, log)
-                begun = self._begun(whole, folder, listen)
+                self._report_members(known, log)
+                begun = self._unfinished_round(segment, folder, listen)
                 if begun is not None:
                     begun.train(engine, capture, log)
-            parties = list(whole.parties.values())
-            if folder is not None:
-                log.listener = _noting(folder, parties, log, started, before)
+                log.listener = spending.noted_in(folder)
             with log.phase("run"):
-                whole.train(engine, capture, log)
-            return self._finished(parties, folder, log, started, before)
+                segment.train(engine, capture, log)
+            return self._finish(parties, folder, spending)
 
     @property
-    def outline(self) -> Outline:
-        """What its result says of the run beside what was measured."""
-        return Outline(
-            self.terms,
+    def outline(self) -> ResultContext:
+        """The facts of its result that no site measures."""
+        return ResultContext(
+            self.spec,
             self.rules,
             self.tasks,
             tuple(silo.name for silo in self.hospitals),
@@ -181,121 +203,134 @@ class Federation:
             whole=True,
         )
 
-    def _opened(self, stack: ExitStack) -> tuple[RunFolder | None, Capture]:
-        """The run's folder, and who watches the run."""
+    def _open(self, stack: ExitStack) -> tuple[RunFolder | None, Capture]:
+        """Open the run's folder, and the recording of each role's view."""
         if self.folder is None:
             return None, NoCapture()
         folder = RunFolder.open(self.folder, self._settings, resume=self.resume)
         stack.push(folder.withdraw)
         stack.callback(folder.close)
-        capture: Capture = FolderCapture(folder.path) if self._record else NoCapture()
+        records = self._options.get("record", False)
+        capture: Capture = FolderCapture(folder.path) if records else NoCapture()
         stack.callback(capture.close)
         return folder, capture
 
-    def _stretch(
+    def _segment(
         self,
         silos: Sequence[Silo],
-        rules: Rules,
+        rules: CoordinatorRules,
         until: int | None,
         folder: RunFolder | None,
         listen: Listener,
-    ) -> Stretch:
+    ) -> RunSegment:
         """Prepare these parties."""
-        shelf, together = Shelf(len(silos)), Together() if self._together else None
-        parties = {
-            silo.name: prepare(
-                self.terms,
-                silo,
-                self.tasks[silo.name],
-                rules.threshold,
-                folder=folder,
-                listen=listen,
-                hospitals=self.hospitals if self.terms.entry.pools_data else None,
-                local_head=self.local_heads,
-                shelf=shelf,
-                together=together,
-            )
-            for silo in silos
-        }
-        return Stretch(self.terms, parties, rules, until)
+        context = RunContext(
+            rules,
+            self.tasks,
+            folder,
+            listen,
+            local_heads=self.local_heads,
+            measured=self.hospitals if self.spec.entry.pools_data else None,
+            cache=ModelCache(len(silos)),
+            trainer=self._options["trainer"]() if "trainer" in self._options else None,
+        )
+        parties = {silo.name: prepare(self.spec, silo, context) for silo in silos}
+        return RunSegment(self.spec, parties, rules, until)
 
-    def _begun(self, whole: Stretch, folder: RunFolder, listen: Listener) -> Stretch | None:
-        """The end of a round for those who began it, where others can join only after it."""
-        begun = whole.begun()
-        if begun is None:
+    def _unfinished_round(
+        self, segment: RunSegment, folder: RunFolder, listen: Listener
+    ) -> RunSegment | None:
+        """Prepare the parties that must end a round before the others can join."""
+        unfinished = segment.unfinished_round()
+        if unfinished is None:
             return None
-        until, who = begun
-        silos = tuple(silo for silo in self.silos if silo.name in who)
-        rules = rules_of(silos, self.terms.protection, self.terms.entry)
-        return self._stretch(silos, rules, until, folder, listen)
+        until, names = unfinished
+        silos = tuple(silo for silo in self.silos if silo.name in names)
+        rules = rules_of(silos, self.spec.protection, self.spec.entry)
+        return self._segment(silos, rules, until, folder, listen)
 
-    def _note_parties(self, before: frozenset[str], log: EventLog) -> None:
-        """Say who takes part in a resumed run that did not before, and who no longer does."""
+    def _report_members(self, before: frozenset[str], log: EventLog) -> None:
+        """Log the parties that joined or left a resumed run."""
         now = {silo.name for silo in self.silos}
         if before and before != now:
-            joined, left = sorted(now - before), sorted(before - now)
-            log.event("parties", joined=joined, left=left)
+            joined, left = tuple(sorted(now - before)), tuple(sorted(before - now))
+            log.event(MembershipChanged(joined=joined, left=left))
 
-    def _finished(
-        self,
-        parties: Sequence[Prepared],
-        folder: RunFolder | None,
-        log: EventLog,
-        started: float,
-        before: Mapping[str, Any],
+    def _finish(
+        self, parties: Sequence[Prepared], folder: RunFolder | None, spending: Spending
     ) -> Result:
-        """What comes out; it is also written into the run's folder."""
+        """Make the result, and write it into the run's folder."""
         sites = [party.site for party in parties]
-        recorders = [log, *(site.recorder for site in sites)]
-        seconds = spent(recorders, time.perf_counter() - started, before.get("seconds"))
-        accounts = {p.site.name: p.noise for p in parties if p.noise is not None}
-        guards = [party.guard for party in parties if party.guard is not None]
-        document = document_of(
-            self.outline, sites, seconds, accounts, before.get("bytes"), guards=guards
-        )
+        bytes_before = spending.before.get("bytes")
+        document = document_of(self.outline, parties, spending.seconds(), bytes_before)
         result = deliver(sites, document)
         if folder is not None:
             export_to(folder.path, sites)
             folder.finish(document)
             write_cards(folder.path)
             PageWriter(folder.path).write()
-            if self.until is None and not self._keep_checkpoints:
+            if self.until is None and not self._options.get("keep_checkpoints", True):
                 folder.drop_checkpoints()
         return result
 
     def _listener(self, folder: RunFolder | None, stack: ExitStack) -> Listener:
-        """Everybody who is told what happens: the folder, the program's own, whoever looks."""
-        own = () if self.listener is None else (self.listener,)
-        shown = self._progress if self._progress is not None or not own else False
+        """Combine the listeners: the folder, its page, the progress display and the program's."""
+        listeners: list[Listener] = []
+        if folder is not None:
+            listeners += [folder.record, PageWriter(folder.path)]
+        progress = self._options.get("progress")
+        shown = False if progress is None and self.listener is not None else progress
         metric = next(iter(self.tasks.values())).metric
-        name, rounds = self.terms.algorithm.name, self.terms.algorithm.rounds
-        watch = stack.enter_context(watching(name, rounds, metric, shown))
-        kept: list[Listener] = [] if folder is None else [folder.record, PageWriter(folder.path)]
-        told = [*kept, *([watch] if watch else []), *own]
+        name, rounds = self.spec.algorithm.name, self.spec.algorithm.rounds
+        if watch := stack.enter_context(watching(name, rounds, metric, shown)):
+            listeners.append(watch)
+        if self.listener is not None:
+            listeners.append(self.listener)
 
         def listen(event: Event) -> None:
-            for listener in told:
+            for listener in listeners:
                 listener(event)
 
         return listen
 
 
-def _noting(
-    folder: RunFolder,
-    parties: Sequence[Prepared],
-    log: EventLog,
-    started: float,
-    before: Mapping[str, Any],
-) -> Listener:
-    """Tell what the coordinator tells, and write down after each round what was spent so far."""
-    listen, recorders = log.listener, [party.site.recorder for party in parties]
+class Spending:
+    """The seconds and bytes of a run, in this session and in earlier ones."""
 
-    def noting(event: Event) -> None:
-        if event["event"] == "round":
-            now = time.perf_counter() - started
-            seconds = spent([log, *recorders], now, before.get("seconds"))
-            folder.note_spent(seconds, crossed(recorders, before.get("bytes")))
-        if listen is not None:
-            listen(event)
+    def __init__(
+        self,
+        log: EventLog,
+        recorders: Sequence[EventLog],
+        before: Mapping[str, Any],
+        started: float,
+    ) -> None:
+        """`log`: the coordinator's. `recorders`: the parties'. `before`: of earlier sessions."""
+        self.before = before
+        self._log, self._recorders, self._started = log, recorders, started
 
-    return noting
+    def seconds(self) -> dict[str, Any]:
+        """Return the seconds spent so far, by phase."""
+        total = time.perf_counter() - self._started
+        return spent([self._log, *self._recorders], total, self.before.get("seconds"))
+
+    def noted_in(self, folder: RunFolder) -> Listener:
+        """Extend the coordinator's listener to write the spending down after each round."""
+        listen = self._log.listener
+
+        def noting(event: Event) -> None:
+            if isinstance(event, RoundStarted):
+                bytes_so_far = crossed(self._recorders, self.before.get("bytes"))
+                folder.note_spent(self.seconds(), bytes_so_far)
+            if listen is not None:
+                listen(event)
+
+        return noting
+
+
+def _known_options(options: FederationOptions) -> dict[str, Any]:
+    """Return the options that are not None; refuse unknown ones."""
+    names = list(FederationOptions.__annotations__)
+    for name in options:
+        if name not in names:
+            raise TypeError(f"Federation() has no option {name!r}; {nearest(name, names)}")
+    return {name: value for name, value in options.items() if value is not None}

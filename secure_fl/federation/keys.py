@@ -1,6 +1,6 @@
-"""From the settings' protection mode to keys, and to the party's half of a sum.
+"""Keys and the party's half of sums, by the protection mode of the settings.
 
-The coordinator's half is made in `crypto.blind_sum`: its process never loads this file, which
+`crypto.sealing.blind_sum` makes the coordinator's half: its process never loads this file, which
 can use secret keys.
 """
 
@@ -12,21 +12,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto import secret
-from secure_fl.crypto.blind_sum import ENCRYPTED, MASKED
-from secure_fl.crypto.clear_sum import ClearEnvelopes, ClearSums, ClearTranscript
-from secure_fl.crypto.envelopes import Envelopes, PartyKeys
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.secure_sum import SecureSums
-from secure_fl.crypto.transcript import Transcript
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.sealing import secret
+from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, MASKED
+from secure_fl.crypto.sealing.clear_sum import ClearEnvelopes, ClearSums, ClearTranscript
+from secure_fl.crypto.sealing.envelopes import Envelopes, PartyKeys
+from secure_fl.crypto.sealing.secure_sum import SecureSums
+from secure_fl.crypto.sealing.transcript import Transcript
 from secure_fl.protocol.ports import PrivacyLayer
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings
 
 
 def make_keys(mode: Protection, members: Sequence[str], host: str | None) -> dict[str, PartyKeys]:
-    """Fresh keys for a federation in one process; hospitals bring theirs from a key ceremony."""
+    """Generate keys for a federation in one process; hospitals get theirs in a key ceremony."""
     identities = {name: Identity.generate(name) for name in members}
     cards = {name: identity.public for name, identity in identities.items()}
     cohort = secret.generate() if mode in ENCRYPTED else None
@@ -37,14 +37,19 @@ def make_keys(mode: Protection, members: Sequence[str], host: str | None) -> dic
 
 
 def privacy_layer(
-    protection: ProtectionSettings, keys: PartyKeys, rules: Rules, *, run: bytes, seed: int
+    protection: ProtectionSettings,
+    keys: PartyKeys,
+    rules: CoordinatorRules,
+    *,
+    run: bytes,
+    seed: int,
 ) -> PrivacyLayer:
-    """The party's half of all sums of a run, its envelopes, and what it keeps between sums."""
+    """Make the party's half of all sums of a run, with its envelopes and its transcript."""
     name = keys.identity.name
     if protection.mode == "none":
         return PrivacyLayer(ClearSums(name), ClearEnvelopes(name), ClearTranscript())
     if protection.mode not in ENCRYPTED:
-        keys = replace(keys, cohort=None)  # a ceremony deals one, whatever the mode
+        keys = replace(keys, cohort=None)  # a ceremony deals one in every mode
     rng = np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name)))
     envelopes, transcript = Envelopes(keys, run), Transcript(protection.bits, rng)
     sums = SecureSums(

@@ -1,80 +1,96 @@
-"""What a finished federation hands over: its document, its models, and folders of them."""
+"""The outcome of a run: its result.json, its models, and their folders."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from secure_fl.algorithms.public_coins import round_up
-from secure_fl.crypto.blind_sum import MASKED
-from secure_fl.crypto.noise_ledger import NoiseLedger
-from secure_fl.crypto.noise_ledger import document as noise_document
-from secure_fl.federation.ground_rules import statement, statement_of_some, unshared
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.privacy.noise_ledger import document as noise_document
+from secure_fl.crypto.privacy.training_account import document as privacy_document
+from secure_fl.crypto.sealing.blind_sum import MASKED
+from secure_fl.federation.prepared import Prepared
 from secure_fl.federation.result import Result
-from secure_fl.learning.dp.account import document as privacy_document
+from secure_fl.federation.run_feature import run_features
+from secure_fl.federation.run_spec import RunSpec
+from secure_fl.federation.validation import statement, statement_of_some, unshared
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Task
-from secure_fl.party.guard import Guard
-from secure_fl.runs.result import SCHEMA, crossed, machine, summarise, to_use, versions
+from secure_fl.runs.result_document import SCHEMA, crossed, machine, summarise, to_use, versions
 from secure_fl.thresholds import CollusionBound, collusion_bound
-
-if TYPE_CHECKING:
-    from secure_fl.coordinator.step import Rules
-    from secure_fl.federation.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
-    """What a result says of a run beside what its sites measured."""
+class ResultContext:
+    """The facts of a result that its sites do not measure."""
 
-    terms: Terms
-    rules: Rules
+    spec: RunSpec
+    rules: CoordinatorRules
     tasks: Mapping[str, Task]
     parties: tuple[str, ...]  # whose results these are
-    members: int  # that sums are over, the host not counted
+    members: int  # number of parties in a sum, without the host
     local_heads: bool = False
     whole: bool = False  # these are the results of all parties, in one process
-    roster: str = ""  # its fingerprint; empty: there is none in one process
+    roster: str = ""  # its fingerprint; empty in one process, which has no roster
 
 
 def document_of(
-    run: Outline,
-    sites: Sequence[Site],
+    run: ResultContext,
+    parties: Sequence[Prepared],
     seconds: Mapping[str, Any],
-    accounts: Mapping[str, NoiseLedger],
     bytes_before: Mapping[str, Any] | None = None,
-    *,
-    guards: Sequence[Guard] = (),
 ) -> dict[str, Any]:
-    """What result.json holds. `bytes_before`: those of sessions that this one goes on from."""
-    recorders = [site.recorder for site in sites]
-    task = next(iter(run.tasks.values()))
-    noise = run.terms.protection.noise
-    dp = run.terms.training.dp
-    releasing = {name: found for name, found in accounts.items() if name != run.rules.host}
-    metrics = summarise(recorders, task.metric, task.pooled if run.whole else None, task)
-    # Where a run waits for better scores, its models are those of the best round.
-    delivered = metrics.get("last" if run.terms.training.patience is None else "best", {})
-    spending = {site.name: site.privacy for site in sites if site.privacy is not None}
+    """Make the content of result.json. `bytes_before`: bytes of earlier sessions of the run."""
+    sites, spec = [party.site for party in parties], run.spec
     return {
         "schema": SCHEMA,
         "status": "finished",
-        "algorithm": run.terms.algorithm.name,
-        "algorithm_settings": run.terms.algorithm.model_dump(mode="json"),
+        "algorithm": spec.algorithm.name,
+        "algorithm_settings": spec.algorithm.model_dump(mode="json"),
+        **_protection(run, parties),
+        "task": spec.task.model_dump(mode="json"),
+        "model": spec.model.model_dump(mode="json"),
+        "parties": list(run.parties),
+        "records": _records(sites) if run.whole else None,
+        "roster": run.roster or None,
+        "seed": spec.seed,
+        "rounds": spec.algorithm.rounds,
+        **_measurements(run, sites),
+        "bytes": crossed([site.recorder for site in sites], bytes_before),
+        "seconds": seconds,
+        "versions": dict(versions()),
+        "machine": dict(machine()),
+    }
+
+
+def _protection(run: ResultContext, parties: Sequence[Prepared]) -> dict[str, Any]:
+    """Make the sections about protection, privacy budgets and optional features."""
+    dp, noise = run.spec.training.dp, run.spec.protection.noise
+    spending = {p.site.name: p.site.privacy for p in parties if p.site.privacy is not None}
+    releasing = {
+        p.site.name: p.noise
+        for p in parties
+        if p.noise is not None and p.site.name != run.rules.host
+    }
+    return {
         "protection": protection_of(run),
         "privacy": privacy_document(dp, spending) if dp else None,
         "noise": noise_document(noise, releasing) if noise else None,
-        "guard": guard_of(run, guards),
-        "evaluation": sites[0].findings or None,
-        "task": run.terms.task.model_dump(mode="json"),
-        "model": run.terms.model.model_dump(mode="json"),
-        "parties": list(run.parties),
-        "records": records_of(sites) if run.whole else None,
-        "roster": run.roster or None,
-        "seed": run.terms.seed,
-        "rounds": run.terms.algorithm.rounds,
+        **{feature.section: None for feature in run_features() if feature.section},
+        **{name: part for hook in parties[0].hooks for name, part in hook.report().items()},
+    }
+
+
+def _measurements(run: ResultContext, sites: Sequence[Site]) -> dict[str, Any]:
+    """Make the sections about metrics and models."""
+    recorders, task = [site.recorder for site in sites], next(iter(run.tasks.values()))
+    metrics = summarise(recorders, task.metric, task.pooled if run.whole else None, task)
+    # A run that waits for a better score delivers the models of its best round.
+    delivered = metrics.get("last" if run.spec.training.patience is None else "best", {})
+    return {
         "main_metric": task.metric,
         "local_heads": run.local_heads,
         "metrics": metrics,
@@ -82,15 +98,11 @@ def document_of(
         "history": [{"party": r.party} | entry for r in recorders for entry in r.history],
         "model_round": delivered.get("round"),
         "values": _values(sites),
-        "bytes": crossed(recorders, bytes_before),
-        "seconds": seconds,
-        "versions": dict(versions()),
-        "machine": dict(machine()),
     }
 
 
 def _values(sites: Sequence[Site]) -> int | None:
-    """How many values a party trained in its largest model: what plain FedAvg would send."""
+    """Count the trained values of a party's largest model, which plain FedAvg would send."""
     counts = [
         sum(p.numel() for p in delivery.model.parameters() if p.requires_grad)
         for site in sites
@@ -99,81 +111,55 @@ def _values(sites: Sequence[Site]) -> int | None:
     return max(counts, default=None)
 
 
-def guard_of(run: Outline, guards: Sequence[Guard]) -> dict[str, Any] | None:
-    """Which rounds were refused, and who was left out for it: equal at all parties."""
-    if run.terms.guard is None or not guards:
-        return None
-    return {
-        "settings": run.terms.guard.model_dump(mode="json"),
-        "refused": list(guards[0].refused),
-        "left_out": list(guards[0].left_out),
-    }
-
-
-def records_of(sites: Sequence[Site]) -> dict[str, int]:
-    """How many records all parties have together, in each split."""
+def _records(sites: Sequence[Site]) -> dict[str, int]:
+    """Count the records of all parties together, in each split."""
     silos = [site.silo for site in sites]
     return {name: sum(len(getattr(s, name)) for s in silos) for name in ("train", "dev", "test")}
 
 
-def protection_of(run: Outline) -> dict[str, Any]:
-    """Against whom the run was protected, in figures and in a sentence."""
-    parties = run.members
+def protection_of(run: ResultContext) -> dict[str, Any]:
+    """Describe the protection of a run, in figures and in sentences."""
+    parties, spec = run.members, run.spec
     bound = collusion_bound(parties, run.rules.threshold)
-    mode, some = run.terms.protection.mode, run.terms.entry.partial_sums
-    honest, lying, of_drawn = among_drawn(run, parties, bound)
-    said = [
-        unshared(run.terms.entry) or statement(mode, bound.sentence()),
+    mode, some = spec.protection.mode, spec.entry.partial_sums
+    honest, lying, of_drawn = _among_drawn(run, parties, bound)
+    sentences = [
+        unshared(spec.entry) or statement(mode, bound.sentence()),
         statement_of_some(mode, run.rules.min_cohort) if some else "",
-        of_drawn if mode in MASKED else "",
-        of_halves(run, parties) if mode in MASKED else "",
-        run.terms.algorithm.caveat,
     ]
-    return run.terms.protection.model_dump(mode="json") | {
+    if mode in MASKED:
+        features = (feature.statement(spec, run.rules, parties) for feature in run_features())
+        sentences += [of_drawn, *features]
+    return spec.protection.model_dump(mode="json") | {
         "parties": parties,
         "threshold": run.rules.threshold,
-        "collusion_bound": {
-            "honest_coordinator": honest,
-            "lying_coordinator": lying,
-        },
-        "statement": " ".join(filter(None, said)),
+        "collusion_bound": {"honest_coordinator": honest, "lying_coordinator": lying},
+        "statement": " ".join(filter(None, [*sentences, spec.algorithm.caveat])),
     }
 
 
-def of_halves(run: Outline, parties: int) -> str:
-    """What a search after a refused round tells, where the guard may make one."""
-    if run.terms.guard is None or not run.terms.guard.search:
-        return ""
-    half, spare = (parties - 1) // 2, parties - run.rules.threshold
-    return (
-        f"After a refused round sums may be over {half} of the {parties} parties: they hold "
-        f"against {max(0, half - 2)} colluders, and {max(0, half - spare - 2)} if the coordinator "
-        "lies about who dropped out; over many of them members can learn each other's counts of "
-        "records."
-    )
+def _among_drawn(run: ResultContext, parties: int, bound: CollusionBound) -> tuple[int, int, str]:
+    """Return the bounds and a sentence for an algorithm that draws parties in each round.
 
-
-def among_drawn(run: Outline, parties: int, bound: CollusionBound) -> tuple[int, int, str]:
-    """The bound where a round's sums are over some that are drawn, and what else draws tell.
-
-    All know who is drawn, and that the others add zeros: colluders need only the drawn ones' parts.
+    All parties know the drawn ones, and that the others add zeros, so colluders need only the
+    values of the drawn ones.
     """
-    share = run.terms.algorithm.demands(run.terms.training, 0).drawn
+    share = run.spec.algorithm.demands(run.spec.training, 0).drawn
     spare = parties - run.rules.threshold
     drawn = min(parties, max(round_up(share * parties), run.rules.min_cohort + spare))
     honest, lying = min(bound.honest, drawn - 2), min(bound.lying, drawn - spare - 2)
     if drawn == parties:
         return bound.honest, bound.lying, ""
-    said = (
+    sentence = (
         f"In each round {drawn} of the {parties} parties are drawn, and the others add nothing: "
         f"sums over the drawn ones hold against {honest} colluders, and against {lying} if the "
         "coordinator lies about who dropped out."
     )
-    return honest, lying, said
+    return honest, lying, sentence
 
 
 def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:
-    """The result: one shared model of each name, and each party's own beside them."""
+    """Make the result: shared models once, and each party's own models under its name."""
     models: dict[str, Any] = {}
     tokenizers: dict[str, Any] = {}
     tasks: dict[str, Task] = {}
@@ -187,9 +173,9 @@ def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:
 
 
 def export_to(run: Path, sites: Sequence[Site]) -> None:
-    """Write every model once: the shared ones, and each party's own into its folder."""
-    from secure_fl.learning.adapter_files import merged
+    """Write each model once: shared models, and each party's own models into its folder."""
     from secure_fl.learning.exporting import export
+    from secure_fl.learning.models import model_parts
 
     shared: set[str] = set()
     for site in sites:
@@ -200,4 +186,5 @@ def export_to(run: Path, sites: Sequence[Site]) -> None:
             folder = run / name if delivery.shared else run / "parties" / site.name / name
             export(delivery.model, site.tokenizer, folder, site.task)
             if site.model_settings.adapter is not None and site.model_settings.adapter.merge:
-                export(merged(delivery.model), site.tokenizer, folder / "merged", site.task)
+                merged = model_parts()["adapter"].merged(delivery.model)
+                export(merged, site.tokenizer, folder / "merged", site.task)

@@ -1,4 +1,4 @@
-"""What a run hands to its program: scores, models that predict, and a folder to keep them in."""
+"""The result of a run: its scores, and models that predict, save and load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from secure_fl.data.examples import Example, Text
 from secure_fl.display.charts import Curve, chart, colours
 from secure_fl.display.figures import counted, number, overall
 from secure_fl.display.html import page
-from secure_fl.display.results import result_table
+from secure_fl.display.result_tables import result_table
 from secure_fl.errors import DataError, RunError, SettingsError
 from secure_fl.runs.folder import RESULT, write_json
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from secure_fl.learning.tasks import Task
 
 MODEL = "model"  # the shared model's name
-CARD = "secure_fl.json"  # lies in a folder that holds a model
+CARD = "secure_fl.json"  # in each folder that holds a model
 Which = Literal["last", "best"]
 
 
@@ -35,16 +35,16 @@ class Entity(TypedDict):
 
 
 class Ranked(TypedDict):
-    """A title that was offered."""
+    """A title with its score."""
 
     title: str
     score: float
 
 
 class Prediction(TypedDict):
-    """What a model says of one record; which fields there are depends on the task.
+    """The prediction of a model for one record; its fields depend on the task.
 
-    None is marked as not required: type checkers would then refuse `predictions[0]["label"]`.
+    No field is marked as not required: type checkers would refuse `predictions[0]["label"]`.
     """
 
     id: str
@@ -57,103 +57,105 @@ class Prediction(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A chart that notebooks show, and that `save` writes as a page."""
+    """A chart that notebooks show and that `save` writes as a page."""
 
     html: str
 
     def __repr__(self) -> str:
-        """In a line, where there is nothing to draw it."""
+        """Describe the chart for consoles."""
         return "<Drawing: a notebook shows it, save(FILE) writes a page>"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Render for notebooks."""
         return colours(".plot") + self.html
 
     def save(self, file: Path | str) -> Path:
-        """Write it as a page of its own."""
+        """Write the chart as a page."""
         Path(file).write_text(page("Scores over rounds", "A chart", {}, self.html), "utf-8")
         return Path(file)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """What a run came to: its document (as in result.json), and its models."""
+    """The document of a run, as in result.json, and its models."""
 
     document: Mapping[str, Any]
     models: Mapping[str, torch.nn.Module]  # "model", or "PARTY/model" where parties keep their own
-    tasks: Mapping[str, Task]  # of each model: parties with local heads have their own labels
+    tasks: Mapping[str, Task]  # by model: parties with local heads have their own labels
     tokenizers: Mapping[str, Any]
 
     @property
     def task(self) -> Task:
-        """The task of the shared model, or of the first party's."""
+        """The task of the shared model, or else of the first party's model."""
         return next(iter(self.tasks.values()))
 
     @property
     def model(self) -> torch.nn.Module:
-        """The shared model; of several, the one to use."""
+        """The shared model; if there are several, the recommended one."""
         return self.models[self._known(MODEL)]
 
     def mean(self, split: str = "test", which: Which = "last") -> Mapping[str, float]:
-        """The metrics of the last (or best) round, averaged over parties."""
+        """Return the metrics of the last or best round, averaged over parties."""
         return self._scores(which, "mean", split)
 
     def pooled(self, split: str = "test", which: Which = "last") -> Mapping[str, float]:
-        """The metrics of the last (or best) round, over all parties' records together."""
+        """Return the metrics of the last or best round, over the records of all parties."""
         return self._scores(which, "pooled", split)
 
     def intervals(
         self, split: str = "test", which: Which = "last"
     ) -> Mapping[str, tuple[float, float]]:
-        """95 % intervals of `pooled` metrics, where counts tell them: docs/evaluation.md."""
+        """Return 95 % intervals of the pooled metrics that have them: docs/evaluation.md."""
         return {
-            name: (found[0], found[1])
-            for name, found in self._scores(which, "intervals", split).items()
+            name: (limits[0], limits[1])
+            for name, limits in self._scores(which, "intervals", split).items()
         }
 
     def predict(
         self, texts: Sequence[str], model: str = MODEL, *, pairs: Sequence[str] | None = None
     ) -> list[Prediction]:
-        """Predictions for texts, or for texts and the ones that they are paired with."""
+        """Predict for texts, or for pairs of texts."""
         _require_texts(texts, pairs)
         seconds: Sequence[str | None] = pairs if pairs is not None else [None] * len(texts)
         both = enumerate(zip(texts, seconds, strict=True))
         return self.predict_records([Text(str(i), text, pair) for i, (text, pair) in both], model)
 
     def predict_records(self, records: Sequence[Example], model: str = MODEL) -> list[Prediction]:
-        """Predictions for records of the task's own shape, labelled or not."""
+        """Predict for records of the task's own shape, labelled or not."""
         name = self._known(model)
-        found: list[Any] = self.tasks[name].predict(
+        predictions: list[Any] = self.tasks[name].predict(
             self.models[name], records, self.tokenizers[name]
         )
-        return found
+        return predictions
 
     def evaluate(self, records: Sequence[Example], model: str = MODEL) -> dict[str, float]:
-        """Metrics and loss of a model on labelled records, such as a test set of your own."""
+        """Measure a model on labelled records, such as your own test set."""
         name = self._known(model)
         task = self.tasks[name]
         return task.evaluate(self.models[name], task.encode(records, self.tokenizers[name]))
 
     def plot(self, metric: str = "") -> Drawing:
-        """A metric over rounds, over all hospitals' records and at each: for notebooks."""
+        """Draw a metric over rounds, over all records and at each hospital, for notebooks."""
         name = metric or str(self.document["main_metric"])
         points: dict[str, list[tuple[float, float]]] = {}
         for line in self.document["history"]:
             if name in line and "model" not in line:
                 who = "all records" if line.get("pooled") else line["party"]
-                found = points.setdefault(f"{who}, {line['split']}", [])
-                if not found or found[-1][0] < line["round"]:  # sums are told to every hospital
-                    found.append((float(line["round"]), float(line[name])))
+                curve = points.setdefault(f"{who}, {line['split']}", [])
+                if not curve or curve[-1][0] < line["round"]:  # every hospital records the sums
+                    curve.append((float(line["round"]), float(line[name])))
         if not points:
-            what = f"no hospital measured {name!r}"
-            raise DataError(what, fix="give hospitals dev and test records, or name another metric")
-        curves = [Curve(label, found) for label, found in sorted(points.items())]
+            problem = f"no hospital measured {name!r}"
+            raise DataError(
+                problem, fix="give hospitals dev and test records, or name another metric"
+            )
+        curves = [Curve(label, curve) for label, curve in sorted(points.items())]
         return Drawing(chart("plot", curves, "round", f"{name} over rounds", number, fewest=1))
 
     def to_frame(self) -> Any:
-        """Every measurement as a line of a pandas data frame: party, round, split, pooled, metrics.
+        """Make a pandas data frame of all measurements: party, round, split, pooled, metrics.
 
-        `pooled`: it is over the records of all hospitals, and each of them has the same.
+        A pooled measurement is over the records of all hospitals; each of them has the same.
         """
         import pandas
 
@@ -171,7 +173,7 @@ class Result:
         return pandas.DataFrame(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The document of result.json."""
+        """Return the document of result.json."""
         return dict(self.document)
 
     def save(self, folder: Path | str) -> Path:
@@ -181,7 +183,7 @@ class Result:
         folder = Path(folder)
         if (folder / RESULT).exists():
             raise RunError(
-                "there is a result in this folder already",
+                "this folder already holds a result",
                 fix="choose another folder",
                 file=folder,
                 reason="exists",
@@ -195,9 +197,10 @@ class Result:
 
     @classmethod
     def load(cls, folder: Path | str, party: str | None = None) -> Result:
-        """Read a finished run's folder, or one of `save`, with its shared models.
+        """Read the folder of a finished run or of `save`, with its shared models.
 
-        Hospitals' own models are read where there is no shared one, and those of `party`.
+        It also reads the own models of `party`, and those of all hospitals if there is no shared
+        one.
         """
         from secure_fl.learning.exporting import load_exported
 
@@ -218,7 +221,7 @@ class Result:
         )
 
     def __repr__(self) -> str:
-        """In a line."""
+        """Summarise in one line."""
         d = self.document
         last = d["metrics"].get("last", {})
         value = overall(last).get("test", {}).get(d["main_metric"])
@@ -230,23 +233,23 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Render for notebooks."""
         table = result_table(self.document)._repr_html_()
         return f"<p>{escape(repr(self)[1:-1])}</p>{table}"
 
     def _scores(self, which: Which, kind: str, split: str) -> Mapping[str, Any]:
         if which not in ("last", "best"):
             raise SettingsError(f"there is no round {which!r}", fix='allowed: "last", "best"')
-        found = self.document["metrics"].get(which, {}).get(kind, {})
-        if split not in found:
-            known = ", ".join(sorted(found)) or "nothing"
+        by_split = self.document["metrics"].get(which, {}).get(kind, {})
+        if split not in by_split:
+            known = ", ".join(sorted(by_split)) or "nothing"
             raise DataError(
                 f"no hospital measured a model on {split} records; measured: {known}",
                 fix=f"give hospitals some: Silo(name, train, dev, test) or Silo.from_files(..., "
                 f"{split}=0.2)",
                 split=split,
             )
-        scores: Mapping[str, Any] = found[split]
+        scores: Mapping[str, Any] = by_split[split]
         return scores
 
     def _known(self, name: str) -> str:
@@ -260,24 +263,24 @@ class Result:
 
 def _document(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         fix = "give the folder of a finished run, or one that Result.save wrote"
         raise RunError(
             "there is no result to read here", fix=fix, file=file, reason="missing"
         ) from error
-    return dict(found)
+    return dict(document)
 
 
 def _require_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
-    given: tuple[object, ...] = (*texts, *(pairs or ()))  # whatever a program hands over
-    other = [one for one in given if not isinstance(one, str)]
+    given: tuple[object, ...] = (*texts, *(pairs or ()))  # a program may pass anything
+    others = [value for value in given if not isinstance(value, str)]
     if isinstance(texts, str):
-        what = "one text"
-    elif other:
-        what = f"records of the type {type(other[0]).__name__}"
+        problem = "one text"
+    elif others:
+        problem = f"records of the type {type(others[0]).__name__}"
     elif pairs is not None and len(pairs) != len(texts):
-        what = f"{len(texts)} texts, {len(pairs)} pairs"
+        problem = f"{len(texts)} texts, {len(pairs)} pairs"
     else:
         return
-    raise DataError(f"found {what}", fix="give a list of texts, and as many pairs or none")
+    raise DataError(f"found {problem}", fix="give a list of texts, and as many pairs or none")

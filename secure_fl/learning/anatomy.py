@@ -1,4 +1,4 @@
-"""The parts of a transformer: embeddings, layers, their units, what is trained; cuts to a depth."""
+"""The parts of a transformer: embeddings, layers, their units, trained weights; cuts to a depth."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from torch import Tensor, nn
 
 from secure_fl.errors import ModelError
 
+ADAPTER = "default"  # peft's name of a model's only adapter
+
 
 def body_of(model: nn.Module) -> Any:
-    """Return the encoder inside a model with a head; a bare encoder is its own."""
+    """The encoder inside a model with a head; a bare encoder itself."""
     model = unwrapped(model)
     return getattr(model, "backbone", None) or getattr(model, "base_model", model)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside Opacus' wrapper, whose prefix would change parameter names."""
+    """The model inside Opacus' wrapper, whose prefix would change parameter names."""
     inner: nn.Module = getattr(model, "_module", model)
     return inner
 
 
 def encoder_layers(model: nn.Module) -> nn.ModuleList:
-    """Return the transformer's layers, from the embeddings up."""
+    """The transformer's layers, from the embeddings up."""
     body = body_of(model)
-    found, one = _stack(body), repeats(body.config)
-    if found is None or one:
-        reason = ": one layer's weights serve at all depths" if one else ""
+    layers, repeated = _stack(body), repeats(body.config)
+    if layers is None or repeated:
+        reason = ": one layer's weights serve at all depths" if repeated else ""
         raise ModelError(
-            f"the model's layers cannot be told apart{reason}",
+            f"the model's layers cannot be identified{reason}",
             model=type(body).__name__,
             fix="use a model that has a list of layers, each with its own weights: see "
             "docs/models.md",
         )
-    return found
+    return layers
 
 
 def _stack(body: Any) -> nn.ModuleList | None:
@@ -49,12 +51,12 @@ def _stack(body: Any) -> nn.ModuleList | None:
 
 
 def repeats(config: Any) -> bool:
-    """Whether one layer's weights serve at every depth (ALBERT's do): a cut repeats it less."""
+    """True if all depths share one layer's weights, as in ALBERT: a cut repeats the layer less."""
     return getattr(config, "num_hidden_groups", None) == 1
 
 
 def depth(model: nn.Module) -> int:
-    """How many layers the model has."""
+    """The number of layers."""
     config = body_of(model).config
     return int(config.num_hidden_layers) if repeats(config) else len(encoder_layers(model))
 
@@ -70,14 +72,14 @@ def require_depth(layers: int, of: int) -> None:
 
 
 def embeddings(model: nn.Module) -> nn.Module:
-    """Return the module that turns token ids into the first hidden states."""
+    """The module that turns token ids into the first hidden states."""
     body = body_of(model)
     module: nn.Module = getattr(body, "embeddings", None) or body.get_input_embeddings()
     return module
 
 
 def cut(model: nn.Module, layers: int) -> nn.Module:
-    """Keep the first `layers` layers, in place; names of what stays do not change."""
+    """Keep the first `layers` layers, in place; their names do not change."""
     body = body_of(model)
     require_depth(layers, depth(model))
     kept = None if repeats(body.config) else encoder_layers(model)
@@ -90,19 +92,19 @@ def cut(model: nn.Module, layers: int) -> nn.Module:
 
 
 def begin_with(model: nn.Module, first: nn.Module) -> None:
-    """Give a model the embeddings and layers of a cut of it: from now on both are made of them."""
+    """Share a cut model's embeddings and layers with a model, in place of its first ones."""
     layers = zip(encoder_layers(model), encoder_layers(first), strict=False)
-    given = {id(old): new for old, new in [(embeddings(model), embeddings(first)), *layers]}
+    shared = {id(old): new for old, new in [(embeddings(model), embeddings(first)), *layers]}
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if id(child) in given:
-                setattr(module, name, given[id(child)])
+            if id(child) in shared:
+                setattr(module, name, shared[id(child)])
 
 
 def shorten(config: Any, layers: int) -> None:
-    """Make a configuration say that so many layers are left: one entry each, where it lists them.
+    """Set a configuration's number of layers, and cut its lists with one entry per layer.
 
-    Such lists are the kinds of attention (`layer_types`) or its widths; token ids are none.
+    These are lists of attention kinds (`layer_types`) or widths, but not of token ids.
     """
     before = config.num_hidden_layers
     for name, value in config.to_dict().items():
@@ -113,10 +115,10 @@ def shorten(config: Any, layers: int) -> None:
 
 
 def freeze_embeddings(model: nn.Module) -> None:
-    """Take the embeddings out of training, and so out of everything that is sent.
+    """Exclude the embeddings from training, and so from everything that is sent.
 
-    With words go the tables of positions, which BERT has among its embeddings and others beside
-    them, their norms, and in a model that writes the table by which it chooses words.
+    This includes tables of positions (inside or outside the embeddings), their norms, and the
+    output table of a model that generates words.
     """
     embeddings(model).requires_grad_(False)
     if (words := word_output(model)) is not None:
@@ -127,17 +129,17 @@ def freeze_embeddings(model: nn.Module) -> None:
 
 
 def word_output(model: nn.Module) -> nn.Module | None:
-    """The layer that scores every word as the next; None: the model does not write."""
-    ask = getattr(unwrapped(model), "get_output_embeddings", None)
-    found: nn.Module | None = ask() if ask is not None else None
-    return found
+    """The layer that scores every word as the next one; None: the model does not generate text."""
+    get = getattr(unwrapped(model), "get_output_embeddings", None)
+    layer: nn.Module | None = get() if get is not None else None
+    return layer
 
 
 def around_layers(model: nn.Module) -> Iterator[tuple[nn.Module, Literal["embeddings", "norm"]]]:
-    """Tables and norms of the body that are in no layer: what feeds the layers, and what ends them.
+    """The body's tables and norms outside its layers, each as input ("embeddings") or final "norm".
 
-    A norm ends the layers if it is defined behind them, unless tables stand beside it without the
-    words' among them: then it is theirs (DeBERTa's relative positions).
+    A norm that is defined after the layers is final, unless its module also holds tables other than
+    the words': then it belongs to them (DeBERTa's relative positions).
     """
     body = body_of(model)
     order, layers, words = list(body.modules()), _stack(body), body.get_input_embeddings()
@@ -145,29 +147,43 @@ def around_layers(model: nn.Module) -> Iterator[tuple[nn.Module, Literal["embedd
     inner = {id(m) for top in (layers, getattr(body, "pooler", None)) if top for m in top.modules()}
     for module in (module for module in order if id(module) not in inner):
         tables = [child for child in module.children() if isinstance(child, nn.Embedding)]
-        theirs = bool(tables) and words not in tables
+        of_tables = bool(tables) and words not in tables
         for child in module.children():
             if isinstance(child, nn.Embedding):
                 yield child, "embeddings"
             elif is_norm(child) and id(child) not in inner:
-                yield child, "norm" if order.index(child) > ends and not theirs else "embeddings"
+                yield child, "norm" if order.index(child) > ends and not of_tables else "embeddings"
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether all that a module has is one vector or two, whatever its class is called."""
-    own = [parameter.dim() for parameter in module.parameters(recurse=False)]
-    return own in ([1], [1, 1]) and not any(True for _ in module.children())
+    """True for a module with one or two vectors and nothing else, whatever its class."""
+    dims = [parameter.dim() for parameter in module.parameters(recurse=False)]
+    return dims in ([1], [1, 1]) and not any(True for _ in module.children())
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """Name -> parameter of all that is trained, in the order of definition."""
+    """Name -> trained parameter, in the order of definition."""
     named = unwrapped(model).named_parameters()
     return {name: value for name, value in named if value.requires_grad}
 
 
+def adapted(model: nn.Module) -> dict[str, Any]:
+    """Name -> layer with an adapter, in the order of definition."""
+    return {n: m for n, m in unwrapped(model).named_modules() if hasattr(m, "lora_A")}
+
+
+def base_state(model: nn.Module) -> dict[str, Tensor]:
+    """The weights without adapters, under the names that they have in a model without adapters."""
+    return {
+        name.replace(".base_layer.", "."): weight
+        for name, weight in model.state_dict().items()
+        if ".lora_" not in name
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where a layer makes units and uses them; `heads` names the module that cuts into heads."""
+    """Names of the modules that make a layer's units, use them, and split them into heads."""
 
     makes: tuple[str, ...]
     uses: str
@@ -202,7 +218,7 @@ def blocks(layer: nn.Module) -> tuple[Block, ...]:
         if all(name in modules for block in family for name in (*block.makes, block.uses)):
             return family
     raise ModelError(
-        "heads and intermediate units cannot be told apart",
+        "heads and intermediate units cannot be identified",
         model=type(layer).__name__,
         fix="use a BERT-like encoder: BERT, RoBERTa, DistilBERT, ELECTRA",
     )

@@ -1,8 +1,8 @@
 """The built-in model: a small BERT and a WordPiece tokenizer that need no download.
 
-Nothing here is learned from anybody's records. The vocabulary is single characters and a fixed,
-public word list; weights are drawn from a seed, bit for bit the same on every machine, because
-hospitals must start a federation from one model without sending it.
+Nothing here is learned from records. The vocabulary is single characters and a fixed, public word
+list. Weights are drawn from a seed, bit for bit equal on every machine, because hospitals must
+start a federation from one model without sending it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SYMBOLS = (
 
 
 def tiny_config(vocab_size: int, *, layers: int = 4) -> BertConfig:
-    """Return the built-in model's shape: 4 narrow BERT layers, trained in seconds on a laptop."""
+    """The built-in model's shape: 4 narrow BERT layers, trained in seconds on a laptop."""
     from transformers import BertConfig
 
     return BertConfig(
@@ -36,7 +36,7 @@ def tiny_config(vocab_size: int, *, layers: int = 4) -> BertConfig:
         num_attention_heads=4,
         intermediate_size=128,
         max_position_embeddings=128,
-        # Dropout on one token is louder than what fresh weights tell it: classes stayed unlearned.
+        # With dropout, fresh weights carry too little signal to a single token to learn classes.
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         initializer_range=0.05,  # BERT's 0.02 suits 768 units; 64 units learn faster from more
@@ -45,7 +45,7 @@ def tiny_config(vocab_size: int, *, layers: int = 4) -> BertConfig:
 
 
 def tiny_tokenizer(words: Iterable[str] | None = None) -> PreTrainedTokenizerFast:
-    """Return a lower-casing WordPiece tokenizer of characters and `words` (None: the lexicon)."""
+    """A lower-casing WordPiece tokenizer of characters and `words` (None: the lexicon)."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -55,7 +55,7 @@ def tiny_tokenizer(words: Iterable[str] | None = None) -> PreTrainedTokenizerFas
         words = lexicon()
     normalizer = normalizers.BertNormalizer(lowercase=True)
     splitter = pre_tokenizers.BertPreTokenizer()
-    # A word the splitter would cut ("follow-up") could never match whole: its parts are entries.
+    # The splitter cuts words such as "follow-up", so their parts are the entries.
     parts = {
         part
         for word in words
@@ -86,10 +86,10 @@ def tiny_tokenizer(words: Iterable[str] | None = None) -> PreTrainedTokenizerFas
 
 
 def redraw(model: nn.Module, names: Iterable[str], seed: int, std: float) -> None:
-    """Give the freshly initialised parameters `names` values that depend on seed and name only.
+    """Set the freshly initialised parameters `names` to values that depend on seed and name only.
 
-    torch's normal sampler rounds differently with the processor's vector width, so two hospitals
-    could disagree in a last bit. Constants (zero biases, unit norms) are kept as they are.
+    torch's normal sampler rounds differently with the processor's vector width, so hospitals could
+    differ in a last bit. Constants (zero biases, unit norms) do not change.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     padding = {
@@ -123,9 +123,9 @@ def bell(shape: torch.Size, key: str, std: float) -> Tensor:
 
 @contextmanager
 def few_threads(model: str) -> Iterator[None]:
-    """One thread for the built-in model, which is too small for more; others as they are.
+    """Use one thread inside for the built-in model, which is too small for more.
 
-    Where cores are busy, threads with little to do wait for each other most of the time.
+    On busy cores, threads with little work mostly wait for each other.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1 if model == "tiny" else before)

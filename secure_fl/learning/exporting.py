@@ -1,8 +1,8 @@
-"""Models as folders that others load, by transformers or by `load_exported` with their task.
+"""Models as folders, for transformers, `peft` and `load_exported`; and a check that they can be.
 
-Where transformers has the head, so have its Auto classes the whole model. Attentive pooling is a
-class whose code lies beside the weights; the news ranker is ours alone, around a backbone that
-`AutoModel` loads. A model with adapters becomes a folder for `peft`: see `adapter_files`.
+Where transformers has the head, its Auto classes load the folder. The class of attentive pooling is
+saved with the weights. The news ranker's backbone loads by `AutoModel`, and its head only by
+`load_exported`. A model with adapters becomes a folder for `peft`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from secure_fl.errors import ModelError
-from secure_fl.learning import adapter_files
-from secure_fl.learning.adapters import adapted
-from secure_fl.learning.anatomy import unwrapped
+from secure_fl.learning.anatomy import adapted, base_state, body_of, unwrapped
 from secure_fl.learning.fetching import Attention, quiet
-from secure_fl.learning.models import head_fields, load_model, load_tokenizer
+from secure_fl.learning.models import (
+    head_fields,
+    load_model,
+    load_tokenizer,
+    model_parts,
+    part_in,
+)
 from secure_fl.learning.tasks import KINDS, Task, attentive_pooling, heads
 from secure_fl.learning.tasks.attentive_pooling import (
     AttentiveForSequenceClassification,
@@ -38,7 +44,7 @@ WEIGHTS = "model.safetensors"
 
 
 def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
-    """Write a model's folder."""
+    """Write a model, its tokenizer and its task to a folder."""
     folder, model = Path(folder), unwrapped(model)
     card = {
         "version": 1,
@@ -64,32 +70,32 @@ def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
 
 
 def _write(model: Any, folder: Path, task: Task) -> None:
-    own = isinstance(model, AttentiveClassifier | NewsRanker)
-    body = model.backbone if own else model
+    own_head = isinstance(model, AttentiveClassifier | NewsRanker)
+    body = model.backbone if own_head else model
     if isinstance(model, AttentiveClassifier) and not adapted(model):
         _write_attentive(model, folder, task)
         return
-    if own:
+    if own_head:
         save_file(head_state(model), folder / HEAD)
     else:
         model.config.update(head_fields(task))
     if adapted(model):
-        adapter_files.write(body, folder)
+        model_parts()["adapter"].write(body, folder)
     else:
         body.save_pretrained(folder)
 
 
 def _write_attentive(model: AttentiveClassifier, folder: Path, task: Task) -> None:
     """Write the weights, and the code of the class that reads them."""
-    here = Path(attentive_pooling.__file__).stem
-    inside = model.backbone.config.to_dict()
+    module = Path(attentive_pooling.__file__).stem
+    inner = model.backbone.config.to_dict()
     AttentivePoolingConfig(
-        backbone={name: value for name, value in inside.items() if name != "_name_or_path"},
+        backbone={name: value for name, value in inner.items() if name != "_name_or_path"},
         architectures=[AttentiveForSequenceClassification.__name__],
         auto_map={
-            "AutoConfig": f"{here}.{AttentivePoolingConfig.__name__}",
+            "AutoConfig": f"{module}.{AttentivePoolingConfig.__name__}",
             "AutoModelForSequenceClassification": (
-                f"{here}.{AttentiveForSequenceClassification.__name__}"
+                f"{module}.{AttentiveForSequenceClassification.__name__}"
             ),
         },
         **head_fields(task),
@@ -101,7 +107,7 @@ def _write_attentive(model: AttentiveClassifier, folder: Path, task: Task) -> No
 
 
 def head_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of our own head, without the backbone's."""
+    """The weights of a head that transformers does not have, without the backbone's."""
     state = model.state_dict()
     return {k: v.contiguous().cpu() for k, v in state.items() if not k.startswith("backbone.")}
 
@@ -111,22 +117,10 @@ def load_exported(
 ) -> tuple[nn.Module, Any, Task]:
     """Model, tokenizer and task of a folder that `export` wrote."""
     folder = Path(folder)
-    unusable = ModelError(
-        "the folder does not hold a complete exported model",
-        folder=folder,
-        fix="give the folder that `export` wrote, unchanged",
-    )
-    try:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        if card.pop("version") != 1:
-            raise unusable
-        pooling = card.pop("pooling")
-        task = KINDS[card["kind"]](**card | {"labels": tuple(card["labels"])})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unusable from error
-    base = adapter_files.base_of(folder)
-    if pooling == "attentive" and base is None:
-        return *_read_attentive(folder, attn_implementation, unusable), task
+    task, pooling = _read_card(folder)
+    part, base = part_in(folder) or (None, None)
+    if pooling == "attentive" and part is None:
+        return *_read_attentive(folder, attn_implementation), task
     tokenizer = load_tokenizer(ModelSettings(name=str(folder)))
     model = load_model(
         ModelSettings(name=str(base or folder), freeze_embeddings=False),
@@ -135,30 +129,86 @@ def load_exported(
         0,
         attn_implementation=attn_implementation,
         pooling=pooling,
-        complete=base is None,
+        complete=part is None,
     )
-    if base is not None:
-        model = adapter_files.read(model, folder)
+    if part is not None:
+        model = part.read(model, folder)
     if isinstance(model, AttentiveClassifier | NewsRanker):
         try:
             state = load_file(folder / HEAD)
             if set(state) != set(head_state(model)):
-                raise unusable
+                raise _incomplete(folder)
             model.load_state_dict(state, strict=False)
         except (OSError, SafetensorError, RuntimeError) as error:
-            raise unusable from error
+            raise _incomplete(folder) from error
     return model, tokenizer, task
 
 
-def _read_attentive(folder: Path, attention: Attention, unusable: ModelError) -> tuple[Any, Any]:
+def _incomplete(folder: Path) -> ModelError:
+    return ModelError(
+        "the folder does not hold a complete exported model",
+        folder=folder,
+        fix="give the folder that `export` wrote, unchanged",
+    )
+
+
+def _read_card(folder: Path) -> tuple[Task, Any]:
+    """The task and the pooling of an exported model."""
+    try:
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        if card.pop("version") != 1:
+            raise _incomplete(folder)
+        pooling = card.pop("pooling")
+        return KINDS[card["kind"]](**card | {"labels": tuple(card["labels"])}), pooling
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _incomplete(folder) from error
+
+
+def _read_attentive(folder: Path, attention: Attention) -> tuple[Any, Any]:
     try:
         with quiet():
-            whole, info = AttentiveForSequenceClassification.from_pretrained(
+            loaded, info = AttentiveForSequenceClassification.from_pretrained(
                 folder, attn_implementation=attention, output_loading_info=True
             )
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, SafetensorError, RuntimeError) as error:
-        raise unusable from error
+        raise _incomplete(folder) from error
     if info["missing_keys"] or info["mismatched_keys"]:
-        raise unusable
-    return whole.eval().model, tokenizer
+        raise _incomplete(folder)
+    return loaded.eval().model, tokenizer
+
+
+def require_savable(model: nn.Module, tokenizer: Any) -> None:
+    """Check before training that the model can be saved and read again, by its shapes alone.
+
+    It writes the configuration and the tokenizer, reads them back, and compares all shapes. So an
+    invalid configuration of a cut model is an error before the first round, not after the last.
+    """
+    inner = unwrapped(model)
+    saved: Any = inner if isinstance(inner, transformers.PreTrainedModel) else body_of(inner)
+    attention = saved.config._attn_implementation
+    try:
+        with TemporaryDirectory() as folder, quiet():
+            saved.config.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            config = transformers.AutoConfig.from_pretrained(folder, attn_implementation=attention)
+            transformers.AutoTokenizer.from_pretrained(folder)
+            with torch.device("meta"):  # shapes without memory
+                again = type(saved)(config)
+    except Exception as error:  # each family checks its configuration with errors of its own
+        raise _unsavable(saved, str(error)) from error
+    shapes = {name: value.shape for name, value in base_state(saved).items()}
+    restored = {name: value.shape for name, value in again.state_dict().items()}
+    lost = sorted(name for name, shape in shapes.items() if restored.get(name) != shape)
+    if lost:
+        raise _unsavable(saved, f"{lost[0]} would be missing or have another shape")
+
+
+def _unsavable(model: Any, reason: str) -> ModelError:
+    first = reason.strip().splitlines()[0] if reason.strip() else "no reason given"
+    return ModelError(
+        f"the model could not be read again once it is saved: {first}",
+        model=type(model).__name__,
+        fix="use another depth (model.layers), or another model: docs/models.md names those that "
+        "are tested",
+    )

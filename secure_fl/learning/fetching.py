@@ -1,8 +1,9 @@
-"""Getting transformers from a folder, the local cache or the hub, and fresh ones from a seed."""
+"""Transformers from a folder, the local cache or the hub, and fresh ones from a seed."""
 
 from __future__ import annotations
 
 import json
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -23,8 +24,9 @@ from secure_fl.learning.anatomy import body_of, require_depth, shorten
 from secure_fl.learning.tasks.heads import ATTENTIVE
 from secure_fl.settings import ModelSettings
 
-POOLING = "1_Pooling/config.json"  # where sentence-transformers say it
-Attention: TypeAlias = Literal["sdpa", "eager", "maps", "flash_attention_2"]  # maps: `maps`
+POOLING = "1_Pooling/config.json"  # of sentence-transformers
+MAPS = "maps"  # eager attention that returns its maps before dropout
+Attention: TypeAlias = Literal["sdpa", "eager", "maps", "flash_attention_2"]
 
 
 def instantiate(
@@ -35,34 +37,27 @@ def instantiate(
     attention: Attention,
     fields: dict[str, Any],
 ) -> tuple[Any, list[str]]:
-    """Return the model, and the names of the parameters that no checkpoint gave it."""
+    """The model, and the names of the parameters that no checkpoint gave it."""
     config = configured(spec, tokenizer, fields)
-    if attention == "maps":
-        from secure_fl.learning import maps
-
-        maps.register()
+    if attention == MAPS:
+        register_maps()
     options: dict[str, Any] = {
         "attn_implementation": supported(auto, config, attention),
         "dtype": torch.float32,
     }
-    if spec.fresh:
-        with seeded(seed):
+    with seeded(seed):
+        if spec.fresh:
             model = auto.from_config(config, **options)
-        fresh = [name for name, _ in model.named_parameters()]
-    elif pooled_folder(spec.name):
-        with seeded(seed):
+            fresh = [name for name, _ in model.named_parameters()]
+        elif pooled_folder(spec.name):
             model = auto.from_config(config, **options)
-        state = pooled_weights(spec.name, "backbone.")
-        prefix = "" if body_of(model) is model else f"{model.base_model_prefix}."
-        inside = {f"{prefix}{name}": weight for name, weight in state.items()}
-        fresh = model.load_state_dict(inside, strict=False).missing_keys
-        require_body(model, fresh, spec.name)
-    else:
-        # A head of another size is drawn anew; whatever else does not fit is refused below.
-        options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
-        with seeded(seed):
+            fresh = _load_pooled(model, spec.name)
+        else:
+            # A head of another size is drawn; other differences are refused below.
+            options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
             model, info = fetch(auto.from_pretrained, spec.name, config=config, **options)
-        fresh = sorted({*info["missing_keys"], *(row[0] for row in info["mismatched_keys"])})
+            fresh = sorted({*info["missing_keys"], *(row[0] for row in info["mismatched_keys"])})
+    if not spec.fresh:
         require_body(model, fresh, spec.name)
     if len(tokenizer) > model.config.vocab_size:
         raise ModelError(
@@ -73,11 +68,20 @@ def instantiate(
     return model, fresh
 
 
-def pooling_of(spec: ModelSettings, head: str) -> Literal["cls", "attentive"]:
-    """How a text's tokens become its vector, where the settings leave it open.
+def _load_pooled(model: Any, name: str) -> list[str]:
+    """Load the backbone of a folder with attentive pooling; return the missing parameters."""
+    prefix = "" if body_of(model) is model else f"{model.base_model_prefix}."
+    state = {f"{prefix}{key}": w for key, w in pooled_weights(name, "backbone.").items()}
+    missing: list[str] = model.load_state_dict(state, strict=False).missing_keys
+    return missing
 
-    The first token stands for a text in a checkpoint's last layer only, and only if the checkpoint
-    was trained so: a head on a cut, or on a model of means, reads noise there and learns late.
+
+def pooling_of(spec: ModelSettings, head: str) -> Literal["cls", "attentive"]:
+    """The pooling of a text's tokens by the settings, or the default for this model.
+
+    The first token represents a text only in a checkpoint's last layer, and only if the checkpoint
+    was trained that way. After a cut, and in a model trained on means, it carries little
+    information, and a head on it learns slowly.
     """
     if spec.pooling is not None:
         return spec.pooling
@@ -89,16 +93,16 @@ def pooling_of(spec: ModelSettings, head: str) -> Literal["cls", "attentive"]:
 
 
 def pooled_folder(name: str) -> bool:
-    """Whether this is a folder that a run wrote of a model with attentive pooling."""
+    """True for an exported folder of a model with attentive pooling."""
     try:
-        found = json.loads((Path(name).expanduser() / "config.json").read_text(encoding="utf-8"))
-        return bool(found["model_type"] == ATTENTIVE)
+        config = json.loads((Path(name).expanduser() / "config.json").read_text(encoding="utf-8"))
+        return bool(config["model_type"] == ATTENTIVE)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def pooled_weights(name: str, part: str) -> dict[str, Tensor]:
-    """The weights of a part of such a folder's model, by their names in that part."""
+    """The weights of one part of a pooled folder's model, by their names in that part."""
     file = Path(name).expanduser() / "model.safetensors"
     try:
         state = load_file(file)
@@ -106,32 +110,32 @@ def pooled_weights(name: str, part: str) -> dict[str, Tensor]:
         raise ModelError(
             "the folder does not hold the weights of its model", model=name, fix="copy it again"
         ) from error
-    whole = f"model.{part}"
-    return {key[len(whole) :]: value for key, value in state.items() if key.startswith(whole)}
+    prefix = f"model.{part}"
+    return {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
 
 
 def of_means(name: str) -> bool:
-    """Whether a checkpoint says, as sentence-transformers do, that it was trained on means.
+    """True for a checkpoint of sentence-transformers that was trained on means of tokens.
 
-    Only a folder or the local cache is asked: the hub would be waited for wherever there is none.
+    It looks in a folder or the local cache only; without a network the hub would cause a timeout.
     """
     file = Path(name) / POOLING
     try:
-        found = file if file.exists() else cached_file(name, POOLING, local_files_only=True)
-        return bool(json.loads(Path(found).read_text())["pooling_mode_mean_tokens"])
+        path = file if file.exists() else cached_file(name, POOLING, local_files_only=True)
+        return bool(json.loads(Path(path).read_text())["pooling_mode_mean_tokens"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def configured(spec: ModelSettings, tokenizer: Any, fields: dict[str, Any]) -> Any:
-    """The model's configuration, already at its depth: layers that are cut are never in memory."""
+    """The model's configuration at its final depth, so that cut layers are never in memory."""
     if spec.name == "tiny":
         config: Any = builtin.tiny_config(len(tokenizer))
     else:
-        own = pooled_folder(spec.name)  # whose class is ours: nothing in the folder is run
-        read = _pooled_config() if own else transformers.AutoConfig
+        pooled = pooled_folder(spec.name)  # read by our class, without its code
+        read = _pooled_config() if pooled else transformers.AutoConfig
         config = fetch(read.from_pretrained, spec.name, trust_remote_code=False)
-        config = config.inside() if own else config
+        config = config.inside() if pooled else config
     require_text(config, spec.name)
     config.update(fields)
     if getattr(config, "pad_token_id", None) is None and tokenizer is not None:
@@ -143,20 +147,20 @@ def configured(spec: ModelSettings, tokenizer: Any, fields: dict[str, Any]) -> A
 
 
 def _pooled_config() -> Any:
-    """The class of such folders. It loads the modelling code, which most commands never need."""
+    """Import the class of pooled folders; it loads modelling code that few commands need."""
     from secure_fl.learning.tasks.attentive_pooling import AttentivePoolingConfig
 
     return AttentivePoolingConfig
 
 
 def require_text(config: Any, name: str) -> None:
-    """Refuse what is neither an encoder nor a decoder of texts."""
+    """Refuse models that are neither an encoder nor a decoder of texts."""
     parts = config.get_text_config() is not config
     if parts or getattr(config, "is_encoder_decoder", False):
         raise ModelError(
-            "this model has images or sounds beside its texts"
+            "this model reads images or sounds besides texts"
             if parts
-            else "this model is an encoder and a decoder, and has no one stack of layers to share",
+            else "this model has an encoder and a decoder, and no single stack of layers",
             model=name,
             fix="use an encoder (BERT, ModernBERT, DeBERTa) or a decoder (GPT-2, Llama, Qwen) of "
             "texts: docs/models.md names those that are tested",
@@ -164,7 +168,7 @@ def require_text(config: Any, name: str) -> None:
 
 
 def supported(auto: Any, config: Any, attention: Attention) -> Attention:
-    """The attention that is wished for, or the plain one of a model that has no other."""
+    """The wanted attention, or "eager" for a model without it."""
     known = auto._model_mapping.get(type(config), None)
     if known is None and auto is transformers.AutoModelForCausalLM:
         raise no_writer(config.model_type)
@@ -173,7 +177,7 @@ def supported(auto: Any, config: Any, attention: Attention) -> Attention:
         raise ModelError(
             f"transformers has no {config.model_type} model that classifies "
             f"{heads.get(auto.__name__, 'texts')}",
-            fix="choose another model, or another kind of task: docs/models.md says what each has",
+            fix="choose another model, or another kind of task: docs/models.md lists what each has",
         )
     has = {"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}
     kinds = known if isinstance(known, tuple) else (known,)
@@ -182,7 +186,7 @@ def supported(auto: Any, config: Any, attention: Attention) -> Attention:
 
 
 def no_writer(model: str) -> ModelError:
-    """The error of a model that no completion can be had from."""
+    """The error of a model that cannot generate completions."""
     return ModelError(
         "this model cannot write: it reads texts from both sides, or has no head for it",
         model=model,
@@ -192,35 +196,35 @@ def no_writer(model: str) -> ModelError:
 
 
 def spread(config: Any) -> float:
-    """The standard deviation of fresh weights, which not every family calls alike."""
+    """The standard deviation of fresh weights; families have two names for it."""
     return float(getattr(config, "initializer_range", getattr(config, "init_std", 0.02)))
 
 
 def require_body(model: nn.Module, fresh: Iterable[str], name: str) -> None:
-    """Refuse a checkpoint without any weight of the body: training would hide it."""
+    """Refuse a checkpoint that lacks weights of the body: training would hide it."""
     body = body_of(model)
     pooler = getattr(body, "pooler", None)
-    aside = {id(p) for p in pooler.parameters()} if pooler is not None else set()
-    needed = {id(p) for p in body.parameters()} - aside
+    optional = {id(p) for p in pooler.parameters()} if pooler is not None else set()
+    needed = {id(p) for p in body.parameters()} - optional
     names = {key for key, p in model.named_parameters() if id(p) in needed}
-    lost = names & set(fresh)
-    if lost:
+    missing = names & set(fresh)
+    if missing:
         raise ModelError(
-            f"the checkpoint lacks {len(lost)} weights of the encoder, or holds other shapes",
+            f"the checkpoint lacks {len(missing)} weights of the encoder, or holds other shapes",
             model=name,
-            parameter=min(lost),
+            parameter=min(missing),
             fix="give a complete checkpoint, or set pretrained = false",
         )
 
 
 def fetch(load: Callable[..., Any], name: str, **options: Any) -> Any:
-    """Load from a folder or the local cache; only then, and only if it answers, from the hub."""
+    """Load from a folder or the local cache, else from the hub if it answers."""
     folder = Path(name).expanduser()
-    known = str(folder) if folder.is_dir() else name
+    source = str(folder) if folder.is_dir() else name
     failures = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
     try:
         with quiet():
-            return load(known, local_files_only=True, **options)
+            return load(source, local_files_only=True, **options)
     except failures as error:
         if folder.is_dir():
             raise ModelError(
@@ -232,11 +236,11 @@ def fetch(load: Callable[..., Any], name: str, **options: Any) -> Any:
         raise ModelError(
             "there is no such folder",
             model=name,
-            fix="check model.name: a path counts from where secure-fl is started",
+            fix="check model.name: a path is relative to the directory where secure-fl is started",
         )
     if not hub_answers():
         raise ModelError(
-            "the model is neither a folder nor in the local cache, and the hub cannot be asked",
+            "the model is neither a folder nor in the local cache, and the hub does not answer",
             model=name,
             fix='set model.name to a folder that holds the model, or to "tiny" (built in)',
         )
@@ -245,14 +249,14 @@ def fetch(load: Callable[..., Any], name: str, **options: Any) -> Any:
             return load(name, **options)
     except failures as error:
         raise ModelError(
-            "the hub does not give this model",
+            "the hub does not provide this model",
             model=name,
             fix='check the name, or set model.name to a folder or to "tiny" (built in)',
         ) from error
 
 
 def hub_answers(timeout: float = 3.0) -> bool:
-    """Whether one request reaches the hub; transformers' own retries would take a minute."""
+    """Check by one request that the hub answers; transformers' own retries would take a minute."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -262,14 +266,14 @@ def hub_answers(timeout: float = 3.0) -> bool:
         with urllib.request.urlopen(request, timeout=timeout):  # noqa: S310
             return True
     except urllib.error.HTTPError:
-        return True  # it answered, if only to refuse
+        return True  # a refusal is an answer
     except (OSError, ValueError):
         return False
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and load reports of transformers inside."""
+    """Suppress progress bars and load reports of transformers inside."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -284,7 +288,33 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Set torch's CPU random state to `seed` inside; it is as it was afterwards."""
+    """Seed torch's CPU random state inside; restore it afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would touch the GPUs' too
         yield
+
+
+def attention_with_maps(
+    module: nn.Module, *inputs: Any, dropout: float = 0.0, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """Compute the family's eager attention; return its maps before dropout.
+
+    `transformers` returns maps after dropout, which in training adds noise to their distances.
+    """
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    output, maps = eager(module, *inputs, dropout=0.0, **options)
+    if module.training and dropout:
+        output, _ = eager(module, *inputs, dropout=dropout, **options)
+    return output, maps
+
+
+def register_maps() -> None:
+    """Register `attention_with_maps` with transformers, whose families look attention up by name.
+
+    Families that do not look it up (DeBERTa, MPNet) return their maps after dropout.
+    """
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, eager_mask
+
+    AttentionInterface.register(MAPS, attention_with_maps)
+    AttentionMaskInterface.register(MAPS, eager_mask)

@@ -1,4 +1,4 @@
-"""A site's scores on their way to those of all hospitals: its counts, and what their sum says."""
+"""A site's scores: its counts, and the metrics that follow from their sum over hospitals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from secure_fl.data.examples import Example
-from secure_fl.learning.counts import LOSS, Counts, add, pieces, whole
+from secure_fl.learning.metric_counts import LOSS, Counts, add, from_pieces, pieces
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from secure_fl.learning.tasks import Batch, Task
 
 SPLITS = ("dev", "test")
-# Of records with their labels, and a model's answers: labels, tags, scores, as `Task.decode` says.
+# Arguments: records with their labels, and a model's answers (labels, tags, scores: `Task.decode`).
 Metric: TypeAlias = Callable[[Sequence[Example], Sequence[Any]], float]
 
 
-class Scores:
-    """What one site measured in a round."""
+class SiteScores:
+    """The measurements of one site in a round."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class Scores:
         metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         self._task, self._recorder, self._by_label = task, recorder, by_label
-        self._metrics = metrics or {}  # a program's own: each hospital's alone, for no sum has them
+        self._metrics = metrics or {}  # a program's own, for each hospital alone: not from counts
         self._counted: dict[tuple[str, str], Counts] = {}  # by model and split
 
     def begin(self, model: str, splits: Sequence[str] = SPLITS) -> None:
-        """Count nothing yet of a model: as do those who hold none, or no records."""
-        self._counted |= {(model, split): self._nothing for split in splits}
+        """Start with zero counts of a model; they remain without a model or records."""
+        self._counted |= {(model, split): self._zeros for split in splits}
 
     def measure(
         self,
@@ -48,49 +48,48 @@ class Scores:
         round: int,
         outcomes: tuple[Sequence[Tensor], Sequence[Batch]],
         records: Sequence[Example],
-        **labels: str,
+        party: str = "",
     ) -> None:
-        """Write down what a model is worth on the records of a split, and count it."""
+        """Log a model's metrics on the records of a split, and add its counts."""
         counts = self._count(*outcomes)
-        values = self._task.measured(*outcomes, counts)
-        values = self._own(records, outcomes) | values
-        self._recorder.metrics(
-            round, values, _listed(counts), **labels, **_named(model), split=split
-        )
+        values = self._task.score(*outcomes, counts if self._by_label else None)
+        values = self._additional(records, outcomes) | values
+        listed = _listed(counts)
+        self._recorder.metrics(round, values, listed, split=split, model=model, party=party)
         self._counted[model, split] = add(self._counted[model, split], counts)
 
     def take_counts(self) -> dict[str, NDArray[Any]]:
-        """Counts since they were last taken."""
-        taken, self._counted = self._counted, {}
+        """Return the counts since the last call, and reset them."""
+        counted, self._counted = self._counted, {}
         return {
-            f"scores/{model}/{split}/{name}": found
-            for (model, split), counts in taken.items()
-            for name, found in pieces(counts).items()
+            f"scores/{model}/{split}/{name}": piece
+            for (model, split), counts in counted.items()
+            for name, piece in pieces(counts).items()
         }
 
     def pooled(self, round: int, sums: Mapping[str, NDArray[np.float64]]) -> float | None:
-        """Write down the metrics over all hospitals' records; the main one on dev, if there is one.
+        """Log the metrics over all hospitals' records; return the main one on dev, if there is one.
 
         It is that of the model without a name, or of the first by name.
         """
-        judged: list[float] = []
+        main: list[float] = []
         for (model, split), counts in sorted(self.totals(sums).items()):
             if counts[LOSS][0]:
                 values = self._task.pooled([counts])
-                kept = _listed(counts)
-                self._recorder.pooled(round, values, kept, **_named(model), split=split)
-                judged += [values[self._task.metric]] if split == "dev" else []
-        return judged[0] if judged else None
+                listed = _listed(counts)
+                self._recorder.metrics(round, values, listed, split=split, model=model, pooled=True)
+                main += [values[self._task.metric]] if split == "dev" else []
+        return main[0] if main else None
 
     def totals(self, sums: Mapping[str, NDArray[np.float64]]) -> dict[tuple[str, str], Counts]:
         """Counts over all hospitals, by model and split."""
         parts: dict[tuple[str, str], dict[str, Any]] = {}
-        for key, found in sums.items():
+        for key, piece in sums.items():
             _, model, split, name = key.split("/", 3)
-            parts.setdefault((model, split), {})[name] = found
-        return {which: whole(found) for which, found in parts.items()}
+            parts.setdefault((model, split), {})[name] = piece
+        return {key: from_pieces(summed) for key, summed in parts.items()}
 
-    def _own(
+    def _additional(
         self,
         records: Sequence[Example],
         outcomes: tuple[Sequence[Tensor], Sequence[Batch]],
@@ -103,7 +102,7 @@ class Scores:
         return {name: float(metric(records, answers)) for name, metric in self._metrics.items()}
 
     @cached_property
-    def _nothing(self) -> Counts:
+    def _zeros(self) -> Counts:
         return self._count([], [])
 
     def _count(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Counts:
@@ -111,8 +110,4 @@ class Scores:
 
 
 def _listed(counts: Counts) -> dict[str, list[float]]:
-    return {name: found.tolist() for name, found in counts.items()}
-
-
-def _named(model: str) -> dict[str, str]:
-    return {"model": model} if model else {}
+    return {name: vector.tolist() for name, vector in counts.items()}

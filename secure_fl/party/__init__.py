@@ -1,8 +1,8 @@
-"""A party's half of a run: what stands behind the door `cohort.Cohort`, one idea to a file.
+"""A party's half of a run; programs use it through `cohort.Cohort`.
 
-Begin with `summing`, which tells the whole story of a sum. `session` turns what a program asks for
-into frames, `cohort` knows who takes part, `groups` who contributes what to a partial sum,
-`noise_account` what noise was reserved, `relays` what parties tell each other; `rounds`,
-`boundaries`, `joining` and `opened_sums` are about what is between rounds: checkpoints, who joins
-late, and what may be repeated after a crash.
+Begin with `summing`, which describes a sum from a party's values to the opened total. `exchange`
+and `session` turn the requests of a program into frames and answers. `members` holds the members of
+a run, `relays` messages between parties, `noise_account` the noised sums that a party reserved.
+`round_loop`, `joining` and `opened_sums` act between rounds: checkpoints, late joiners, and the
+sums that may be repeated after a crash. `hooks` is the interface of optional features.
 """

@@ -1,174 +1,89 @@
-"""The only door out of a hospital: what a party program may ask of the other parties.
+"""The only door out of a hospital: the requests that a party's program may send to other parties.
 
-Each call names who learns the result. The program is a coroutine; awaiting the door hands one
-message to the `Session`, which puts it on the wire and resumes the program with the answer.
-What each call does stands in the files beside this one.
+Each method names the members that learn its result. The program is a coroutine: awaiting a method
+hands one message to the `Session`, which sends it and resumes the program with the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial as bind
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.errors import DISTRUST, CohortError, TooFewParties
-from secure_fl.events import EventLog
-from secure_fl.party.boundaries import Boundaries
-from secure_fl.party.guard import Guard
+from secure_fl.events import EventLog, PredictionNoise
+from secure_fl.party.hooks import RoundHook
+from secure_fl.party.members import Members
 from secure_fl.party.noise_account import NoiseAccount, Reserved
-from secure_fl.party.opened_questions import OpenedQuestions
-from secure_fl.party.pooling import Pooling
 from secure_fl.party.relays import Relays
-from secure_fl.party.rounds import Checkpoints, Rounds, Stateful
-from secure_fl.party.summing import Arrays, Summing
+from secure_fl.party.round_loop import RoundBoundary, Rounds
+from secure_fl.party.rounds import Checkpoints, Stateful
+from secure_fl.party.sum_request import Arrays, SumRequest
+from secure_fl.party.summing import Summing
 from secure_fl.protocol.messages import Audience
-from secure_fl.protocol.ports import Group, Noise, PrivacyLayer, Rule, Transcript
+from secure_fl.protocol.ports import Noise, PrivacyLayer, Rule
 
 Values = Mapping[str, Any]  # name -> tensor, array or number
 
 
-class Members:
-    """The members of a run as one of them sees them, and how few it goes on with."""
-
-    def __init__(
-        self, me: str, host: str | None, min_cohort: int, threshold: int, transcript: Transcript
-    ) -> None:
-        self.me, self.host, self._transcript = me, host, transcript
-        self.min_cohort, self.threshold = min_cohort, threshold
-        self.roster: tuple[str, ...] = ()  # all that the run began with, here or lost since
-        self.here: tuple[str, ...] = ()
-        self.parties: tuple[str, ...] = ()  # all that are here but the host
-        self.is_host = me == host
-
-    def begin(self, names: tuple[str, ...]) -> None:
-        """Take part in a run of these."""
-        self.roster = names
-        self._replace_members(names)
-
-    def confirm_members(self, names: Sequence[str]) -> None:
-        """Go on with these: the coordinator may lose some, never add any."""
-        known = set(self.here)
-        if self.me not in names or not set(names) <= known or len(set(names)) < len(names):
-            raise CohortError(
-                "the coordinator goes on with members that this party did not begin with, or "
-                "without this party",
-                party=self.me,
-                fix=DISTRUST,
-            )
-        self._replace_members(tuple(names))
-        if len(self.parties) < self.threshold:
-            raise TooFewParties(
-                f"only {len(self.parties)} parties are left; the threshold is {self.threshold}",
-                fix="bring the others back and resume the run; nothing was sent",
-                party=self.me,
-            )
-
-    def keep_only(self, survivors: tuple[str, ...]) -> None:
-        """Go on with those whose inputs are in a sum, before anything of it is revealed."""
-        alive = set(survivors)
-        parties = alive - {self.host}
-        if self.me not in alive:
-            raise CohortError(
-                "the coordinator says that this party is gone", party=self.me, fix=DISTRUST
-            )
-        if not alive <= set(self.here) or len(parties) < self.threshold:
-            raise TooFewParties(
-                f"only {len(parties)} of {len(self.parties)} parties took part in a sum; "
-                f"the threshold is {self.threshold}; nothing was revealed",
-                fix=DISTRUST,  # one that follows the protocol does not ask for such a sum
-                party=self.me,
-            )
-        self._replace_members(survivors)
-
-    def _replace_members(self, names: tuple[str, ...]) -> None:
-        """Bind later sums to who is here: a party that is told otherwise gives and reads others."""
-        self._transcript.saw("\n".join(names).encode(), b"members", host=True)
-        self.here, self.parties = names, tuple(m for m in names if m != self.host)
-
-    def require_cohort(self, groups: Sequence[Group]) -> None:
-        """Refuse a sum over too few: each would learn what the others hold."""
-        for group in groups:
-            owners = set(group.owners) & set(self.parties)  # the host masks with nobody
-            if len(owners) < self.min_cohort:
-                first, more = next(iter(group.vectors)), len(group.vectors) - 1
-                raise TooFewParties(
-                    f"the sum of {first!r}{f' and {more} more' if more else ''} would be over "
-                    f"{len(owners)} part{'y' if len(owners) == 1 else 'ies'} "
-                    f"({', '.join(sorted(owners))}); min_cohort is {self.min_cohort}",
-                    fix="a sum over one hospital IS that hospital: let more parties contribute "
-                    "this name, or lower protection.min_cohort knowingly",
-                    party=self.me,
-                )
-
-
 class Cohort:
-    """The other parties, as one party sees them."""
+    """The other parties of a run, as the program of one party sees them."""
 
     def __init__(
         self,
-        me: str,
-        *,
-        host: str | None,
-        min_cohort: int,
-        threshold: int,
+        members: Members,
         layer: PrivacyLayer,
         checkpoints: Checkpoints,
         recorder: EventLog,
+        *,
         noise: NoiseAccount | None = None,
-        pooling: Pooling | None = None,
-        guard: Guard | None = None,
-        questions: OpenedQuestions | None = None,
+        hooks: Sequence[RoundHook] = (),
     ) -> None:
-        self.me = me
-        self.host = host
-        self.min_cohort = min_cohort
-        self.threshold = threshold
+        self.me, self.host = members.me, members.host
+        self.min_cohort, self.threshold = members.min_cohort, members.threshold
         self.resume_after = 0
         self.newcomers: tuple[str, ...] = ()  # members that do not have that round
-        self.until: int | None = None  # the round that the program ends with, if not its last
-        self._who = Members(me, host, min_cohort, threshold, layer.transcript)
-        self._summing = Summing(self._who, layer, checkpoints, recorder, questions)
-        self._relays = Relays(self._who, layer.envelopes, layer.transcript)
-        self._reserved, self._noised = Reserved(me, noise), noise is not None
+        self.until: int | None = None  # the last round, if it is not the program's
+        self._members = members
+        self._summing = Summing(members, layer, checkpoints, recorder, hooks)
+        self._relays = Relays(members, layer.envelopes, layer.transcript)
+        self._reserved, self._noised = Reserved(members.me, noise), noise is not None
         self._layer, self._checkpoints, self._recorder = layer, checkpoints, recorder
-        self._pooling = pooling  # of scores; None: they stay at home
-        self._guard = guard  # of rounds; None: what was summed is what counts
+        self._hooks = hooks
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """All members that the run began with, here or lost since."""
-        return self._who.roster
+        """All members that began the run, including those lost since."""
+        return self._members.roster
 
     @property
     def members(self) -> tuple[str, ...]:
-        """All that are here."""
-        return self._who.here
+        """All members that are present."""
+        return self._members.here
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The members that contribute to sums: all but the host."""
-        return self._who.parties
+        """The members that contribute to sums: all except the host."""
+        return self._members.parties
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        """Those whose values are in the last sum; some may have been lost since."""
+        """The members whose values are in the last sum; some may have been lost since."""
         return self._summing.survivors
 
     @property
     def is_host(self) -> bool:
-        """Whether this party is the one that learns host sums."""
-        return self._who.is_host
+        """True if this party is the host, which learns host sums."""
+        return self._members.is_host
 
     def begin(self, members: tuple[str, ...]) -> None:
-        """Take part in a run of these members."""
-        self._who.begin(members)
+        """Begin a run of these members."""
+        self._members.begin(members)
 
     def confirm_members(self, members: Sequence[str]) -> None:
-        """Go on with these members: the coordinator may lose some, never add any."""
-        self._who.confirm_members(members)
+        """Continue with these members: the coordinator may drop some, but cannot add any."""
+        self._members.confirm_members(members)
 
     async def sum(
         self,
@@ -183,78 +98,80 @@ class Cohort:
         together: bool = False,
         questions: tuple[str, ...] = (),
     ) -> Arrays:
-        """Add values over the parties; nobody sees one party's values.
+        """Add values over the parties; nobody sees the values of a single party.
 
-        `partial`: this party contributes only the names it has; who contributes which name is
-        public. Without it every party contributes the same names. `read` (of a partial sum): names
-        that this party does not contribute to and reads nevertheless, with values of the right
-        shapes; a name that nobody contributes is left out of the result. `carry`: keep what
-        rounding and clipping left over and add it next time a value of this name is sent (error
-        feedback; for updates, not for predictions). `bound`: a public bound of all values, which
-        a host sum needs. `noise`: this party's share of differential-privacy noise. `together`: to
-        be opened over exactly those who were in the last sum, or not at all, and then the result is
-        {}. For values that follow from the same inputs as the last sum's: over others, the two
-        would differ by the input of whoever left. `questions`: digests of what is asked of records
-        that do not change: this site answers them over the same sites in all runs, or not at all.
+        Returns the sums that this party may see. The host contributes nothing: it passes values of
+        the same names and shapes to a host sum, and {} to any other sum.
 
-        The host contributes nothing: to a host sum it passes values of the same names and shapes,
-        of which only names and shapes count; to any other sum it passes {}.
-        Returns the sums that this party may see.
+        Args:
+            values: This party's values. Without `partial`, all parties use the same names.
+            reveal: The members that learn the sums.
+            partial: Each party contributes only the names that it has. Contributors are public.
+                A name without contributors is missing in the result.
+            read: Names that this party only reads, with values of the right shapes.
+            carry: Add what rounding and clipping leave over to the next value of the same name
+                (error feedback: for updates, not for predictions).
+            bound: A public bound of all values, which a host sum needs.
+            noise: This party's share of differential-privacy noise.
+            together: Open the sum over exactly the members of the last sum, or return {}. It is for
+                values that depend on the same inputs: over other members, the difference of the two
+                sums would reveal the inputs of those that left.
+            questions: Digests of the questions about unchanging records that the sum answers. A
+                site answers each over the same sites in all runs, or not at all.
+
         """
         rule = Rule(reveal, carry, bound, noise)
-        if (self._noised or noise is not None) and not self._who.is_host:  # the host adds none
+        if (self._noised or noise is not None) and not self.is_host:  # the host adds no noise
             self._reserved.spend(rule)
         only = frozenset(self.survivors) if together else None
-        among = None if partial or self._guard is None else self._guard.among(self.parties)
-        options: dict[str, Any] = {"only": only, "among": among, "questions": questions}
-        return await self._summing.sum(values, read or {}, rule, partial=partial, **options)
+        request = SumRequest(values, rule, read or {}, partial, only, questions)
+        return await self._summing.sum(request)
 
     def leftover(self, name: str) -> NDArray[np.float32] | None:
-        """What rounding and clipping left over of the value of this name that was summed last.
+        """Take what rounding and clipping left over of the last summed value of this name.
 
-        For values that must not be added to the next of their name, because their basis changes.
-        It is taken: the next sum adds nothing of it. None if nothing was lost, as in the clear, or
-        if no sum of this round carried the name: a resumed run could not know its shape.
+        It is for values that must not be added to the next ones, because their basis changes. The
+        next sum then adds no leftover. Returns None if nothing is left over, as in mode none, or if
+        no sum of this round carried the name: a resumed run could not know its shape.
         """
         return self._summing.leftover(name)
 
     def prediction_noise(self, examples: int, classes: int, releases: int) -> Noise | None:
-        """The noise that each sum of so many centred predictions must carry, or None.
+        """Return the noise that each sum of centred predictions must carry, if the run asks for it.
 
-        Centred: probabilities minus 1/classes, `examples * classes` numbers in one vector, which is
-        all that the sum holds. `releases`: such sums in the whole run. The noise follows from the
-        run's settings and members alone, so it is equal at all of them, and stays so in a resumed
-        run. Refuses noise that would drown the signal, unless the settings force it, and a run that
-        this party's budget has no room for. None: the run asks for no noise.
+        A sum holds one vector of `examples * classes` centred numbers: probabilities minus
+        1/classes. `releases` is the number of these sums in the whole run. The noise depends on the
+        run's settings and members alone, so it is equal at all members and in a resumed run.
+        Raises if the noise would exceed the signal, unless the settings force it, and if this
+        party's budget cannot pay for the run.
         """
         parties = sum(member != self.host for member in self.roster)
         sized = self._reserved.size(examples, classes, releases, parties)
         if sized is None:
             return None
         noise, facts = sized
-        self._recorder.event("noise", **facts)
+        self._recorder.event(PredictionNoise(facts=facts))
         return noise
 
     def reserve(self, noise: Noise, releases: int) -> None:
-        """Enter so many noised sums into this party's ledger, before any of them is computed.
+        """Enter this number of noised sums into this party's ledger, before they are computed.
 
-        Once per round, for all noised sums of that round: a round that is repeated releases again,
-        and reserves again. A crash does not give them back; a spent budget refuses. The host adds
-        no noise, so it has nothing to enter.
+        Call it once per round, for all noised sums of that round. A repeated round releases again,
+        and reserves again; a crash refunds nothing. The host adds no noise and reserves nothing.
         """
         if not self.is_host:
             self._reserved.reserve(noise, releases, self._summing.round)
 
     async def broadcast(self, value: Values | None = None) -> dict[str, NDArray[Any]]:
-        """The host's value, at every party; only the host passes one."""
+        """Send the host's value to all parties; only the host passes one."""
         return await self._relays.broadcast(value)
 
     async def share(self, values: Values) -> dict[str, dict[str, NDArray[Any]]]:
-        """Every party's values, at every party, never at the coordinator. Opt-in, audited."""
+        """Send every party's values to all parties, sealed from the coordinator. Audits list it."""
         return await self._relays.share(values)
 
     async def agree(self, fingerprint: bytes, about: str) -> None:
-        """Stop the run unless every party holds the same state."""
+        """Stop the run unless every party has the same fingerprint."""
         await self._relays.agree(fingerprint, about)
 
     def rounds(
@@ -263,45 +180,27 @@ class Cohort:
         keep: Mapping[str, Stateful] | None = None,
         shared: Mapping[str, Stateful] | None = None,
     ) -> Rounds:
-        """Iterate over the rounds; a checkpoint after each of them holds `keep` and `shared`.
+        """Iterate over the rounds, and save a checkpoint of `keep` and `shared` after each.
 
-        Scores are pooled before it. Where rounds wait for a better score, the last one may come
-        early, and what is kept and shared is then what it was after the best.
+        If the run waits for a better score, the last round may come early, and `keep` and `shared`
+        then return to their state after the best round.
 
-        `shared`: what is equal at all members (the model, a replicated server). Who joins late, or
-        lost its disk, is given it by another member. `keep`: what is this party's own (its private
-        models, what it has not sent yet); a newcomer starts it afresh.
+        Args:
+            total: The number of rounds.
+            keep: State of this party alone, such as private models. A newcomer starts without it.
+            shared: State that is equal at all members, such as the model. A member that joins late,
+                or lost its disk, receives it from another member.
+
         """
         keep, shared = keep or {}, shared or {}
         if both := keep.keys() & shared.keys():
             raise ValueError(f"either this party's own or shared, not both: {sorted(both)}")
-        things = {**keep, **shared}
-        if self._pooling is not None:
-            keep, shared = self._pooling.watch(keep, shared)
-        if self._guard is not None:
-            keep, shared = self._guard.watch(things, keep, shared, self._layer.transcript)
-        between = Boundaries(
-            self._who,
-            self._layer,
-            self._checkpoints,
-            self._recorder,
-            self._begin,
-            whole={**keep, **shared},
-            shared=shared,
+        own, common = dict(keep), dict(shared)
+        for hook in self._hooks:
+            more_own, more_common = hook.watch(keep, shared, self._layer.transcript)
+            own, common = {**own, **more_own}, {**common, **more_common}
+        boundary = RoundBoundary(
+            self._members, self._layer, self._checkpoints, self._recorder, own, common
         )
-        first = bind(between.first, self.resume_after, self.newcomers)
-        undone = (lambda: 0) if self._guard is None else self._guard.undone
-        return Rounds(total, first, bind(self._end, between), self.until, self._pooling, undone)
-
-    def _begin(self, number: int) -> None:
-        self._summing.begin_round(number)
-        if self._guard is not None:
-            self._guard.begin()
-
-    async def _end(self, between: Boundaries, number: int) -> None:
-        """Let all test the round, pool its scores, and save it."""
-        if self._guard is not None:
-            await self._guard.end(number, self._summing, self.parties)
-        if self._pooling is not None:
-            await self._pooling.end(number, self._summing, self.members)
-        await between.end(number)
+        resume = self.resume_after, self.newcomers
+        return Rounds(total, boundary, self._summing, self._hooks, resume, self.until)

@@ -1,4 +1,4 @@
-"""Noised sums are entered into the ledger before they are computed, and spent one by one."""
+"""The noised sums of a run, which a party enters into its ledger before it computes them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from secure_fl.protocol.ports import Noise, Rule
 
 
 class NoiseAccount(Protocol):
-    """What a run's settings say about noise, and a party's ledger (`crypto.noise_ledger`)."""
+    """The noise settings of a run, with a party's ledger (`privacy.noise_ledger`)."""
 
     def size(
         self, examples: int, classes: int, releases: int, parties: int
     ) -> tuple[Noise, Mapping[str, Any]]:
-        """The noise of each of so many sums, equal at all members, and what it comes to.
+        """Return the noise of each sum, equal at all members, with its figures for the log.
 
-        Refuses what drowns the signal, or does not fit into this party's budget.
+        Raises if the noise exceeds the signal, or if this party's budget cannot pay for the sums.
         """
 
     def enter(self, noise: Noise, releases: int, round: int) -> None:
-        """Enter sums into the ledger, durably, or refuse."""
+        """Enter sums into the ledger, durably, or raise."""
 
 
 class Reserved:
-    """How many sums under which noise this party has entered, and not yet sent."""
+    """Counts of the sums that this party has entered and not yet sent, by their noise."""
 
     def __init__(self, me: str, account: NoiseAccount | None) -> None:
         self._me, self._account = me, account
@@ -44,7 +44,7 @@ class Reserved:
         """See `Cohort.reserve`."""
         if self._account is None:
             raise BudgetError(
-                "this party has no ledger, so it may not release anything under noise",
+                "this party has no ledger, so it may not send noised sums",
                 fix="give the run a ledger and a budget",
                 party=self._me,
                 reason="no-ledger",
@@ -53,7 +53,7 @@ class Reserved:
         self._left[noise] = self._left.get(noise, 0) + releases
 
     def spend(self, rule: Rule) -> None:
-        """Take one sum from what was reserved, or refuse; under an account every sum is noised."""
+        """Use one reserved sum, or raise; a party with an account sends no sum without noise."""
         noise = rule.noise
         if noise is None:
             if self._account is None:
@@ -66,16 +66,16 @@ class Reserved:
             )
         if rule.audience != Audience.HOST or rule.bound is None or rule.carry:
             raise BudgetError(
-                "a noised sum whose scale would leave without noise",
-                fix="noised sums are for the host, with a public bound, and carry nothing",
+                "this noised sum would send its scale without noise",
+                fix="a noised sum is for the host, with a public bound and without carry",
                 party=self._me,
                 reason="unprotected",
             )
         if not self._left.get(noise):
             raise BudgetError(
-                "a noised sum was to be sent that is not in the ledger",
+                "this noised sum is not in the ledger",
                 fix="call cohort.reserve(noise, releases) before the sums of a round",
                 party=self._me,
-                reason="unreserved",
+                reason="not-reserved",
             )
         self._left[noise] -= 1

@@ -1,7 +1,7 @@
-"""Over whom a party let sums be opened, written down before anything was revealed.
+"""A party's record of the members over which sums were opened, written before they are revealed.
 
 A round that is repeated after a crash repeats its inputs. Two sums of them over different parties
-differ by somebody's input, so each sum of it is repeated over the same parties or not at all.
+differ by the input of one party, so each sum is repeated over the same parties or not at all.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from secure_fl.protocol.messages import JOINED, MOST_NOTES
 
 
 class OpenedSumsLog:
-    """One party's notes, kept for good: any round may be repeated."""
+    """The record of one party; it is never deleted, since any round may be repeated."""
 
     def __init__(self, file: Path) -> None:
         self._lines = Lines(file, "over whom a sum is opened")
-        self.without = frozenset[str]()  # who was convicted: sums are repeated without their input
+        self.without = frozenset[str]()  # convicted members: sums are repeated without their input
 
     @classmethod
     def kept(cls, beside: Path, elsewhere: Path | None) -> OpenedSumsLog:
-        """The notes beside a run's rounds, or elsewhere; who began with the first moves them."""
+        """Open the record in the run's folder, or at another place, to which it is then moved."""
         if elsewhere is not None and beside.exists() and not elsewhere.exists():
             try:
                 elsewhere.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ class OpenedSumsLog:
                 beside.unlink()
             except OSError as error:
                 raise RunError(
-                    f"the notes of opened sums cannot be moved ({error.strerror})",
+                    f"the record of opened sums cannot be moved ({error.strerror})",
                     fix="free disk space, then start again; nothing was revealed",
                     file=elsewhere,
                     reason="unwritable",
@@ -39,64 +39,63 @@ class OpenedSumsLog:
         return cls(elsewhere or beside)
 
     def rounds(self, after: int = 0) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
-        """Round, number of a sum, over whom: of sums in a row over the same parties, the last.
+        """Return round, number of a sum and members, for the last of equal entries in a row.
 
-        With `JOINED` in the place of the number: who held the round when others joined after it.
-        Of rounds up to `after`, which nobody repeats, only what came before the first is told.
+        With `JOINED` as the number, the members are the holders of the round when others joined.
+        Rounds up to `after` are not repeated, so only their `JOINED` entries and round 0 remain.
         """
-        found = sorted({(round, number, who) for round, number, who, _ in self._entries()})
-        told = (
-            one
-            for one, next in zip_longest(found, found[1:])
-            if next is None or one[1] == JOINED or (one[0], one[2]) != (next[0], next[2])
-        )
-        return tuple(one for one in told if one[0] > after or one[0] == 0 or one[1] == JOINED)[
-            -MOST_NOTES:
+        sums = sorted({(round, number, members) for round, number, members, _ in self._entries()})
+        last = [
+            (round, number, members)
+            for (round, number, members), next in zip_longest(sums, sums[1:])
+            if next is None or number == JOINED or (round, members) != (next[0], next[2])
         ]
+        needed = [sum for sum in last if sum[0] > after or sum[0] == 0 or sum[1] == JOINED]
+        return tuple(needed[-MOST_NOTES:])
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
-        """Note over whom a sum is opened, and of what; a repeated round must open the same sums."""
+        """Record a sum before it is opened; a repeated round must open the same sums."""
         entries = self._entries()
         joined = max((after for after, sum, *_ in entries if sum == JOINED), default=0)
         if 0 < round <= joined:
             raise CohortError(
-                f"somebody joined after round {joined}; this one is over for good",
+                f"a party joined after round {joined}, so this round cannot be repeated",
                 fix="resume after the newest round",
                 round=round,
                 field="round",
             )
-        before = [(who, of) for at, sum, who, of in entries if (at, sum) == (round, number)]
+        before = [entry[2:] for entry in entries if entry[:2] == (round, number)]
         if not before:
             self._note(round, number, survivors, what)
         elif self._left(before[0][0]) != self._left(survivors):
             raise CohortError(
                 "this round's inputs were sent before the crash, and a sum of them was "
                 f"opened over {', '.join(before[0][0])}; over other parties, the "
-                "difference would show somebody's input",
+                "difference would reveal the input of one of them",
                 fix="resume with exactly those parties",
                 round=round,
                 field="survivors",
             )
         elif self._honest(before[0][1]) != self._honest(what):
             raise CohortError(
-                "this round's inputs were sent before the crash, and now another sum is asked for "
-                "than then, or over other contributors; the difference would show somebody's input",
-                fix="resume with the same settings; if these are the same, the coordinator is not "
-                "to be trusted",
+                "this round's inputs were sent before the crash, and this sum is of other values "
+                "or of other contributors; the difference would reveal the input of one of them",
+                fix="resume with the same settings; if they are the same, do not trust the "
+                "coordinator",
                 round=round,
                 field="sum",
             )
 
     def _left(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """These, but for who was convicted: what differs by its input shows nothing of others'."""
+        """Return the names without convicted members, whose inputs reveal nothing about others."""
         return tuple(name for name in names if name not in self.without)
 
     def _honest(self, what: str) -> list[tuple[str, ...]]:
-        """What was summed of whom, but for who was convicted."""
+        """Return the contributors of each group, without convicted members."""
         return [self._left(tuple(line.split("\t"))) for line in what.split("\n")]
 
-    def let_in(self, after: int, holders: tuple[str, ...]) -> None:
-        """Note who held the round when others joined; what came before is never repeated."""
+    def note_handover(self, after: int, holders: tuple[str, ...]) -> None:
+        """Record the holders of a round after which others join; refuse it after a later sum."""
         if later := [round for round, *_ in self.rounds() if round > after]:
             raise CohortError(
                 f"sums of round {later[0]} were opened before, so nobody can join after {after}",

@@ -1,9 +1,9 @@
-"""A sum of any size, as one small sum after the other: nobody holds more than a part of it sealed.
+"""A large sum as several small ones, so that no process holds more than one sealed part.
 
-Vectors are cut where they are long, and each part is a sum of its own, with its own keys. If
-somebody leaves between two of them, those that follow would be over others than the first, and a
-mean of it would be divided by the wrong number of records: they are not opened. What is carried
-counts as zero then, and travels with the next sum.
+Long vectors are cut, and each part is a sum of its own, with its own keys. If a party leaves
+between two parts, later parts would be over other parties than the first, and a mean would be
+divided by the wrong number of records. They are not opened then; carried values count as zero and
+are added to the next sum.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from numpy.typing import NDArray
 from secure_fl.protocol.ports import Group, Vector
 
 Real = TypeVar("Real", np.float32, np.float64)
-COUNTS = 8  # values of what is no weight of a model
+COUNTS = 8  # longest vector that holds counts, and no weights of a model
 PART = 3 << 22  # values: 22 MB sealed at 8 bits; 170 MB at the coordinator, while it is added
 
 
 def names(name: str, size: int) -> list[str]:
-    """What the pieces of a vector of this size are called; its own name if it is not cut."""
+    """Return the names of the pieces of a vector; its own name if it is not cut."""
     count = -(-size // PART)
     return [name] if count < 2 else [f"{name}#{number}" for number in range(count)]
 
 
 def pieces(name: str, vector: Vector) -> dict[str, Vector]:
-    """The vector, or several where it is longer than a part; nothing is copied."""
-    every = names(name, vector.size)
-    return {of: vector[at * PART : (at + 1) * PART] for at, of in enumerate(every)}
+    """Cut a vector that is longer than a part, without copying it."""
+    labels = names(name, vector.size)
+    return {label: vector[at * PART : (at + 1) * PART] for at, label in enumerate(labels)}
 
 
 def parts_of(groups: Sequence[Group]) -> list[list[Group]]:
-    """The groups' vectors in parts that are no longer than `PART`.
+    """Distribute the vectors of groups over parts that are no longer than `PART`.
 
-    Counts come first: what the others are divided by has to be opened with the first of them.
+    Counts come first, because the divisors of the other vectors must be in the first part.
     """
     counts = [_only(group, lambda vector: vector.size <= COUNTS) for group in groups]
     others = [_only(group, lambda vector: vector.size > COUNTS) for group in groups]
@@ -60,21 +60,22 @@ def _only(group: Group, wanted: Callable[[Vector], bool]) -> Group:
 
 
 def whole(
-    found: dict[str, NDArray[Real]], shapes: Mapping[str, tuple[int, ...]]
+    vectors: dict[str, NDArray[Real]], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, NDArray[Real]]:
-    """The vectors that pieces were cut from; zero where one is missing, left out without any.
+    """Join pieces to vectors: a missing piece is zero, a vector without pieces is missing.
 
-    Pieces are taken out of `found` as they are joined: of a large model nobody can hold two.
+    Pieces are removed from `vectors` as they are joined, since two large models may not fit into
+    memory.
     """
     joined: dict[str, NDArray[Real]] = {}
     for name, shape in shapes.items():
         size = math.prod(shape)
-        every = names(name, size)
-        if every == [name] and name in found:
-            joined[name] = found.pop(name)
+        labels = names(name, size)
+        if labels == [name] and name in vectors:
+            joined[name] = vectors.pop(name)
             continue
-        for at, of in enumerate(every):
-            if (piece := found.pop(of, None)) is not None:
+        for at, label in enumerate(labels):
+            if (piece := vectors.pop(label, None)) is not None:
                 if name not in joined:
                     joined[name] = np.zeros(size, piece.dtype)
                 joined[name][at * PART : (at + 1) * PART] = piece

@@ -1,21 +1,21 @@
-"""The rounds of a run, as a party program iterates over them, and what a checkpoint can keep."""
+"""A round as a party program sees it, and the interfaces of what a party keeps of its rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from secure_fl.protocol.messages import Told
+from secure_fl.protocol.messages import SurvivorStatement
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of a run: its number from 1, and how many there will be."""
+    """One round of a run: its number from 1, and the number of all rounds."""
 
     number: int
     total: int
-    undone: int = 0  # of the rounds before, and made up for
+    undone: int = 0  # earlier rounds that were undone, and are repeated
 
     @property
     def progress(self) -> float:
@@ -23,7 +23,7 @@ class Round:
         return (self.number - self.undone) / self.total
 
     def at(self, step: int, steps: int) -> float:
-        """The share of the run that is over amid a step (from 0) of so many in this round."""
+        """Return the share of the run that is over in the middle of a step, counted from 0."""
         return (self.number - self.undone - 1 + (step + 0.5) / steps) / self.total
 
 
@@ -34,99 +34,64 @@ class Stateful(Protocol):
         """Return the state."""
 
     def load_state_dict(self, state: dict[str, Any], /) -> Any:
-        """Take the state back."""
+        """Restore the state."""
 
 
-class Checkpoints(Protocol):
-    """Where a party keeps its rounds; `runs.py` implements it on disk."""
+class SavedRounds(Protocol):
+    """The states of a party after its rounds."""
 
     def available(self) -> tuple[int, ...]:
-        """Rounds that could be restored."""
-
-    def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
-        """Over whom sums were opened: round, number of the last sum over these, their names."""
-
-    def let_in(self, after: int, holders: tuple[str, ...]) -> None:
-        """Note, durably, that others join these after a round, or refuse.
-
-        A newcomer's inputs are new: no round that was begun before may be opened again with them.
-        """
+        """Return the rounds that can be restored."""
 
     def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
         """Write one round, atomically."""
 
     def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
-        """Load one round into `keep` and return the state of the sums."""
+        """Load one round into `keep`, and return the state of the sums."""
 
     def roll_back(self, round: int) -> None:
-        """Let go of all later rounds: repeated, they are of another session than the others'."""
+        """Drop all later rounds: if they are repeated, they belong to another session."""
 
     def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
-        """The state that newcomers are given: the same bytes wherever it is the same."""
+        """Encode the state for newcomers; equal states give equal bytes."""
 
     def adopt(self, data: bytes, shared: Mapping[str, Stateful]) -> Mapping[str, Any]:
-        """Load what another party exported, and return the state of the sums in it."""
+        """Load the state that another party exported, and return the state of the sums."""
+
+
+class OpenedSums(Protocol):
+    """A durable record of the members over which sums were opened."""
+
+    def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+        """Return round, number of the last sum over the same members, and their names."""
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
-        """Note, durably, over whom a sum of a round is opened, and of what, or refuse.
+        """Record a sum before it is opened, or refuse it.
 
-        A round that is repeated after a crash repeats its inputs. Opened over other parties than
-        the first time, the two sums would differ by somebody's input. `what` is a digest of its
-        names and of who contributes them.
+        A round that is repeated after a crash repeats its inputs. If its sums were opened over
+        other members than before, the difference would reveal the input of one party. `what` is a
+        digest of the sum's names and of their contributors.
         """
 
+    def note_handover(self, after: int, holders: tuple[str, ...]) -> None:
+        """Record the holders of a round after which newcomers join, or refuse the newcomers.
+
+        The inputs of a newcomer are new: no earlier round may be opened again with them.
+        """
+
+
+class EvidenceLog(Protocol):
+    """A durable record of signed statements, and of the evidence against members."""
+
     def convict(self, party: str, evidence: bytes) -> None:
-        """Keep what convicts a member, or the coordinator: its input counts for nothing."""
+        """Keep the evidence against a member, or against the coordinator."""
 
-    def heard(self, told: Told) -> None:
-        """Keep what the coordinator signed of who is in a sum."""
+    def keep_statement(self, statement: SurvivorStatement) -> None:
+        """Keep a list of survivors that the coordinator signed."""
 
-    def told(self) -> Sequence[Told]:
-        """All of that, the last at the end."""
-
-
-class Judge(Protocol):
-    """Who knows how good each round was."""
-
-    @property
-    def stops(self) -> bool:
-        """Whether there should be no more rounds."""
-
-    def close(self) -> None:
-        """There are none: leave what the run delivers as it should be."""
+    def statements(self) -> Sequence[SurvivorStatement]:
+        """Return all of these lists, the last one at the end."""
 
 
-class Rounds:
-    """Restores, or is given, the state before the first round; saves and meets after each."""
-
-    def __init__(
-        self,
-        total: int,
-        first: Callable[[], Awaitable[int]],
-        end: Callable[[int], Awaitable[None]],
-        until: int | None = None,  # stop early, where others join
-        judge: Judge | None = None,
-        undone: Callable[[], int] = lambda: 0,  # rounds so far that others make up for
-    ) -> None:
-        self._total, self._first, self._end, self._judge = total, first, end, judge
-        self._until, self._undone = until, undone
-        self._number: int | None = None
-
-    def __aiter__(self) -> Rounds:
-        return self
-
-    async def __anext__(self) -> Round:
-        if self._number is None:
-            self._number = await self._first()
-        else:
-            await self._end(self._number)
-            self._number += 1
-        undone = self._undone()
-        last = self._total + undone
-        if self._until is not None:
-            last = min(self._until, last)
-        if self._number > last or (self._judge is not None and self._judge.stops):
-            if self._judge is not None:
-                self._judge.close()
-            raise StopAsyncIteration
-        return Round(self._number, self._total, undone)
+class Checkpoints(SavedRounds, OpenedSums, EvidenceLog, Protocol):
+    """All records of one party about the rounds of a run."""

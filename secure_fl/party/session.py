@@ -1,56 +1,28 @@
-"""Drives one party program: a frame in, a frame out.
+"""The engine's end of an exchange: a `Session` drives one party program, frame by frame.
 
-`ask` is the program's end: it hands over a message, and waits for the coordinator's answer.
-`Session.step` is the engine's end: the engine gives it a frame from the coordinator and carries
-back what it returns. A repeated frame gets the same answer again, so an engine may deliver twice.
+The engine gives `Session.step` a frame from the coordinator and carries back the answer. A repeated
+frame gets the same answer again, so an engine may deliver it twice. `party.exchange` is the
+program's end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import coroutine
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError, TamperError
-from secure_fl.events import Crossing, EventLog
+from secure_fl.events import Convicted, Crossing, EventLog
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.exchange import Sending
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.protocol import frames, messages, stories
+from secure_fl.protocol import frames, messages, survivor_log
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
-from secure_fl.protocol.messages import FromCoordinator, FromParty, Message
-from secure_fl.protocol.ports import Inquiry, Sums
+from secure_fl.protocol.messages import FromCoordinator, FromParty
+from secure_fl.protocol.ports import SumInquiry, SumLayer
 
-if TYPE_CHECKING:
-    from secure_fl.party.cohort import Cohort
-
-Asked: TypeAlias = tuple[FromParty, bytes]  # what a program hands over while it waits
-Program: TypeAlias = "Callable[[Cohort], Coroutine[Asked, Any, None]]"
-MOST_LOOKS = 256  # more than a complaint and the uploads of a sum: each costs the work of a sum
-M = TypeVar("M", bound=Message)
-
-
-@coroutine
-def exchange(
-    message: FromParty, bulk: bytes = b""
-) -> Generator[Asked, tuple[FromCoordinator, bytes], tuple[Any, bytes]]:
-    """Give the session a message, and come back with the answer."""
-    return (yield message, bulk)
-
-
-async def ask(message: FromParty, expect: type[M], bulk: bytes = b"") -> tuple[M, bytes]:
-    """Send a message; return its answer, which must be of this kind, and the answer's bulk."""
-    answer, data = await exchange(message, bulk)
-    if not isinstance(answer, expect):
-        raise unexpected(answer, expect)
-    return answer, data
-
-
-def unexpected(answer: object, expect: type[Message]) -> CohortError:
-    """The error of an answer that is not of the kind that belongs here."""
-    return CohortError(
-        f"the coordinator answered {type(answer).__name__} where {expect.__name__} belongs",
-        fix="install equal versions everywhere; a coordinator that does this cannot be trusted",
-    )
+Program: TypeAlias = Callable[[Cohort], Coroutine[Sending, Any, None]]
+MOST_LOOKS = 256  # frames of inquiries: more than a sum has, and each costs as much as a sum
 
 
 class Session:
@@ -62,35 +34,35 @@ class Session:
         cohort: Cohort,
         link: Link,
         *,
-        sums: Sums,
+        sums: SumLayer,
         checkpoints: Checkpoints,
         recorder: EventLog,
         surroundings: Callable[[], AbstractContextManager[None]] = nullcontext,
         goes_back: bool = True,
     ) -> None:
-        """`goes_back`: whether rounds before the newest but one may be repeated."""
+        """`goes_back`: True if rounds before the last two may be repeated."""
         self.party = cohort.me
         self.error: SecureFLError | None = None
         self.done = False
-        self.stopped = False  # by the coordinator, before anything failed here
+        self.stopped = False  # by the coordinator, before an error occurred here
         self._begun = False
         self._program, self._cohort, self._link = program, cohort, link
         self._sums, self._checkpoints, self._recorder = sums, checkpoints, recorder
         self._surroundings, self._goes_back = surroundings, goes_back
-        self._running: Coroutine[Asked, Any, None] | None = None
+        self._running: Coroutine[Sending, Any, None] | None = None
         self._last: tuple[bytes, Frame] | None = None
-        self.convicted = ""  # who spoiled a sum, as this party found itself
-        self._inquiry: Inquiry | None = None  # into the last sum
+        self.convicted = ""  # the member that spoiled a sum, by this party's own evidence
+        self._inquiry: SumInquiry | None = None  # into the last failed sum
         self._complained = self._over = False
-        self._looks = 0  # at frames of inquiries
-        self._story = stories.Story(link.run)
+        self._looks = 0  # number of frames that inquiries examined
+        self._survivor_log = survivor_log.SurvivorLog(link.run)
 
     def step(self, frame: Frame) -> Frame:
         """Answer one frame of the coordinator."""
         return self.take(Received.of(frame, self._link.peer))
 
     def take(self, received: Received) -> Frame:
-        """Answer one frame that was verified, by the coordinator's key, as it arrived."""
+        """Answer one frame whose signature was verified on arrival."""
         frame, head = received.frame, frames.digest(received.frame.head)
         if self._last is not None and head == self._last[0]:
             return self._last[1]
@@ -107,28 +79,28 @@ class Session:
 
     @property
     def disputes(self) -> bool:
-        """Whether this party complained of a sum, and the coordinator has not ended it since."""
+        """True if this party complained of a sum, and the coordinator has not stopped the run."""
         return self._complained and not self._over
 
     def _examine(self, message: messages.Examine, frame: Frame) -> tuple[FromParty, bytes]:
-        """Look at what the coordinator shows of a sum that failed, here or at others."""
+        """Examine a frame of a failed sum, which the coordinator forwards."""
         if self._inquiry is None:
             self._inquiry = self._sums.inquiry(self._link.peer)
         if self._inquiry is None or self._over:
             return messages.Failed(CohortError.code), b""
-        found, self._looks = "", self._looks + 1
+        culprit, self._looks = "", self._looks + 1
         try:
             if message.who and self._looks <= MOST_LOOKS:
-                found = self._inquiry.look(frame)
+                culprit = self._inquiry.look(frame)
         except SecureFLError as error:
             self.error = self.error or error.at(party=self.party)
             return messages.Failed(error.code), b""
-        if found and not self.convicted:
-            self.convicted = found
-            self._recorder.event("named", round=self._recorder.round, parties=[found])
+        if culprit and not self.convicted:
+            self.convicted = culprit
+            self._recorder.event(Convicted(round=self._recorder.round, parties=(culprit,)))
             if (case := self._inquiry.case()) is not None:
-                self._checkpoints.convict(found, case.to_bytes())
-        return messages.Finding(found), self._sums.sent if message.show == self.party else b""
+                self._checkpoints.convict(culprit, case.to_bytes())
+        return messages.Finding(culprit), self._sums.sent if message.show == self.party else b""
 
     def _answer(self, message: Any, frame: Frame) -> tuple[FromParty, bytes]:
         try:
@@ -140,22 +112,22 @@ class Session:
             problem = SecureFLError(f"{type(error).__name__}: {error}")
             problem.at(party=self.party, round=self._recorder.round or None)
             problem.__cause__ = error
-        self.error = self.error or problem  # the first one is the cause, a stop only follows
+        self.error = self.error or problem  # the first is the cause; later ones only follow
         if isinstance(problem, TamperError) and "sum" in problem.where:
             self._inquiry = self._sums.inquiry(self._link.peer)
             if self._inquiry is not None:
                 self._complained = True
                 return messages.Complaint(frame.head), frame.bulk
-        return messages.Failed(problem.code), b""  # a code, never the text: it may be private
+        return messages.Failed(problem.code), b""  # the text may be private
 
     def _advance(self, message: FromCoordinator, data: bytes) -> tuple[FromParty, bytes]:
-        """Begin the program or let it go on, up to what it asks next."""
+        """Start or resume the program, until its next request."""
         answer: tuple[FromCoordinator, bytes] | None = (message, data)
         match message:
-            case messages.Stop(code=code, party=party, told=told):
+            case messages.Stop(code=code, party=party, statements=statements):
                 self._close()
                 self._over = True
-                self._require_one_story(told)
+                self._require_one_story(statements)
                 self.stopped = self.error is None
                 raise CohortError(
                     f"the coordinator stopped the run ({code})", party=party or self.party
@@ -163,21 +135,23 @@ class Session:
             case messages.Start(members=members) if not self._cohort.members:
                 self._cohort.begin(members)
                 kept = self._checkpoints
-                offer = self._sums.next_keys(members, next(reversed(kept.told()), None))
+                offer = self._sums.next_keys(members, next(reversed(kept.statements()), None))
                 return messages.Ready(kept.available(), offer, kept.opened()), b""
             case messages.Begin() if not self._begun:
-                self._begun = True  # once: the same inputs, summed twice, could be told apart
+                self._begun = True  # once: other sums of the same inputs reveal one
                 self._cohort.confirm_members(message.members)
                 self._require_near(message.after_round)
                 self._cohort.resume_after = message.after_round
                 self._cohort.newcomers = self._newcomers(message)
                 self._sums.accept(message.offers, message.members)
-                self._require_one_story(stories.of_offers(message.offers.values()))
+                self._require_one_story(survivor_log.statements_of(message.offers.values()))
                 self._running, answer = self._program(self._cohort), None
             case messages.Unmask():
-                self._checkpoints.heard(self._story.hear(self._link.peer, message))
+                self._checkpoints.keep_statement(
+                    self._survivor_log.verify(self._link.peer, message)
+                )
         if self._running is None:
-            raise CohortError("a message came before the run began or after it ended")
+            raise CohortError("a message arrived before the run began or after it ended")
         try:
             return self._running.send(answer)
         except StopIteration:
@@ -188,34 +162,36 @@ class Session:
             raise
 
     def _require_near(self, after: int) -> None:
-        """Refuse to repeat finished rounds on another's word: each costs records' budget again."""
+        """Refuse to repeat finished rounds unasked: each spends privacy budget again."""
         newest = max(self._checkpoints.available(), default=0)
         if newest - after > 1 and not self._goes_back:
             raise CohortError(
-                f"all would go back to round {after}, and this party has round {newest}: another "
-                "one says that it lost what it had, or the coordinator says so of nobody",
-                fix="ask who did; if this is right, restart this site with `secure-fl join "
-                "--go-back`; nothing was deleted",
+                f"the run would go back to round {after}, and this party has round {newest}: "
+                "another party lost its later rounds, or the coordinator claims so",
+                fix="ask which party lost its rounds; if one did, restart this site with "
+                "`secure-fl join --go-back`; nothing was deleted",
                 field="after_round",
             )
 
-    def _require_one_story(self, others: Sequence[messages.Told]) -> None:
-        """Refuse a coordinator that told another member something else, and keep what it signed."""
-        found = stories.found_in(self._checkpoints.told(), others, self._link.peer)
-        if found is None:
+    def _require_one_story(self, others: Sequence[messages.SurvivorStatement]) -> None:
+        """Convict a coordinator that signed different lists for two members."""
+        proof = survivor_log.find_equivocation(
+            self._checkpoints.statements(), others, self._link.peer
+        )
+        if proof is None:
             return
-        self.convicted = found.accused
-        self._recorder.event("named", round=self._recorder.round, parties=[found.accused])
-        self._checkpoints.convict(found.accused, found.to_bytes())
+        self.convicted = proof.accused
+        self._recorder.event(Convicted(round=self._recorder.round, parties=(proof.accused,)))
+        self._checkpoints.convict(proof.accused, proof.to_bytes())
         raise TamperError(
             "the coordinator told two members different things about who was in a sum, and signed "
             "both",
-            party=found.accused,
-            reason="stories",
+            party=proof.accused,
+            reason="equivocation",
         )
 
     def _newcomers(self, message: messages.Begin) -> tuple[str, ...]:
-        """Who does not have the round to continue after; of itself, this party knows better."""
+        """Return the members without the round to continue after; check it for this party."""
         if not set(message.newcomers) <= set(message.members):
             raise CohortError("the coordinator names newcomers that take no part", fix=DISTRUST)
         has = message.after_round in (0, *self._checkpoints.available())
@@ -236,14 +212,14 @@ class Session:
         audience = getattr(message, "audience", "")
         self._recorder.crossing(
             Crossing(
-                self._link.round,
-                self._link.exchange,
-                direction,
-                type(message).__name__,
-                audience or _AUDIENCES.get(type(message), "coordinator"),
-                len(frame.head),
-                len(frame.bulk),
-                digest.hex(),
+                round=self._link.round,
+                exchange=self._link.exchange,
+                direction=direction,
+                kind=type(message).__name__,
+                audience=audience or _AUDIENCES.get(type(message), "coordinator"),
+                head_bytes=len(frame.head),
+                bulk_bytes=len(frame.bulk),
+                digest=digest.hex(),
             )
         )
 

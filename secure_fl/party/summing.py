@@ -1,245 +1,310 @@
-"""A sum, from a party's values to the opened total: the whole story, in the order it happens.
+"""A sum, from a party's values to the opened total, in the order of its steps.
 
-Rows are those of docs/protocol.md, "A sum". Without masks 4 to 6 are left out.
+Rows are those of docs/protocol.md, "A sum". Without masks, steps 4 to 6 are omitted.
 
-    1  a program calls `Cohort.sum`; the values become flat vectors, in groups    here, `groups`
-       that the same parties contribute. Where somebody lacks the scale of a
-       vector, norms are summed first: a sum of its own. What is large is then
-       summed part by part (`party.parts`): 2 to 9 for each.
-    2  `Sums.begin` encodes, tags, masks and seals them, under keys that were     row 1
-       exchanged before: a `SumUnderWay` (`crypto.sum_under_way`). Its upload
-       leaves as `SumInput`.
+    1  A program calls `Cohort.sum`. The values become flat vectors, in groups    here
+       that the same parties contribute. If a party lacks the scale of a vector,
+       norms are summed first, in a sum of their own. A large sum is then split
+       (`party.parts`): each part takes steps 2 to 9.
+    2  `Sums.begin` encodes, tags, masks and seals the vectors, under keys that   row 1
+       were exchanged before, and returns a `SumInProgress`
+       (`crypto.sealing.secure_sum`). Its upload leaves as `SumInput`.
     3  The coordinator adds each upload as it arrives, and keeps none.            `SumStep.take`
-    4  It tells all who is in the sum: `Unmask(survivors, dropped)`. A party      row 2
-       refuses sums over too few, or over others than before a crash (`_admit`).
-    5  `SumUnderWay.settle` checks the lists. If anybody is gone, it signs        row 2b
-       them (`Confirm`), and the coordinator shows all the signatures.
-    6  `SumUnderWay.shares` reveals what removes the masks of this sum, once;     row 2b
-       the keys of the next sum travel with it (`UnmaskShares`), row 0 of that.
-    7  The coordinator recovers the seeds, and subtracts what is left of the      `RevealStep`
-       masks, under the encryption.
+    4  It sends the members of the sum to all: `Unmask(survivors, dropped)`. A    row 2
+       party refuses sums over too few parties, or over other parties than
+       before a crash (`_admit`).
+    5  `SumInProgress.settle` checks the lists. If a party has dropped out, it      row 2b
+       signs them (`Confirm`), and the coordinator forwards all signatures.
+    6  `SumInProgress.shares` reveals the seeds that remove the masks of this       row 2b
+       sum, once. The keys of the next sum travel with them (`UnmaskShares`),
+       which is row 0 of that sum.
+    7  The coordinator recovers the seeds, and subtracts the remaining masks      `RevealStep`
+       under the encryption.
     8  It sends the sealed `Total`, with the others' keys for the next sum.       row 3
-    9  `SumUnderWay.open` decrypts it, checks its tag against the survivors and   here
+    9  `SumInProgress.open` decrypts it, checks its tag against the survivors and   here
        decodes it; `Sums.accept` takes the keys.
 
-A message and its answer are one exchange: 2 with 4, 6 with 8, and 5 where somebody is gone.
+A message and its answer are one exchange: 2 with 4, 6 with 8, and 5 after a dropout.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
-from secure_fl.events import EventLog
-from secure_fl.party.groups import declare
-from secure_fl.party.opened_questions import OpenedQuestions
+from secure_fl.events import EventLog, Warned
+from secure_fl.party.exchange import ask, exchange, unexpected
+from secure_fl.party.hooks import RoundHook
+from secure_fl.party.members import Members
 from secure_fl.party.parts import PART, names, parts_of, pieces, whole
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.party.session import ask, exchange, unexpected
+from secure_fl.party.sum_request import Arrays, SumRequest
 from secure_fl.protocol.frames import cut, digest
 from secure_fl.protocol.messages import (
     Audience,
     Confirmed,
+    Declare,
+    Name,
+    Owners,
     SumId,
     SumInput,
     Total,
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumUnderWay, Vector
+from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumInProgress, Vector
 
-if TYPE_CHECKING:
-    from secure_fl.party.cohort import Members
+IMPOSSIBLE_NORMS = (
+    "the squared norms of {} sums add up to less than zero: a hospital sent a wrong one. The run "
+    "continues without them; this site is not at fault"
+)
 
-Arrays = dict[str, NDArray[np.float64]]
+
+class Opened(NamedTuple):
+    """The outcome of one sum on the wire."""
+
+    values: Arrays | None  # None: it was not to be opened over the survivors
+    more: bool  # True if further parts of the same request follow
 
 
 class Summing:
-    """The sums of a run, one after the other."""
+    """The sums of a run at one party, one after the other."""
 
     def __init__(
         self,
-        who: Members,
+        members: Members,
         layer: PrivacyLayer,
         checkpoints: Checkpoints,
         recorder: EventLog,
-        questions: OpenedQuestions | None = None,
+        hooks: Sequence[RoundHook] = (),
     ) -> None:
-        self._who, self._layer, self._sums = who, layer, layer.sums
-        self._checkpoints, self._recorder = checkpoints, recorder
-        self._questions = questions  # of all runs; None: nobody keeps notes
-        self._asked: tuple[str, ...] = ()  # questions that this sum answers
+        self._members, self._layer, self._sums = members, layer, layer.sums
+        self._checkpoints, self._recorder, self._hooks = checkpoints, recorder, hooks
         self.round = 0  # masks are bound to it: 0 before the first
         self.survivors: tuple[str, ...] = ()
-        self._only: frozenset[str] | None = None  # over whom alone this sum may be opened
-        self._more = False  # whether sums that belong to the last one follow it
         self._opened = 0  # sums opened in this round
-        self._carried: dict[str, tuple[int, ...]] = {}  # shapes of what this round's sums carried
+        self._carried: dict[str, tuple[int, ...]] = {}  # shapes of the carried values of this round
 
     def begin_round(self, number: int) -> None:
-        """Count the round's sums, and know the shapes of what they carry, from here on."""
+        """Start to count the sums of this round, and to record the shapes of carried values."""
         self.round, self._opened, self._carried = number, 0, {}
 
-    async def sum(
-        self,
-        values: Mapping[str, Any],
-        read: Mapping[str, Any],
-        rule: Rule,
-        *,
-        partial: bool,
-        only: frozenset[str] | None = None,
-        among: tuple[str, ...] | None = None,
-        questions: tuple[str, ...] = (),
-    ) -> Arrays:
-        """See `Cohort.sum`; `only`: to be opened over exactly these, or not at all.
-
-        `among`: whose values a whole sum is over, if not all parties'; the others read it.
-        """
-        who = self._who
-        self._only, self._asked = only, questions
-        if only is not None and only != frozenset(who.here):
-            return {}  # somebody left since: all know it, and nobody sends anything
-        if bool(values or read) == (who.is_host and rule.audience == Audience.PARTIES):
-            raise CohortError(
-                "the host passes {} to a sum for the parties; otherwise values must have names",
-                party=who.me,
-            )
-        gives = _flat(values, who.me)
-        reads = _flat({name: np.zeros(np.shape(value)) for name, value in read.items()}, who.me)
-        groups: Sequence[Group] = (Group(who.parties, gives),) if gives else ()
-        if gives and among is not None:
-            others = tuple(party for party in who.parties if party not in among)
-            groups = (Group(among, gives, others),)
-        lacking = False
-        if partial:
-            at = (self.round, self._opened + 1)
-            groups, lacking = await declare(who, self._layer, gives, reads, rule, at)
-        elif reads:
-            raise CohortError("every party contributes to a whole sum: nobody only reads it")
-        who.require_cohort(groups)
-        scales = self._sums.unscaled(groups, rule)
-        if scales or lacking:
-            norms = await self._add(scales, Rule(), more=True)
+    async def sum(self, request: SumRequest) -> Arrays:
+        """Answer one request, as `Cohort.sum` describes it."""
+        if request.only is not None and request.only != frozenset(self._members.here):
+            return {}  # a member has left since: all know it, and nobody sends anything
+        groups, lacking = await self._groups_of(request)
+        self._members.require_cohort(groups)
+        unscaled = self._sums.unscaled(groups, request.rule)
+        if unscaled or lacking:
+            norms, _ = await self._add(unscaled, replace(request, rule=Rule()), more=True)
             if norms is None:
                 return {}
             self._sums.learn(norms)
         size = sum(vector.size for group in groups for vector in group.vectors.values())
-        first, *rest = parts_of(groups) if size > PART else (groups,)
-        opened = await self._add(first, rule, more=bool(rest))
-        while opened is not None and who.is_host and self._more:  # the parties know how many
-            opened = await self._add(first, rule)
-        if opened is None:
+        parts = parts_of(groups) if size > PART else [groups]
+        vectors = await self._add_parts(parts, request)
+        given = {**request.values, **request.read}
+        shapes = {name: np.shape(value) for name, value in given.items()}
+        if vectors is None:
             return {}
-        if rest:
-            opened |= await self._add_others(rest, rule)
-        shapes = {name: np.shape(value) for name, value in {**values, **read}.items()}
-        if rule.carry:
-            self._carried |= {name: shapes[name] for name in values}
-        found = whole(opened, shapes) if rest else opened
-        return {name: vector.reshape(shapes[name]) for name, vector in found.items()}
-
-    async def _add_others(self, others: Sequence[Sequence[Group]], rule: Rule) -> Arrays:
-        """The parts after the first: over the same parties, or not at all."""
-        opened: Arrays = {}
-        self._only = frozenset(self.survivors)
-        while others:
-            part, *others = others
-            found = None
-            if self._only == frozenset(self._who.here):  # else all know it, and nobody sends it
-                found = await self._add(part, rule, more=bool(others))
-            opened |= self._sums.postpone(part, rule) if found is None else found
-        return opened
+        if request.rule.carry:
+            self._carried |= {name: shapes[name] for name in request.values}
+        vectors = whole(vectors, shapes) if len(parts) > 1 else vectors
+        return {name: vector.reshape(shapes[name]) for name, vector in vectors.items()}
 
     def leftover(self, name: str) -> NDArray[np.float32] | None:
         """See `Cohort.leftover`."""
         shape = self._carried.pop(name, None)
         if shape is None:
             return None
-        left = {of: self._sums.leftover(of) for of in names(name, math.prod(shape))}
-        found = {of: vector for of, vector in left.items() if vector is not None}
-        return whole(found, {name: shape})[name].reshape(shape) if found else None
+        taken = {piece: self._sums.leftover(piece) for piece in names(name, math.prod(shape))}
+        left = {piece: vector for piece, vector in taken.items() if vector is not None}
+        return whole(left, {name: shape})[name].reshape(shape) if left else None
+
+    async def _groups_of(self, request: SumRequest) -> tuple[Sequence[Group], bool]:
+        """Return the vectors of a request by contributors; and true if a party lacks scales."""
+        members, rule = self._members, request.rule
+        named = bool(request.values or request.read)
+        if named == (members.is_host and rule.audience == Audience.PARTIES):
+            raise CohortError(
+                "the host passes {} to a sum for the parties; otherwise values must have names",
+                party=members.me,
+            )
+        gives = _flat(request.values, members.me)
+        zeros = {name: np.zeros(np.shape(value)) for name, value in request.read.items()}
+        reads = _flat(zeros, members.me)
+        if request.partial:
+            return await self._declare(gives, reads, rule)
+        if reads:
+            raise CohortError("only a partial sum can be read without contributing to it")
+        if not gives:
+            return (), False
+        owners: Sequence[str] = members.parties
+        for hook in () if request.ignore_hooks else self._hooks:
+            selected = hook.contributors(members.parties)
+            owners = owners if selected is None else selected
+        others = tuple(party for party in members.parties if party not in owners)
+        return (Group(tuple(owners), gives, others),), False
+
+    async def _declare(
+        self, gives: Mapping[str, Vector], reads: Mapping[str, Vector], rule: Rule
+    ) -> tuple[tuple[Group, ...], bool]:
+        """Declare the names of a partial sum; return groups with equal contributors and readers.
+
+        docs/protocol.md, "Partial sums".
+        """
+        members, sums = self._members, self._sums
+        if set(gives) & set(reads) or (reads and rule.audience == Audience.HOST):
+            raise CohortError("a party contributes a name or reads it, and nobody reads a host sum")
+        vectors = dict(sorted({**gives, **reads}.items()))
+        unscaled = [
+            name for name, v in vectors.items() if sums.unscaled((Group((), {name: v}),), rule)
+        ]
+        at = (self.round, self._opened + 1)
+        answer, _ = await ask(Declare(tuple(gives), tuple(reads), tuple(unscaled), at), Owners)
+        self._layer.transcript.saw(answer.plain(), b"owners", host=True)
+        _check_members(members, answer)
+        for name in {*vectors, *answer.owners, *answer.readers}:
+            owners, readers = answer.owners.get(name, ()), answer.readers.get(name, ())
+            contributes = name in gives and not members.is_host
+            reads_it = name in reads and bool(owners)
+            if (members.me in owners) != contributes or (members.me in readers) != reads_it:
+                raise CohortError(
+                    f"the coordinator gives {name!r} the wrong contributors", fix=DISTRUST
+                )
+        alike: dict[tuple[tuple[Name, ...], ...], dict[str, Vector]] = {}
+        for name, vector in vectors.items():
+            owners, readers = answer.owners.get(name, ()), answer.readers.get(name, ())
+            if owners or name in gives:  # a name without contributors has no sum to read
+                alike.setdefault((owners, readers), {})[name] = vector
+        sums.forget(answer.unscaled)  # a scale that one party lacks is summed again by all
+        ordered = sorted(alike.items())
+        groups = tuple(Group(owners, part, readers) for (owners, readers), part in ordered)
+        return groups, bool(answer.unscaled) and not members.is_host
+
+    async def _add_parts(
+        self, parts: Sequence[Sequence[Group]], request: SumRequest
+    ) -> Arrays | None:
+        """Sum the parts over the same parties, or not at all; None if the first was not opened."""
+        first, *others = parts
+        vectors, more = await self._add(first, request, more=bool(others))
+        while vectors is not None and self._members.is_host and more:  # parties know their parts
+            vectors, more = await self._add(first, request)
+        if vectors is None:
+            return None
+        request = replace(request, only=frozenset(self.survivors))
+        for number, part in enumerate(others, 1):
+            values = None
+            if request.only == frozenset(self._members.here):  # else all know it, and send nothing
+                values, _ = await self._add(part, request, more=number < len(others))
+            vectors |= self._sums.postpone(part, request.rule) if values is None else values
+        return vectors
 
     async def _add(
-        self, groups: Sequence[Group], rule: Rule, *, more: bool = False
-    ) -> Arrays | None:
-        """One sum, steps 2 to 9; None if it was not to be opened over those who are left."""
-        at: SumId = (self.round, self._opened + 1)  # one that is withheld is not counted
+        self, groups: Sequence[Group], request: SumRequest, *, more: bool = False
+    ) -> Opened:
+        """Form one sum on the wire, steps 2 to 9."""
+        at: SumId = (self.round, self._opened + 1)  # a sum that is not opened is not counted
+        rule = request.rule
         with self._recorder.phase("seal"):
             under_way = self._sums.begin(groups, rule, at)
         upload = under_way.upload
         answer, data = await exchange(
             SumInput(rule.audience, upload.segments, more, at, upload.sum), upload.data
         )
-        admitted = self._admit(groups, getattr(answer, "survivors", ()))
+        admitted = self._admit(groups, getattr(answer, "survivors", ()), request)
         if isinstance(answer, Unmask):
             unmask = self._unmask if admitted else self._withhold
             answer, data = await unmask(under_way, answer)
         if not isinstance(answer, Total):
             raise unexpected(answer, Total)
-        total = answer
+        self._check_total(answer, more)
+        with self._recorder.phase("open"):
+            values: Arrays | None = None
+            if admitted:
+                values = under_way.open(cut(data, answer.sizes), answer.survivors, answer.lost)
+                if count := len(under_way.unscaled):
+                    text = IMPOSSIBLE_NORMS.format(count)
+                    self._recorder.event(Warned(code="impossible norms", text=text))
+            self._sums.accept(answer.offers, answer.members)
+        return Opened(values, answer.more)
+
+    def _check_total(self, total: Total, more: bool) -> None:
+        """Refuse the total of another sum, or over other parties than were announced."""
         if total.survivors != self.survivors:
             raise CohortError(
                 "the coordinator changed its mind about who took part in a sum", fix=DISTRUST
             )
-        if not self._who.is_host and total.more != more:
+        if not self._members.is_host and total.more != more:
             raise CohortError("the coordinator mistakes what belongs to a sum for another one")
-        self._who.confirm_members(total.members)
-        self._more = total.more
-        opened: Arrays | None = None
-        with self._recorder.phase("open"):
-            if admitted:
-                opened = under_way.open(cut(data, total.sizes), total.survivors, total.lost)
-                if count := len(under_way.unscaled):
-                    self._recorder.event("warning", code="impossible norms", count=count)
-            self._sums.accept(total.offers, total.members)
-        return opened
+        self._members.confirm_members(total.members)
 
-    async def _unmask(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
-        """Help to remove the masks of those who are in the sum: steps 5 and 6."""
+    async def _unmask(self, under_way: SumInProgress, lists: Unmask) -> tuple[Any, bytes]:
+        """Help to remove the masks of the members of the sum: steps 5 and 6."""
         with self._recorder.phase("unmask"):
             claim, confirmed = under_way.settle(lists), None
-        if claim is not None:  # somebody is gone: all must have been told the same
+        if claim is not None:  # a party has dropped out: all must have received the same lists
             confirmed, _ = await ask(claim, Confirmed)
         with self._recorder.phase("unmask"):
             shares = under_way.shares(confirmed)
             keys = self._sums.next_keys(lists.survivors)
         return await exchange(structs.replace(shares, offer=keys))
 
-    async def _withhold(self, under_way: SumUnderWay, lists: Unmask) -> tuple[Any, bytes]:
-        """Reveal nothing: the sum stays masked for good. Keys for the next one are needed still."""
+    async def _withhold(self, under_way: SumInProgress, lists: Unmask) -> tuple[Any, bytes]:
+        """Send only the keys of the next sum: this one stays masked for good."""
         return await exchange(UnmaskShares({}, {}, self._sums.next_keys(lists.survivors)))
 
-    def _admit(self, groups: Sequence[Group], survivors: tuple[str, ...]) -> bool:
-        """Let a sum over these survivors be opened, or not, before anything is revealed: step 4."""
-        self._who.keep_only(survivors)
+    def _admit(
+        self, groups: Sequence[Group], survivors: tuple[str, ...], request: SumRequest
+    ) -> bool:
+        """Decide if a sum over these survivors may be opened, before it is revealed: step 4."""
+        self._members.keep_only(survivors)
         self.survivors = survivors
-        if self._only is not None and self._only != frozenset(survivors):
+        if request.only is not None and request.only != frozenset(survivors):
             return False
-        self._who.require_cohort(groups)
+        self._members.require_cohort(groups)
         self._opened += 1
         what = _digest(groups, survivors)
         self._checkpoints.admit(self.round, self._opened, survivors, what)
-        if self._questions is not None:
-            for question in self._asked:
-                self._questions.admit(question, survivors)
+        for hook in self._hooks:
+            hook.admit(request.questions, survivors)
         return True
 
 
+def _check_members(members: Members, answer: Owners) -> None:
+    """Refuse unknown or repeated contributors or readers: scales depend on their number."""
+    for table, known in (
+        (answer.owners, set(members.parties)),
+        (answer.readers, set(members.here)),
+    ):
+        for name, parties in table.items():
+            if not known.issuperset(parties) or len(set(parties)) < len(parties):
+                raise CohortError(
+                    f"the coordinator names contributors or readers of {name[:80]!r} who are not "
+                    "in this run, or names them twice",
+                    fix=DISTRUST,
+                    party=members.me,
+                    field="owners",
+                )
+
+
 def _flat(values: Mapping[str, Any], me: str) -> dict[str, Vector]:
-    """Values as vectors, in pieces; nothing that is not finite ever leaves."""
+    """Flatten values into vectors, in pieces; refuse values that are not finite."""
     flat: dict[str, Vector] = {}
     for name, value in sorted(values.items()):
         vector = np.ascontiguousarray(np.asarray(value, dtype=np.float32)).reshape(-1)
         if not np.isfinite(vector).all():
             raise TrainingError(
                 f"{name} holds NaN or infinity, so nothing was sent",
-                fix="lower the learning rate, set max_grad_norm, or look at this party's data",
+                fix="lower the learning rate, set max_grad_norm, or check this party's data",
                 party=me,
             )
         flat |= pieces(name, vector) if vector.size > PART else {name: vector}
@@ -247,15 +312,18 @@ def _flat(values: Mapping[str, Any], me: str) -> dict[str, Vector]:
 
 
 def _digest(groups: Sequence[Group], survivors: Sequence[str]) -> str:
-    """What is summed and over whom, the same when a round is repeated: a line for each group."""
+    """Digest the names of a sum and their contributors, a line for each group.
+
+    It is the same when a round is repeated.
+    """
     alive, by_owners = set(survivors), dict[tuple[str, ...], list[str]]()
     for group in groups:
         owners = tuple(sorted(alive.intersection(group.owners)))
-        names = (f"{name} {vector.size}" for name, vector in group.vectors.items())
-        by_owners.setdefault(owners, []).extend(names)
+        sizes = (f"{name} {vector.size}" for name, vector in group.vectors.items())
+        by_owners.setdefault(owners, []).extend(sizes)
     return "\n".join(
         sorted(
-            "\t".join((digest("\n".join(sorted(names)).encode()).hex(), *owners))
-            for owners, names in by_owners.items()
+            "\t".join((digest("\n".join(sorted(sizes)).encode()).hex(), *owners))
+            for owners, sizes in by_owners.items()
         )
     )

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.crypto.ledger import Ledger, load_chain
+from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.crypto.privacy.ledger import Ledger, load_chain
 from secure_fl.errors import RunError
 from secure_fl.files import replace_whole
 from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.pilot.approvals import FOLDER, Approval, Papers, read, rules_of
 from secure_fl.pilot.plan import write_plan
-from secure_fl.policy.broken import Broken, PolicyRefusal, shown
-from secure_fl.policy.file import ApprovalRule, SiteFile
+from secure_fl.policy.policy_file import ApprovalRule, SiteFile
 from secure_fl.policy.questions import Proposal
+from secure_fl.policy.violations import PolicyRefusal, Violation, shown
 
 RULE = "site.approval"
 ASKED = "asked.toml"  # the last plan that lacked an approval, for people to read and approve
@@ -54,7 +54,7 @@ class Approving:
                 ledger.note("approved", text, run=approval.run)
         return [approval.facts() for approval in found]
 
-    def missing(self, plan: Proposal) -> Iterator[Broken]:
+    def missing(self, plan: Proposal) -> Iterator[Violation]:
         """What keeps a plan from having been approved, and what would mend it."""
         for rule in self._asking():
             if len(self._among(rule, self._valid(plan))) < rule.least:
@@ -96,7 +96,7 @@ class Approving:
     def _among(self, rule: ApprovalRule, found: list[Approval]) -> set[str]:
         return {one.card.fingerprint() for one in found} & set(rule.by)
 
-    def _lacks(self, rule: ApprovalRule, plan: Proposal) -> Iterator[Broken]:
+    def _lacks(self, rule: ApprovalRule, plan: Proposal) -> Iterator[Violation]:
         rules, name = rules_of(self.site), shown(plan.run.name)
         allowed = f"what {rule.least} of {len(rule.by)} keys approved"
         fix = (
@@ -104,11 +104,11 @@ class Approving:
             "another person each"
         )
         have = len(self._among(rule, self._valid(plan)))
-        yield Broken(RULE, f"{name}, approved by {have}", allowed, fix)
+        yield Violation(RULE, f"{name}, approved by {have}", allowed, fix)
         for paper in Papers(self.folder, self.me.name).of(plan.run.name):
             for change in paper.changes(plan, rules)[:MOST_CHANGES]:
                 what = f"since {paper.who} approved it: {change}"
-                yield Broken(RULE, what, "no change", "approve it again, or undo the change")
+                yield Violation(RULE, what, "no change", "approve it again, or undo the change")
 
     def _keep(self, plan: Proposal) -> None:
         """Lay the plan out for people to read; a full disk must not hide what is missing."""

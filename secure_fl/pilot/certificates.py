@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from secure_fl.crypto.files import write_atomic
+from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.engines.flare.tls import COORDINATOR, ROOT, SITE, TlsFiles
 
 DAYS = 90  # that certificates hold

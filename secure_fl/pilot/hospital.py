@@ -11,17 +11,13 @@ import hmac
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.roster import Roster
 from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, TamperError, WireError
-from secure_fl.events import Listener
-from secure_fl.pilot.lobby import NONCE, RESTARTED, run_id
+from secure_fl.events import PlanAccepted, Refused, Waiting
 from secure_fl.pilot.plan import read_proposal
-from secure_fl.pilot.site import Memory
-from secure_fl.pilot.site_run import Home, Records, SiteRun
+from secure_fl.pilot.run_id import NONCE, RESTARTED, run_id
+from secure_fl.pilot.site_run import HospitalContext, SiteRun
 from secure_fl.policy.questions import Proposal, QuestionPlan
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link, Received
@@ -62,47 +58,21 @@ class HospitalProcess:
 
     def __init__(
         self,
-        keys: PartyKeys,
-        roster: Roster,
+        context: HospitalContext,
         approve: Approve,
-        records: Records,
-        folder: Path,
-        listen: Listener = lambda event: None,
-        ledger: Path | None = None,
-        max_batch: int | None = None,
-        max_growth: float | None = None,
         *,
-        goes_back: bool = False,
         asked: Asked | None = None,
         approvals: Callable[[Proposal], list[Approved]] = lambda plan: [],
-        share_scores: bool = False,
     ) -> None:
-        """`ledger`: where this site's budget is kept, over all runs; None: beside them.
+        """`approve`: raises if the site's policy refuses a plan. `asked`: answers questions.
 
-        `max_batch`: how many records its policy allows in memory at once. `max_growth`: how much
-        it lets grids grow in guarded runs. `goes_back`: whether finished rounds may be repeated.
-        `asked`: what it does with questions; None: none is answered. `approvals`: of a plan by
-        people at this site; raises where one is missing. `share_scores`: whether other members of
-        an evaluation learn its own scores.
+        `approvals`: returns the approvals of a plan by people at this site; raises if one is
+        missing.
         """
-        self.name = keys.identity.name
-        self._roster, self._approve, self._listen = roster, approve, listen
-        self._asked, self._approvals = asked, approvals
-        ledger = ledger or folder / "ledger"
-        self._memory = Memory(ledger)
-        self._home = Home(
-            keys,
-            roster,
-            records,
-            folder,
-            listen,
-            ledger,
-            self._memory,
-            max_batch,
-            max_growth,
-            goes_back,
-            share_scores,
-        )
+        self.name = context.keys.identity.name
+        self._context, self._memory = context, context.memory
+        self._roster, self._listen = context.roster, context.listen
+        self._approve, self._asked, self._approvals = approve, asked, approvals
         self._invited: Invited | None = None
         self._under_way: Run | None = None
         self._last: tuple[bytes, Frame] | None = None
@@ -142,7 +112,7 @@ class HospitalProcess:
         return self._not_known(received)
 
     def _link(self, run: bytes) -> Link:
-        return Link(run, self._home.keys.identity, self._roster.coordinator, asks=False)
+        return Link(run, self._context.keys.identity, self._roster.coordinator, asks=False)
 
     def _not_known(self, received: Received) -> Frame:
         """A genuine frame of a run that was under way before this process began."""
@@ -175,9 +145,10 @@ class HospitalProcess:
         except Exception as error:
             return link.pack(self._refused(error))
         if before is None or before.text != message.plan:
-            who = [one["who"] for one in approved]
-            told = {"run": plan.run.name, "rounds": plan.rounds, "approved": who}
-            self._listen({"event": "invited", "party": self.name, **told})
+            names = tuple(one["who"] for one in approved)
+            run, rounds = plan.run.name, plan.rounds
+            event = PlanAccepted(party=self.name, run=run, rounds=rounds, approved=names)
+            self._listen(event)
         else:  # nothing came of the last invitation
             self._wait(plan.run.name, message.missing)
         return link.pack(Hello(self._invited.nonce))
@@ -186,8 +157,8 @@ class HospitalProcess:
         """Note for whom the run waits, once; the coordinator asks again every few seconds."""
         if self._awaited != missing:
             self._awaited = missing
-            event = {"event": "waiting", "party": self.name, "run": run, "parties": list(missing)}
-            append_event(self._home.folder / run, event)
+            event = Waiting(party=self.name, run=run, parties=missing)
+            append_event(self._context.folder / run, event)
             self._listen(event)
 
     def _begin(self, invited: Invited, received: Received) -> Frame:
@@ -215,11 +186,11 @@ class HospitalProcess:
     def _run(self, invited: Invited, members: tuple[str, ...], link: Link) -> Run:
         plan = invited.plan
         if isinstance(plan, Plan):
-            return SiteRun(self._home, plan, invited.text, members, link)
+            return SiteRun(self._context, plan, invited.text, members, link)
         from secure_fl.pilot.site_questions import SiteQuestions
 
         site = self._questions.site(plan)
-        return SiteQuestions(self._home, plan, invited.text, members, link, site)
+        return SiteQuestions(self._context, plan, invited.text, members, link, site)
 
     def _require_known(self, names: Collection[str]) -> None:
         if strangers := set(names) - set(self._roster.names):
@@ -282,4 +253,4 @@ class HospitalProcess:
     def _tell(self, error: SecureFLError) -> None:
         why = str(error)[:MAX_WHY]  # it may quote what the coordinator wrote, control codes too
         why = "".join(c if c.isprintable() or c == "\n" else "?" for c in why)
-        self._listen({"event": "refused", "party": self.name, "code": error.code, "why": why})
+        self._listen(Refused(party=self.name, code=error.code, why=why))

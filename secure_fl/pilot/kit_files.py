@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from secure_fl.crypto.files import OWN_FOLDER, read_bounded, write_atomic
-from secure_fl.crypto.identity import Identity, open_sealed, seal_to
-from secure_fl.crypto.roster import Roster
-from secure_fl.crypto.roster_files import read_roster, roster_bytes
+from secure_fl.crypto.keys.files import OWN_FOLDER, read_bounded, write_atomic
+from secure_fl.crypto.keys.identity import Identity, open_sealed, seal_to
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.keys.roster_files import read_roster, roster_bytes
 from secure_fl.engines.flare.tls import ROOT, SITE
 from secure_fl.errors import CryptoError, KeyringError
 from secure_fl.files import sync
@@ -69,14 +69,14 @@ def open_kit(file: Path, me: Identity, folder: Path) -> Path:
         read = msgspec.msgpack.decode(read_bounded(file), type=_File)
     except msgspec.MsgspecError:
         raise KeyringError(
-            "is not a kit, or is cut short", file=file, fix=ANOTHER, reason="form"
+            "is not a kit, or is cut short", file=file, fix=ANOTHER, reason="malformed"
         ) from None
     if read.format != FORMAT:
         what, fix = f"has the form {read.format[:64]!r}", "install the coordinator's version"
-        raise KeyringError(what, file=file, fix=fix, reason="version")
+        raise KeyringError(what, file=file, fix=fix, reason="other-format")
     if read.name != me.name:
         what = f"this kit is for {read.name[:64]!r}, and this site is {me.name!r}"
-        raise KeyringError(what, file=file, fix=ANOTHER, reason="recipient")
+        raise KeyringError(what, file=file, fix=ANOTHER, reason="other-recipient")
     roster = read_roster(read.roster, file=str(file))
     roster.require(me.public)
     try:
@@ -87,7 +87,7 @@ def open_kit(file: Path, me: Identity, folder: Path) -> Path:
             "cannot be opened with this site's keys: it was changed, or sealed to another card",
             file=file,
             fix="does the coordinator have the card that this site's `site init` wrote?",
-            reason="sealed",
+            reason="cannot-open",
         ) from None
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, data in contents.items():

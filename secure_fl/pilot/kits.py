@@ -17,10 +17,10 @@ from typing import Literal
 
 import msgspec
 
-from secure_fl.crypto.files import read_bounded, write_atomic
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Roster
-from secure_fl.crypto.roster_files import load_roster, roster_bytes
+from secure_fl.crypto.keys.files import read_bounded, write_atomic
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.keys.roster_files import load_roster, roster_bytes
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.certificates import DAYS, Authority
@@ -121,20 +121,20 @@ def load_kit(folder: Path) -> Kit:
             f"is not a kit's connection: {error}",
             file=folder / CONNECTION,
             fix="copy the whole kit that `secure-fl pilot init` wrote for this machine",
-            reason="form",
+            reason="malformed",
         ) from None
     roster = load_roster(folder / ROSTER)
     roster.verify()
     if connection.name not in (roster.coordinator.name, *roster.names):
         what, fix = f"the roster does not list {connection.name!r}", "take this machine's own kit"
-        raise KeyringError(what, file=folder, fix=fix, reason="stranger")
+        raise KeyringError(what, file=folder, fix=fix, reason="not-listed")
     if connection.hub != roster.coordinator.name:
         what = f"the roster's coordinator is not {connection.hub!r}"
         raise KeyringError(
             what,
             file=folder,
             fix="fetch the kit again: its files do not belong together",
-            reason="mixed",
+            reason="mixed-kits",
         )
     kit = Kit(folder, connection, roster)
     if (found := kit.tls.common_name()) != connection.name:
@@ -142,7 +142,7 @@ def load_kit(folder: Path) -> Kit:
             f"the certificate is of {found!r}, and the kit of {connection.name!r}",
             file=folder,
             fix="take each file from the kit that was made for this machine",
-            reason="mixed",
+            reason="mixed-kits",
         )
     _require_valid(kit.tls, datetime.now(UTC))
     return kit
@@ -152,7 +152,7 @@ def require_hospital(kit: Kit) -> None:
     """Refuse the coordinator's kit at a hospital."""
     if kit.connection.name == kit.roster.coordinator.name:
         what, fix = "this is the coordinator's kit, and this is a hospital", OWN
-        raise KeyringError(what, file=kit.folder, fix=fix, reason="recipient")
+        raise KeyringError(what, file=kit.folder, fix=fix, reason="other-recipient")
 
 
 def require_own(kit: Kit, me: Identity) -> None:
@@ -160,7 +160,7 @@ def require_own(kit: Kit, me: Identity) -> None:
     require_hospital(kit)
     if (name := kit.connection.name) != me.name:
         what = f"this kit is of {name!r}, and this site is {me.name!r}"
-        raise KeyringError(what, file=kit.folder, fix=OWN, reason="recipient")
+        raise KeyringError(what, file=kit.folder, fix=OWN, reason="other-recipient")
     kit.roster.require(me.public)
 
 
@@ -179,5 +179,5 @@ def _require_valid(tls: TlsFiles, now: datetime) -> None:
             f"the certificates of this kit begin on {begin:%Y-%m-%d %H:%M} UTC",
             file=tls.certificate,
             fix="set this machine's clock right",
-            reason="early",
+            reason="not-yet-valid",
         )

@@ -13,7 +13,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from secure_fl.errors import RunError
-from secure_fl.events import Event
+from secure_fl.events import (
+    Crossing,
+    Event,
+    MemberRestarted,
+    MembersExcluded,
+    MembersGathered,
+    MembersLost,
+    MembersReturned,
+    PlanAccepted,
+    PredictionNoise,
+    PrivacySpent,
+    Refused,
+    RoundSaved,
+    RoundStarted,
+    Scored,
+    Stopped,
+    Traffic,
+    Waiting,
+)
 
 FAMILIES = {  # each with its type and what it says
     "round": ("gauge", "The round that was begun last; one more than asked for at the end."),
@@ -58,19 +76,21 @@ class Meter:
         """Take one event of a recorder."""
         with self._lock:
             self._last = self._clock()
-            if event["event"] in ("waiting", "gathered", "round"):
-                self._wait(event)
-            if event["event"] == "round":
-                self._set("round", event["round"])
-                self._members(event["members"])
-            elif event.get("final"):  # how this gathering ended is counted
-                return
-            elif event["event"] in ("refused", "stopped"):
-                self._add(f"{event['event']}_total", code=event["code"])
-            elif self._party is None:
-                self._of_coordinator(event)
-            else:
-                self._of_hospital(event)
+            match event:
+                case Waiting(parties=parties):
+                    self._wait(parties)
+                case RoundStarted(round=number, members=members):
+                    self._round(number, members)
+                case RoundSaved(round=number, members=members):
+                    self._round(number, members)
+                case Refused(code=code):
+                    self._add("refused_total", code=code)
+                case Stopped(code=code, final=False):  # a final one repeats how a round ended
+                    self._add("stopped_total", code=code)
+                case _ if self._party is None:
+                    self._of_coordinator(event)
+                case _:
+                    self._of_hospital(event)
 
     def numbers(self) -> dict[tuple[str, Labels], float]:
         """All that there is to show now, by family and labels."""
@@ -87,48 +107,55 @@ class Meter:
         }
 
     def _of_coordinator(self, event: Event) -> None:
-        match event["event"]:
-            case "gathered":
+        match event:
+            case MembersGathered(members=members):
+                self._wait(())
                 self._add("gathered_total")
-                self._members(event["members"])
-            case "lost" | "returned" | "restarted" as kind:
-                for name in event["parties"]:
-                    self._add(f"{kind}_total", member=name)
-                    if kind == "lost":
-                        self._set("member_present", 0, member=name)
-                if "code" in event:
-                    self._add("refused_total", code=event["code"])
-            case "left out":
-                for name in event["parties"]:
+                self._members(members)
+            case MembersLost(parties=parties, code=code):
+                for name in parties:
+                    self._add("lost_total", member=name)
                     self._set("member_present", 0, member=name)
-            case "traffic":
-                for name, of_member in event["bytes"].items():
+                if code is not None:
+                    self._add("refused_total", code=code)
+            case MembersReturned(parties=parties):
+                for name in parties:
+                    self._add("returned_total", member=name)
+            case MemberRestarted(parties=parties):
+                for name in parties:
+                    self._add("restarted_total", member=name)
+            case MembersExcluded(parties=parties):
+                for name in parties:
+                    self._set("member_present", 0, member=name)
+            case Traffic(bytes=sizes):
+                for name, of_member in sizes.items():
                     for direction in ("up", "down"):
                         amount = of_member[direction]
                         self._set("bytes_total", amount, member=name, direction=direction)
 
     def _of_hospital(self, event: Event) -> None:
-        match event["event"]:
-            case "invited":
+        match event:
+            case PlanAccepted():
                 self._add("gathered_total")
-            case "crossing":
-                direction = "up" if event["direction"] == "out" else "down"
-                size = event["head_bytes"] + event["bulk_bytes"]
-                self._add("bytes_total", size, direction=direction)
-            case "metrics" | "pooled" as kind:
-                of = "pooled_score" if kind == "pooled" else "score"
-                for name, value in event.items():
-                    if isinstance(value, float):
-                        split = str(event.get("split", ""))
-                        self._set(of, value, split=split, metric=name)
-            case "privacy" | "noise" as kind:
-                if isinstance(spent := event.get("epsilon"), int | float):
-                    self._set("epsilon", spent, of="training" if kind == "privacy" else "sums")
+            case Crossing(direction=direction):
+                way = "up" if direction == "out" else "down"
+                self._add("bytes_total", event.size, direction=way)
+            case Scored(split=split):
+                family = "pooled_score" if event.pooled else "score"
+                for name, value in event.numbers().items():
+                    self._set(family, value, split=split, metric=name)
+            case PrivacySpent(epsilon=float(spent)):
+                self._set("epsilon", spent, of="training")
+            case PredictionNoise(facts={"epsilon": float(spent)}):
+                self._set("epsilon", spent, of="sums")
 
-    def _wait(self, event: Event) -> None:
-        waits = event["event"] == "waiting"
-        self._set("waiting", waits)
-        names = event.get("parties", ()) if waits else ()
+    def _round(self, number: int, members: Collection[str]) -> None:
+        self._wait(())
+        self._set("round", number)
+        self._members(members)
+
+    def _wait(self, names: Collection[str]) -> None:
+        self._set("waiting", bool(names))
         self._awaited = {name: self._awaited.get(name, self._last) for name in names}
 
     def _members(self, names: Collection[str]) -> None:
@@ -162,7 +189,7 @@ def serving(meter: Meter, port: int | None) -> Iterator[int | None]:
             "--metrics needs prometheus_client, which is not installed",
             fix="from a checkout: pip install --constraint constraints.txt '.[metrics]'; or leave "
             "--metrics out",
-            reason="extra",
+            reason="missing-extra",
         ) from None
     with listening(meter, port) as at:
         yield at

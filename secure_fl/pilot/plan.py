@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.build import algorithm_settings, plain
-from secure_fl.config.errors import validate
 from secure_fl.config.toml import Table, Text, odd_values
+from secure_fl.config.validation import validate
 from secure_fl.errors import SettingsError
-from secure_fl.faults import sections
-from secure_fl.federation.terms import Terms
+from secure_fl.federation.run_spec import RunSpec, feature_sections
+from secure_fl.field_errors import sections
 from secure_fl.policy.questions import Proposal, QuestionPlan
 from secure_fl.policy.rules import Plan
 from secure_fl.statistics.questions import of_tables
@@ -117,10 +117,10 @@ def _questions(tables: Table, where: Text) -> QuestionPlan:
     raise where.error("there is no question, or one name twice", ("questions",))
 
 
-def terms_of(plan: Plan, ledger: Path) -> Terms:
-    """Make a session's terms of a plan, with the site's one ledger: one budget for all runs.
+def spec_of(plan: Plan, ledger: Path) -> RunSpec:
+    """Make a run's specification from a plan, with the site's one ledger: one budget for all runs.
 
-    A plan may not say where a ledger lies (`policy.rules`), or a new name would be a new budget.
+    A plan may not name a ledger (`policy.rules`), or a new name would be a new budget.
     """
     training, protection, place = plan.training, plan.protection, {"ledger": str(ledger)}
     if training.dp is not None:
@@ -128,12 +128,12 @@ def terms_of(plan: Plan, ledger: Path) -> Terms:
     if protection.noise is not None:
         noise = protection.noise.model_copy(update=place)
         protection = protection.model_copy(update={"noise": noise})
-    return Terms(
+    return RunSpec(
         plan.algorithm,
         plan.task,
         plan.model,
         training,
         protection,
         plan.run.seed,
-        guard=plan.guard,
+        sections=feature_sections(plan),
     )

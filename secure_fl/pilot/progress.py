@@ -2,102 +2,146 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from secure_fl.config import toml
-from secure_fl.display.story import EVENTS, RESULT, SETTINGS  # `runs` would load torch
+from secure_fl.display.run_history import (  # `runs` would load torch
+    EVENTS,
+    RESULT,
+    SETTINGS,
+    events_of,
+)
 from secure_fl.errors import RunError
+from secure_fl.events import (
+    Convicted,
+    Crossing,
+    Event,
+    MemberFailed,
+    MemberRestarted,
+    MembersExcluded,
+    MembersGathered,
+    MembersJoined,
+    MembersLost,
+    MembersReturned,
+    OtherEvent,
+    PlanApproved,
+    Refused,
+    Resumed,
+    RoundSaved,
+    RoundsMissing,
+    RoundsRepeated,
+    RoundStarted,
+    Stopped,
+    Stragglers,
+    StragglersAnswered,
+    SumDisputed,
+    Traffic,
+    Waiting,
+    Withheld,
+)
 
 NOTES = 8  # of the last events that are told
 
 
 @dataclass(slots=True)
-class _SoFar:
-    """What a coordinator's events come to, one after the other."""
+class _Progress:
+    """The state of a run after the events read so far."""
 
     round: int = 0
     state: str = "gathering"
     waits: dict[str, Any] | None = None
     members: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    approvals: list[dict[str, str]] = field(default_factory=list)
+    approvals: tuple[dict[str, str], ...] = ()
     convicted: list[str] = field(default_factory=list)
 
-    def mark(self, names: list[str], state: str) -> None:
-        """Note how these are."""
-        for name in names:
-            self.members.setdefault(name, {"up": None, "down": None})["state"] = state
+    def member(self, name: str) -> dict[str, Any]:
+        """Return the facts about a member, for changes."""
+        return self.members.setdefault(name, {"up": None, "down": None, "state": "here"})
 
-    def hear(self, event: dict[str, Any]) -> None:
-        """Take one event in."""
-        match event["event"]:
-            case "gathered" | "round" as what:
-                if what == "round":
-                    self.round = max(self.round, event["round"])
+    def mark(self, names: Iterable[str], state: str) -> None:
+        """Set the state of these members."""
+        for name in names:
+            self.member(name)["state"] = state
+
+    def follow(self, event: Event) -> None:
+        """Take one event into account."""
+        self._follow_run(event)
+        self._follow_members(event)
+        if type(event) in NOTED and (text := event.sentence()):
+            self.notes.append(text)
+
+    def _follow_run(self, event: Event) -> None:
+        match event:
+            case MembersGathered():
                 self.state, self.waits = "running", None
-                self.mark(event["members"], "here")
-            case "traffic":
-                for name, bytes_of in event["bytes"].items():
-                    self.members.setdefault(name, {"state": "here"}).update(bytes_of)
-            case "failed":
-                self.notes.append(f"failed ({event['code']}): {', '.join(event['parties'])}")
-            case "lost":
+            case RoundStarted(round=number) | RoundSaved(round=number):
+                self.round = max(self.round, number)
+                self.state, self.waits = "running", None
+            case MembersLost():
                 self.state = "running"
-                self.mark(event["parties"], "lost")
-                self.notes.append(
-                    f"lost {', '.join(event['parties'])} in round {event.get('round', 0)}"
-                )
-            case "named":
-                self.mark(event["parties"], "named")
-                self.convicted += [n for n in event["parties"] if n not in self.convicted]
-                self.notes.append(f"named, with evidence: {', '.join(event['parties'])}")
-            case "forgot":
-                self.notes.append(f"lacks rounds that it had saved: {', '.join(event['parties'])}")
-            case "hidden":
-                self.notes.append(f"did not show what it sent: {', '.join(event['parties'])}")
-            case "goes back":
-                who = ", ".join(event["parties"])
-                self.notes.append(f"all would repeat rounds from {event['to']} on: {who} lack them")
-            case "approved":
-                self.approvals = event["by"]
-            case "guard" if event["refused"]:
-                self.notes.append(vote_told(event))
-            case "refused" | "left out" as what:
-                said = f"refused ({event['code']})" if what == "refused" else what
-                if what == "left out" or "round" not in event:  # else it was one frame of it
-                    self.mark(event["parties"], said)
-                self.notes.append(f"{said}: {', '.join(event['parties'])}")
-            case "waiting" | "slow" as what:
-                self.state = what if what == "waiting" else self.state
-                self.waits = {
-                    "for": event["parties"],
-                    "since": event["at"] - event.get("seconds", 0.0),
-                    "until": event.get("until"),
-                }
-                if what == "waiting":
-                    self.mark(event["parties"], "away")
-                    self.mark(event.get("members", []), "here")
-            case "not awaited" if self.state != "waiting":
-                late = [n for n in (self.waits or {"for": []})["for"] if n not in event["parties"]]
-                self.waits = self.waits and {**self.waits, "for": late} if late else None
-            case "begun again":
+            case PlanApproved(by=by):
+                self.approvals = by
+            case Waiting(parties=names, at=at, until=until):
+                self.state = "waiting"
+                self.waits = {"for": list(names), "since": at, "until": until}
+            case Stragglers(parties=names, at=at, seconds=seconds):
+                self.waits = {"for": list(names), "since": (at or 0) - seconds, "until": None}
+            case StragglersAnswered(parties=names) if self.state != "waiting" and self.waits:
+                late = [name for name in self.waits["for"] if name not in names]
+                self.waits = {**self.waits, "for": late} if late else None
+            case Resumed(after=after):
                 self.state = "gathering"
-                self.notes.append(f"begun again in round {event['after']}")
-            case "returned" | "restarted" as what:
-                self.notes.append(f"{what} {', '.join(event['parties'])}")
-            case "stopped" if event.get("final"):  # else a gathering alone ended
-                self.state, self.waits = f"stopped ({event['code']})", None
+                self.notes.append(f"resumed in round {after}")
+            case Stopped(final=True, code=code):
+                self.state, self.waits = f"stopped ({code})", None
+
+    def _follow_members(self, event: Event) -> None:
+        match event:
+            case MembersGathered(members=names) | RoundStarted(members=names):
+                self.mark(names, "here")
+            case RoundSaved(members=names):
+                self.mark(names, "here")
+            case Traffic(bytes=sizes):
+                for name, of_member in sizes.items():
+                    self.member(name).update(of_member)
+            case MembersLost(parties=names):
+                self.mark(names, "lost")
+            case Convicted(parties=names):
+                self.mark(names, "convicted")
+                self.convicted += [name for name in names if name not in self.convicted]
+            case MembersExcluded(parties=names):
+                self.mark(names, "excluded")
+            case Refused(parties=names, code=code, round=None):
+                self.mark(names, f"refused ({code})")
+            case Waiting(parties=names, members=here):
+                self.mark(names, "away")
+                self.mark(here, "here")
+
+
+NOTED = (
+    Convicted,
+    MemberFailed,
+    MemberRestarted,
+    MembersExcluded,
+    MembersLost,
+    MembersReturned,
+    OtherEvent,
+    Refused,
+    RoundsMissing,
+    RoundsRepeated,
+    Withheld,
+)
+"""The events that `secure-fl status` lists."""
 
 
 def progress(folder: Path) -> dict[str, Any]:
     """Rounds, who takes part, bytes, and what happened last."""
     try:
         plan = toml.parse((folder / SETTINGS).read_text(), str(folder / SETTINGS))
-        lines = (folder / EVENTS).read_text().splitlines() if (folder / EVENTS).exists() else []
     except OSError as error:
         fix = "give the folder after --out of `secure-fl coordinate`"
         raise RunError(
@@ -109,11 +153,11 @@ def progress(folder: Path) -> dict[str, Any]:
             "this run is one process's, and no pilot's", fix=fix, file=folder, reason="missing"
         )
     rounds = plan.get("algorithm", {}).get("rounds", 0)  # questions are asked in none
-    so_far = _SoFar()
-    for event in _events(lines):
-        so_far.hear(event)
+    so_far = _Progress()
+    for event in events_of(folder / EVENTS):
+        so_far.follow(event)
     for file in folder.glob("parties/*/transcript.jsonl"):  # a hospital knows its own bytes
-        so_far.members.setdefault(file.parent.name, {"state": "here"}).update(_crossed(file))
+        so_far.member(file.parent.name).update(_crossed(file))
     if (folder / RESULT).exists():
         so_far.state, so_far.waits = "finished", None
     return {
@@ -123,81 +167,61 @@ def progress(folder: Path) -> dict[str, Any]:
         "members": dict(sorted(so_far.members.items())),
         "notes": so_far.notes[-NOTES:],
         "waits": so_far.waits,
-        "approvals": so_far.approvals,
+        "approvals": list(so_far.approvals),
         "convicted": so_far.convicted,
     }
 
 
-def named(folder: Path) -> set[str]:
-    """Who broke the protocol in this run so far, as its coordinator wrote down."""
-    told = (event["parties"] for event in _events_of(folder) if event["event"] == "named")
-    return {str(party) for parties in told for party in parties}
+def convicted(folder: Path) -> set[str]:
+    """Return the members that this run's coordinator has convicted so far."""
+    events = events_of(folder / EVENTS)
+    return {name for event in events if isinstance(event, Convicted) for name in event.parties}
 
 
 def unsolved(folder: Path) -> list[str]:
-    """The inquiries of this run so far that named nobody: who hid what it had sent, or nothing."""
-    return unsolved_in(_events_of(folder))
+    """List this run's inquiries without a conviction: the member that withheld, or ""."""
+    return unsolved_in(events_of(folder / EVENTS))
 
 
-def unsolved_in(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The same, of a coordinator's events; one that was killed in an inquiry named nobody."""
-    found, under_way = list[str](), False
+def unsolved_in(events: Iterable[Event]) -> list[str]:
+    """List the inquiries without a conviction in a coordinator's events.
+
+    An inquiry that ends with the coordinator's process counts, with "".
+    """
+    unsolved_so_far, under_way = list[str](), False
     for event in events:
-        match event["event"]:
-            case "complaint":
-                found += [""] * under_way
+        match event:
+            case SumDisputed():
+                unsolved_so_far += [""] * under_way
                 under_way = True
-            case "named":
+            case Convicted():
                 under_way = False
-            case "hidden":
-                found += map(str, event["parties"])
+            case Withheld(parties=names):
+                unsolved_so_far += names
                 under_way = False
-    return found + [""] * under_way
+    return unsolved_so_far + [""] * under_way
 
 
 def saved(folder: Path) -> dict[str, int]:
-    """The newest round that each member of this run has said it has."""
-    return saved_in(_events_of(folder))
+    """Return the newest round that each member of this run has reported as saved."""
+    return saved_in(events_of(folder / EVENTS))
 
 
-def saved_in(events: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The same, of a coordinator's events."""
-    found = dict[str, int]()
+def saved_in(events: Iterable[Event]) -> dict[str, int]:
+    """Return the newest saved round of each member in a coordinator's events."""
+    rounds = dict[str, int]()
     for event in events:
-        match event["event"]:
-            case "round":
-                found |= dict.fromkeys(event["members"], event["round"] - 1)
-            case "joined" | "forgot":
-                found |= dict.fromkeys(event["parties"], 0)
-    return found
-
-
-def _events_of(folder: Path) -> list[dict[str, Any]]:
-    file = folder / EVENTS
-    return _events(file.read_text().splitlines() if file.exists() else [])
-
-
-def vote_told(event: dict[str, Any]) -> str:
-    """What became of a round's votes, for a person at this hospital."""
-    spoiled = ", by a ballot that is none" if event["spoiled"] else ""
-    of = f"{event['against']} of {event['voters']} parties against it{spoiled}"
-    return f"round {event['round']} was refused and undone: {of}"
+        match event:
+            case RoundStarted(members=names, round=number):
+                rounds |= dict.fromkeys(names, number - 1)
+            case MembersJoined(parties=names) | RoundsMissing(parties=names):
+                rounds |= dict.fromkeys(names, 0)
+    return rounds
 
 
 def _crossed(transcript: Path) -> dict[str, int]:
-    found = {"up": 0, "down": 0}
-    for event in _events(transcript.read_text().splitlines()):
-        way = "up" if event["direction"] == "out" else "down"
-        found[way] += event["head_bytes"] + event["bulk_bytes"]
-    return found
-
-
-def _events(lines: list[str]) -> list[dict[str, Any]]:
-    """All whole lines; the last one may be under way."""
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
-    return found
+    sizes = {"up": 0, "down": 0}
+    for event in events_of(transcript):
+        if isinstance(event, Crossing):
+            sizes["up" if event.direction == "out" else "down"] += event.size
+    return sizes

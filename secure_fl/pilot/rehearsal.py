@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,7 @@ from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.data.partition import iid
 from secure_fl.data.silo import Silo
 from secure_fl.federation.federation import Federation
-from secure_fl.pilot.plan import terms_of
+from secure_fl.pilot.plan import spec_of
 from secure_fl.policy.rules import Plan
 
 PARTIES = 3
@@ -36,19 +37,10 @@ def rehearse(plan: Plan, silo: Silo, folder: Path) -> float:
         for n, part in enumerate(parts, 1)
     ]
     with TemporaryDirectory(dir=folder, prefix=".rehearsal-") as place:
-        terms = terms_of(plan, Path(place) / "ledger")
-        short = terms.algorithm.model_copy(update={"rounds": 1})
-        federation = Federation(
-            silos,
-            short,
-            task=terms.task,
-            model=terms.model,
-            training=terms.training,
-            protection=terms.protection,
-            guard=terms.guard,
-            seed=terms.seed,
-            folder=Path(place) / "run",
-            progress=False,
+        spec = spec_of(plan, Path(place) / "ledger")
+        short = spec.algorithm.model_copy(update={"rounds": 1})
+        federation = Federation.of_spec(
+            replace(spec, algorithm=short), silos, Path(place) / "run", progress=False
         )
         started = time.perf_counter()
         federation.run()

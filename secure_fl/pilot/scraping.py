@@ -59,7 +59,7 @@ def listening(meter: Meter, port: int) -> Iterator[int]:
         raise RunError(
             f"cannot show metrics on port {port}: {error.strerror}",
             fix="take another port for --metrics",
-            reason="address",
+            reason="unusable-address",
         ) from None
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)
     thread.start()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from secure_fl.crypto.files import write_atomic
+from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.errors import SettingsError
 
 LINE = re.compile(r"^rosters = \[[^\]\n]*\]$", re.M)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secure_fl.config.data import PartyData, PartyFiles
-from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.errors import QuestionRefused, RunError
-from secure_fl.events import Event, EventLog
-from secure_fl.federation.assembly import join_run
+from secure_fl.events import Event, EventLog, PlanApproved, Refused
+from secure_fl.federation.assembly import PartyContext, join_run
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
-from secure_fl.pilot.lobby import rules_of_roster
-from secure_fl.pilot.site_run import Home
-from secure_fl.policy.file import SiteFile
+from secure_fl.pilot.run_id import rules_of_roster
+from secure_fl.pilot.site_run import HospitalContext
+from secure_fl.policy.policy_file import SiteFile
 from secure_fl.policy.questions import QuestionPlan
 from secure_fl.protocol.frames import Link
 from secure_fl.runs.folder import RunFolder
@@ -27,30 +27,33 @@ from secure_fl.statistics.tables import of_files
 
 
 class SiteQuestions:
-    """The hospital's part in being asked, in the place of a `SiteRun`."""
+    """A run of questions at one hospital, in place of a `SiteRun`."""
 
     def __init__(
         self,
-        home: Home,
+        context: HospitalContext,
         plan: QuestionPlan,
         text: str,
         members: tuple[str, ...],
         link: Link,
         site: StatisticsSite,
     ) -> None:
-        self._home, self._plan, self._site, self.link, self._closed = home, plan, site, link, False
+        self._context, self._plan, self._site = context, plan, site
+        self.link, self._closed = link, False
         self.told = self.cleared = False  # as in a `SiteRun`
-        rules = rules_of_roster(home.roster, plan, members)
-        place = home.folder / plan.run.name
+        rules = rules_of_roster(context.roster, plan, members)
+        place = context.folder / plan.run.name
         resume = (place / "settings.toml").exists()
         self._folder = RunFolder.open(place, text, resume=resume)
         self.session = join_run(
             self._program,
-            home.keys,
-            link,
-            replace(rules, goes_back=home.goes_back),
-            sealed(plan.protection),
-            recorder=EventLog(site.name, self._record),
+            PartyContext(
+                context.keys,
+                link,
+                replace(rules, goes_back=context.goes_back),
+                sealed(plan.protection),
+                recorder=EventLog(site.name, self._record),
+            ),
         )
 
     @property
@@ -61,7 +64,7 @@ class SiteQuestions:
     def note_approvals(self, approvals: list[dict[str, str]]) -> None:
         """Keep, for whoever reads about the run, who approved it here."""
         if approvals:
-            self._record({"event": "approved", "party": self._site.name, "by": approvals})
+            self._record(PlanApproved(party=self._site.name, by=tuple(approvals)))
 
     def finish(self) -> None:
         """Write the answers down: they are the same at all sites."""
@@ -75,14 +78,8 @@ class SiteQuestions:
                 reason="unwritable",
             ) from error
         for question, refusal in self._site.refusals.items():
-            self._home.listen(
-                {
-                    "event": "refused",
-                    "party": self._site.name,
-                    "code": refusal.code,
-                    "why": f"{question}: {refusal}",
-                }
-            )
+            why = f"{question}: {refusal}"
+            self._context.listen(Refused(party=self._site.name, code=refusal.code, why=why))
 
     def close(self) -> None:
         """Let go of the run's folder."""
@@ -95,7 +92,7 @@ class SiteQuestions:
     def _record(self, event: Event) -> None:
         if not self._closed:
             self._folder.record(event)
-        self._home.listen(event)
+        self._context.listen(event)
 
 
 def statistics_of(

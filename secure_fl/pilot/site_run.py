@@ -3,80 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.inquiry import Case
-from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.blame.inquiry import InquiryEvidence
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.errors import CohortError, RunError, SecureFLError
-from secure_fl.events import Event, Listener
-from secure_fl.federation.ground_rules import require_ready, require_votes, tasks_of
-from secure_fl.federation.outcome import Outline, document_of, export_to
-from secure_fl.federation.prepared import prepare
-from secure_fl.party.opened_questions import OpenedQuestions
+from secure_fl.events import Event, Listener, PlanApproved
+from secure_fl.federation.outcome import ResultContext, document_of, export_to
+from secure_fl.federation.prepared import RunContext, prepare
+from secure_fl.federation.run_feature import SiteLimits
+from secure_fl.federation.validation import check_members, check_spec, require_ready, tasks_of
 from secure_fl.party.rounds import Checkpoints
-from secure_fl.pilot.lobby import rules_of_roster
-from secure_fl.pilot.plan import terms_of
-from secure_fl.pilot.site import Memory
+from secure_fl.pilot.plan import spec_of
+from secure_fl.pilot.run_id import rules_of_roster
+from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
-from secure_fl.protocol.stories import TwoStories
+from secure_fl.protocol.survivor_log import EquivocationProof
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
+from secure_fl.statistics.opened_questions import OpenedQuestions
 
 Records = Callable[[Plan], Silo]  # this site's records under the name that the plan uses
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
-    """What a hospital has over all runs."""
+@dataclass(frozen=True)
+class HospitalContext:
+    """The state of a hospital that outlives its runs."""
 
     keys: PartyKeys
     roster: Roster
     records: Records
-    folder: Path
-    listen: Listener
-    ledger: Path
-    memory: Memory
-    max_batch: int | None = None  # records that its policy allows in memory at once
-    max_growth: float | None = None  # that its policy lets grids grow, in guarded runs
-    goes_back: bool = False  # as its operator says: rounds that are finished may be repeated
-    share_scores: bool = False  # whether other members of an evaluation learn its own
+    folder: Path  # of its runs
+    listen: Listener = lambda event: None
+    ledger_folder: Path | None = None  # of its privacy budget over all runs; None: in `folder`
+    limits: SiteLimits = field(default_factory=SiteLimits)  # that its policy sets
+    goes_back: bool = False  # its operator allows finished rounds to be repeated
+
+    @property
+    def ledger(self) -> Path:
+        """The folder of its privacy budget over all runs."""
+        return self.ledger_folder or self.folder / "ledger"
+
+    @cached_property
+    def memory(self) -> SiteMemory:
+        """Its record of all runs."""
+        return SiteMemory(self.ledger)
 
     @property
     def cards(self) -> dict[str, str]:
-        """Which site is behind each name."""
+        """The fingerprint of the site behind each name."""
         return {one.name: one.identity.fingerprint() for one in self.roster.members}
 
 
 class SiteRun:
-    """The hospital's part in a run: its session, and what comes of it."""
+    """One run at one hospital: its session, its folder and its result."""
 
     def __init__(
-        self, home: Home, plan: Plan, text: str, members: tuple[str, ...], link: Link
+        self, context: HospitalContext, plan: Plan, text: str, members: tuple[str, ...], link: Link
     ) -> None:
-        """Begin, or refuse what this site's own records do not fit; `text`: the plan's."""
-        self._home, self.link, self._closed, self._members = home, link, False, members
-        self.told = False  # why its session ended
-        self.cleared = False  # whether a sum failed, and a member was convicted of it
+        """Begin, or refuse a plan that does not fit this site's records; `text`: the plan's."""
+        self._context, self.link, self._closed, self._members = context, link, False, members
+        self.told = False  # true once the site's log has the reason why its session ended
+        self.cleared = False  # true once a member was convicted of spoiling a failed sum
         self._approvals: list[dict[str, str]] = []
-        terms = terms_of(plan, home.ledger)
-        terms.require_sound()
-        rules = rules_of_roster(home.roster, plan, members)
-        self._terms, self._rules = terms, replace(rules, goes_back=home.goes_back)
-        self._silo = home.records(plan)
-        if terms.guard is not None:
-            parties = sum(name != rules.host for name in members)
-            require_votes(terms.guard, parties, rules.min_cohort)
-        require_ready(self._silo, terms.entry, terms.task)
+        spec = spec_of(plan, context.ledger)
+        check_spec(spec)
+        rules = rules_of_roster(context.roster, plan, members)
+        self._spec, self._rules = spec, replace(rules, goes_back=context.goes_back)
+        self._silo = context.records(plan)
+        check_members(spec, sum(name != rules.host for name in members), rules.min_cohort)
+        require_ready(self._silo, spec.entry, spec.task)
         self._inputs = plan.run.name, plan.dataset, plan.run.seed
-        home.memory.begin(*self._inputs)
-        home.memory.require_same_sites(plan.run.name, home.roster)
-        place = home.folder / plan.run.name
+        context.memory.begin(*self._inputs)
+        context.memory.require_same_sites(plan.run.name, context.roster)
+        place = context.folder / plan.run.name
         resume = (place / "settings.toml").exists()
         self._folder = RunFolder.open(place, text, resume=resume)
         self._page = PageWriter(place)
@@ -87,43 +94,40 @@ class SiteRun:
             raise
 
     def _begin(self) -> None:
-        home, terms, rules, silo = self._home, self._terms, self._rules, self._silo
-        task = tasks_of(terms.task, [silo], terms.entry)[silo.name]
-        self._prepared = prepare(
-            terms,
-            silo,
-            task,
-            rules.threshold,
-            folder=self._folder,
-            listen=self._record,
-            identity=home.keys.identity,
-            max_batch=home.max_batch,
-            max_growth=home.max_growth,
-            questions=OpenedQuestions(home.ledger, home.cards),
-            opened=home.memory.opened(*self._inputs),
-            share_scores=home.share_scores,
+        context, spec, rules, silo = self._context, self._spec, self._rules, self._silo
+        task = tasks_of(spec.task, [silo], spec.entry)[silo.name]
+        run = RunContext(
+            rules,
+            {silo.name: task},
+            self._folder,
+            self._record,
+            identity=context.keys.identity,
+            limits=context.limits,
+            hooks=(OpenedQuestions(context.ledger, context.cards),),
+            opened=context.memory.opened(*self._inputs),
         )
-        parties = sum(name != rules.host for name in home.roster.names)
-        roster = home.roster.fingerprint()
-        self._outline = Outline(
-            terms, rules, {silo.name: task}, (silo.name,), parties, roster=roster
+        self._prepared = prepare(spec, silo, run)
+        parties = sum(name != rules.host for name in context.roster.names)
+        roster = context.roster.fingerprint()
+        self._outline = ResultContext(
+            spec, rules, {silo.name: task}, (silo.name,), parties, roster=roster
         )
         self._judge(self._prepared.checkpoints)
-        self.session = self._prepared.join(rules, home.keys, self.link)
+        self.session = self._prepared.join(context.keys, self.link)
 
     def _judge(self, kept: Checkpoints) -> None:
         """Look at the evidence again; with who is convicted by it, this site does not go on."""
         if not isinstance(kept, PartyCheckpoints):
             return
-        home, coordinator = self._home, self._home.roster.coordinator
+        context, coordinator = self._context, self._context.roster.coordinator
         for name, file in kept.evidence().items():
             try:
                 data = file.read_bytes()
-                case = TwoStories.from_bytes(data) or Case.from_bytes(data)
-                if isinstance(case, TwoStories):
+                case = EquivocationProof.from_bytes(data) or InquiryEvidence.from_bytes(data)
+                if isinstance(case, EquivocationProof):
                     case.check(coordinator)
                 else:
-                    case.check(home.keys, coordinator)
+                    case.check(context.keys, coordinator)
             except (OSError, SecureFLError) as error:
                 raise RunError(
                     f"this is no evidence against {name}: it was edited, or is of other keys",
@@ -150,18 +154,16 @@ class SiteRun:
         """Keep, for whoever reads about the run, who approved it here."""
         self._approvals = approvals
         if approvals:
-            self._record({"event": "approved", "party": self._silo.name, "by": approvals})
+            self._record(PlanApproved(party=self._silo.name, by=tuple(approvals)))
 
     def finish(self) -> None:
         """Write this site's result and its models; they concern its own records alone."""
-        site, noise, party = self._prepared.site, self._prepared.noise, self._silo.name
-        recorder = site.recorder
-        seconds = {"total": sum(recorder.seconds.values()), "party": {party: recorder.seconds}}
-        accounts = {} if noise is None else {party: noise}
-        guards = [] if self._prepared.guard is None else [self._prepared.guard]
+        site, party = self._prepared.site, self._silo.name
+        phases = site.recorder.seconds
+        seconds = {"total": sum(phases.values()), "party": {party: phases}}
         try:
             export_to(self._folder.path, [site])
-            document = document_of(self._outline, [site], seconds, accounts, guards=guards)
+            document = document_of(self._outline, [self._prepared], seconds)
             approved = {"approvals": self._approvals} if self._approvals else {}
             kept = self._prepared.checkpoints
             names = sorted(kept.evidence()) if isinstance(kept, PartyCheckpoints) else []
@@ -188,4 +190,4 @@ class SiteRun:
         if not self._closed:
             self._folder.record(event)
             self._page(event)
-        self._home.listen(event)
+        self._context.listen(event)

@@ -15,13 +15,13 @@ from pydantic import Field
 
 from secure_fl.config.build import RunSettings
 from secure_fl.config.data import PartyName
-from secure_fl.policy.broken import Broken, PolicyRefusal, listed
 from secure_fl.policy.rules import RUN_NAME, Company, Plan, sums_broken, when_broken, who_broken
+from secure_fl.policy.violations import PolicyRefusal, Violation, listed
 from secure_fl.settings import ProtectionSettings, Section
 from secure_fl.statistics.questions import KINDS, Question
 
 if TYPE_CHECKING:
-    from secure_fl.policy.file import SitePolicy
+    from secure_fl.policy.policy_file import SitePolicy
 
 MOST = 100_000  # characters of all questions
 
@@ -31,8 +31,10 @@ class QuestionPlan(Section):
 
     run: RunSettings = RunSettings()
     protection: ProtectionSettings = ProtectionSettings()
-    dataset: PartyName  # the name by which each site knows the records
-    questions: Annotated[str, Field(min_length=2, max_length=MOST)]  # as JSON: one text of a plan
+    dataset: PartyName
+    """Name of the records at each site."""
+    questions: Annotated[str, Field(min_length=2, max_length=MOST)]
+    """JSON, as one text in a plan."""
 
     @classmethod
     def of(cls, asked: tuple[Question, ...], **fields: object) -> QuestionPlan:
@@ -78,14 +80,14 @@ def check_questions(
 
 def _broken(
     policy: SitePolicy, plan: QuestionPlan, company: Company, today: date
-) -> Iterator[Broken]:
+) -> Iterator[Violation]:
     yield from when_broken(policy, today)
     yield from who_broken(policy, company)
     yield from listed("site.datasets", plan.dataset, policy.datasets)
     yield from sums_broken(policy, plan.protection, company)
     if policy.statistics is None:
         fix = "add [site.statistics]"
-        yield Broken("site.statistics", "questions about records", "none", fix)
+        yield Violation("site.statistics", "questions about records", "none", fix)
     if plan.run.folder is not None or RUN_NAME.fullmatch(plan.run.name) is None:
         fix = "nothing here: where files lie is this site's affair; ask for a plan without it"
-        yield Broken("plan.places", "run.folder or run.name", "no place, and a plain name", fix)
+        yield Violation("plan.places", "run.folder or run.name", "no place, and a plain name", fix)

@@ -22,7 +22,7 @@ from pydantic import SerializeAsAny
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.config.build import RunSettings, Settings
 from secure_fl.config.data import PartyName
-from secure_fl.policy.broken import Broken, PolicyRefusal, at_least, at_most, listed, shown
+from secure_fl.policy.violations import PolicyRefusal, Violation, at_least, at_most, listed, shown
 from secure_fl.settings import (
     GuardSettings,
     ModelSettings,
@@ -33,12 +33,12 @@ from secure_fl.settings import (
 )
 from secure_fl.thresholds import default_threshold
 
-__all__ = ["Broken", "Company", "Plan", "PolicyRefusal", "broken_rules", "check"]
+__all__ = ["Company", "Plan", "PolicyRefusal", "Violation", "broken_rules", "check"]
 
 if TYPE_CHECKING:
     from secure_fl.algorithms.base import Demands, Entry
-    from secure_fl.crypto.roster import Roster
-    from secure_fl.policy.file import DPLimits, NoiseLimits, SitePolicy
+    from secure_fl.crypto.keys.roster import Roster
+    from secure_fl.policy.policy_file import DPLimits, NoiseLimits, SitePolicy
 
 # What a mode hides by; a mode is at least another if it hides by all that the other does.
 _HIDES: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -62,7 +62,8 @@ class Plan(Section):
     protection: ProtectionSettings = ProtectionSettings()
     guard: GuardSettings | None = None
     algorithm: SerializeAsAny[Algorithm]
-    dataset: PartyName  # the name by which the site knows the records
+    dataset: PartyName
+    """Name of the records at the site."""
 
     @classmethod
     def of(cls, settings: Settings, dataset: str) -> Plan:
@@ -117,7 +118,9 @@ def check(policy: SitePolicy, plan: Plan, company: Company, *, today: date | Non
         raise PolicyRefusal(broken, party=company.me)
 
 
-def broken_rules(policy: SitePolicy, plan: Plan, company: Company, today: date) -> Iterator[Broken]:
+def broken_rules(
+    policy: SitePolicy, plan: Plan, company: Company, today: date
+) -> Iterator[Violation]:
     """Give every rule that a plan breaks."""
     yield from when_broken(policy, today)
     yield from who_broken(policy, company)
@@ -130,96 +133,96 @@ def broken_rules(policy: SitePolicy, plan: Plan, company: Company, today: date) 
     yield from _places(plan)
 
 
-def when_broken(policy: SitePolicy, today: date) -> Iterator[Broken]:
+def when_broken(policy: SitePolicy, today: date) -> Iterator[Violation]:
     """Check the days on which this site takes part."""
     first, last = policy.not_before, policy.until
     if first is not None and today < first:
         fix = f"wait, or set not_before = {today} in [site]"
-        yield Broken("site.not_before", f"a run on {today}", f"from {first} on", fix)
+        yield Violation("site.not_before", f"a run on {today}", f"from {first} on", fix)
     if last is None or today > last:
         allowed = "no day, for none is named" if last is None else f"up to {last}"
         fix = "set until in [site] to the last day of the study"
-        yield Broken("site.until", f"a run on {today}", allowed, fix)
+        yield Violation("site.until", f"a run on {today}", allowed, fix)
 
 
-def who_broken(policy: SitePolicy, company: Company) -> Iterator[Broken]:
+def who_broken(policy: SitePolicy, company: Company) -> Iterator[Violation]:
     """Check the roster, and who is the host."""
     yield from listed("site.rosters", company.fingerprint, policy.rosters)
     if company.me not in company.members:
         fix = "join with a roster that this site has signed"
         members = ", ".join(map(shown, company.members))
-        yield Broken("roster.members", shown(company.me), members, fix)
+        yield Violation("roster.members", shown(company.me), members, fix)
     if company.host == company.me:
         if not policy.may_be_host:
             fix = "set may_be_host = true in [site]"
-            yield Broken("site.may_be_host", "this site as host", "only as a party", fix)
+            yield Violation("site.may_be_host", "this site as host", "only as a party", fix)
     elif company.host is not None:
         yield from listed("site.hosts", company.host, policy.hosts)
 
 
-def _what(policy: SitePolicy, plan: Plan) -> Iterator[Broken]:
+def _what(policy: SitePolicy, plan: Plan) -> Iterator[Violation]:
     name, caveat = plan.algorithm.name, plan.algorithm.caveat
     for found in listed("site.algorithms", name, policy.algorithms):
         entry = _entry(name)
         if entry is None or entry.pools_data:
             fix = "nothing: no site can allow records in one place, or what is not installed"
-            found = Broken(found.rule, found.asked, found.allowed, fix)
+            found = Violation(found.rule, found.asked, found.allowed, fix)
         yield found
     if caveat and name not in policy.caveats:
         fix = f"add {shown(name)} to caveats in [site]"
-        yield Broken("site.caveats", shown(caveat, 200), "sums only", fix)
+        yield Violation("site.caveats", shown(caveat, 200), "sums only", fix)
     yield from listed("site.datasets", plan.dataset, policy.datasets)
     for model in plan.algorithm.reads(plan.model):
         yield from listed("site.models", model, policy.models)
     if not plan.algorithm.pinned:
         fix = "name the digest of each in [[algorithm.models]]: secure-fl evaluate --invite does"
-        yield Broken("plan.digests", "models by name alone", "models by name and digest", fix)
+        yield Violation("plan.digests", "models by name alone", "models by name and digest", fix)
     if policy.frozen_embeddings and not plan.model.freeze_embeddings:
         fix = "set frozen_embeddings = false in [site]"
-        yield Broken("site.frozen_embeddings", "embeddings that learn", "frozen ones", fix)
+        yield Violation("site.frozen_embeddings", "embeddings that learn", "frozen ones", fix)
     if plan.training.pooled_scores and not policy.pooled_scores:
         fix = "set pooled_scores = true in [site]"
-        yield Broken("site.pooled_scores", "sums of scores", "scores that stay here", fix)
+        yield Violation("site.pooled_scores", "sums of scores", "scores that stay here", fix)
     if plan.guard is not None and not policy.votes:
         fix = "set votes = true in [site]"
-        yield Broken("site.votes", "votes on rounds", "none", fix)
+        yield Violation("site.votes", "votes on rounds", "none", fix)
     if plan.guard is not None and plan.guard.search and not policy.search:
         fix = "set search = true in [site]"
-        yield Broken("site.search", "sums over halves", "sums over all", fix)
+        yield Violation("site.search", "sums over halves", "sums over all", fix)
     if plan.guard is None and policy.max_growth is not None:
         fix = "ask for a plan with [guard], or remove max_growth from [site]"
         allowed = f"grids that grow at most {policy.max_growth:g} times between rounds"
-        yield Broken("site.max_growth", "no [guard]", allowed, fix)
+        yield Violation("site.max_growth", "no [guard]", allowed, fix)
     if plan.run.record and not policy.recording:
         fix = "set recording = true in [site], for made-up records only"
-        yield Broken("site.recording", "recorded views", "none", fix)
+        yield Violation("site.recording", "recorded views", "none", fix)
 
 
 def sums_broken(
     policy: SitePolicy, asked: ProtectionSettings, company: Company
-) -> Iterator[Broken]:
+) -> Iterator[Violation]:
     """Check how sums are protected, and over how many they are."""
     if not _HIDES[asked.mode] >= _HIDES[policy.protection]:
         enough = [mode for mode, hides in _HIDES.items() if hides >= _HIDES[policy.protection]]
         fix = f'set protection = "{asked.mode}" in [site]'
-        yield Broken("site.protection", asked.mode, " or ".join(enough), fix)
+        yield Violation("site.protection", asked.mode, " or ".join(enough), fix)
     yield from at_least("site.min_cohort", asked.min_cohort, policy.min_cohort)
     n = company.parties
     t = asked.threshold or default_threshold(n)
     least = math.ceil(policy.threshold_share * n - 1e-9)  # 0.56 of 25 are 14
     if (lower := min(t, company.threshold)) < least:  # a plan's own may not outlast the roster's
         fix = "lower threshold_share in [site], or let all members sign a higher threshold"
-        yield Broken("site.threshold_share", f"{lower} of {n} parties", f"{least} or more", fix)
+        yield Violation("site.threshold_share", f"{lower} of {n} parties", f"{least} or more", fix)
     if t < company.threshold:
         fix = "nothing here: all members would have to sign another roster"
-        yield Broken("roster.threshold", f"{t} of {n} parties", f"{company.threshold}", fix)
+        yield Violation("roster.threshold", f"{t} of {n} parties", f"{company.threshold}", fix)
     if asked.bits not in policy.bits:
         allowed = ", ".join(map(str, policy.bits)) or "none"
         fix = f"add {asked.bits} to bits in [site]"
-        yield Broken("site.bits", f"{asked.bits}", allowed, fix)
+        yield Violation("site.bits", f"{asked.bits}", allowed, fix)
 
 
-def _how_much(policy: SitePolicy, asked: Demands, plan: Plan) -> Iterator[Broken]:
+def _how_much(policy: SitePolicy, asked: Demands, plan: Plan) -> Iterator[Violation]:
     """Check rounds, passes, steps and batches against the limits; `size` checks the models."""
     again = plan.guard.most if plan.guard is not None and plan.guard.again else 0
     exchanges = asked.exchanges + again * math.ceil(asked.exchanges / plan.algorithm.rounds)
@@ -229,7 +232,7 @@ def _how_much(policy: SitePolicy, asked: Demands, plan: Plan) -> Iterator[Broken
     yield from at_most("site.max_batch", asked.batch, policy.max_batch)
 
 
-def _tier(algorithm: Algorithm, company: Company) -> Iterator[Broken]:
+def _tier(algorithm: Algorithm, company: Company) -> Iterator[Violation]:
     """Refuse tiers at a site to which the signed roster gives none: size is what it signed."""
     entry = _entry(algorithm.name)
     by_tiers = entry is not None and entry.partial_sums
@@ -237,10 +240,10 @@ def _tier(algorithm: Algorithm, company: Company) -> Iterator[Broken]:
         fix = (
             f"make a roster with --tier {company.me}=TIER (`secure-fl keys roster`), that all sign"
         )
-        yield Broken("roster.tier", f"{shown(algorithm.name)}, by tiers", "none: no tier", fix)
+        yield Violation("roster.tier", f"{shown(algorithm.name)}, by tiers", "none: no tier", fix)
 
 
-def _dp(limits: DPLimits, plan: Plan) -> Iterator[Broken]:
+def _dp(limits: DPLimits, plan: Plan) -> Iterator[Violation]:
     dp, name = plan.training.dp, plan.algorithm.name
     entry = _entry(name)
     covered = entry is not None and entry.dp_covers_all and plan.task.kind != "ranking"
@@ -248,15 +251,15 @@ def _dp(limits: DPLimits, plan: Plan) -> Iterator[Broken]:
     if limits.required and trains and (dp is None or not covered):
         asked = f"DP-SGD under {shown(name)}, which it cannot cover" if dp else "none"
         fix = "set required = false in [site.dp]"
-        yield Broken("site.dp.required", asked, "DP-SGD that covers all that is sent", fix)
+        yield Violation("site.dp.required", asked, "DP-SGD that covers all that is sent", fix)
     if dp is None:
         return
     yield from _costs("site.dp", dp.epsilon, dp.target_epsilon, dp.delta, limits)
     if limits.unit == "patient" and dp.unit != "patient":
-        yield Broken("site.dp.unit", dp.unit, "patient", 'set unit = "record" in [site.dp]')
+        yield Violation("site.dp.unit", dp.unit, "patient", 'set unit = "record" in [site.dp]')
 
 
-def _noise(limits: NoiseLimits, plan: Plan, company: Company) -> Iterator[Broken]:
+def _noise(limits: NoiseLimits, plan: Plan, company: Company) -> Iterator[Violation]:
     noise, name = plan.protection.noise, plan.algorithm.name
     elsewhere = company.host not in (None, company.me)
     entry = _entry(name)
@@ -264,14 +267,14 @@ def _noise(limits: NoiseLimits, plan: Plan, company: Company) -> Iterator[Broken
     if limits.required and elsewhere and not covered:
         asked = f"noise under {shown(name)}, which it cannot cover" if noise else "none"
         fix = "set required = false in [site.noise]"
-        yield Broken("site.noise.required", asked, "noise on all that a host opens", fix)
+        yield Violation("site.noise.required", asked, "noise on all that a host opens", fix)
     if noise is None:
         return
     yield from _costs("site.noise", noise.epsilon, noise.target_epsilon, noise.delta, limits)
     yield from at_least("site.noise.min_colluders", noise.colluders, limits.min_colluders)
 
 
-def _places(plan: Plan) -> Iterator[Broken]:
+def _places(plan: Plan) -> Iterator[Violation]:
     """A plan names no place on this site's disk: another ledger would be another budget."""
     dp, noise = plan.training.dp, plan.protection.noise
     named = {
@@ -282,12 +285,12 @@ def _places(plan: Plan) -> Iterator[Broken]:
     }
     if found := [name for name, wrong in named.items() if wrong]:
         fix = "nothing here: where files lie is this site's affair; ask for a plan without it"
-        yield Broken("plan.places", ", ".join(found), "no place, and a plain name", fix)
+        yield Violation("plan.places", ", ".join(found), "no place, and a plain name", fix)
 
 
 def _costs(
     section: str, ε: float, target: float | None, δ: float, limits: DPLimits | NoiseLimits
-) -> Iterator[Broken]:
+) -> Iterator[Violation]:
     yield from at_most(f"{section}.max_epsilon", ε, limits.max_epsilon)
     run, most = ε if target is None else target, limits.max_target_epsilon
     if most is not None:

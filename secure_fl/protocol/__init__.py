@@ -1,1 +1,1 @@
-"""What both ends of a run share: messages, frames, links, and the shape of a sum."""
+"""Shared by both ends of a run: messages, frames, links and the interfaces of a sum."""

@@ -1,8 +1,8 @@
-"""Frames: all that travels between a party and the coordinator; a `Link` is one of the two ends.
+"""Frames between a party and the coordinator, and the two ends of their link.
 
-A frame is a *head* (version byte, msgpack envelope, Ed25519 signature) and a *bulk* (sealed bytes
-that the head pins by digest). Messages decode from one closed table into frozen, typed records;
-unknown kinds, extra fields, wrong types and oversized parts are errors. Nothing is ever unpickled.
+A frame is a *head* (version byte, msgpack envelope, Ed25519 signature) and a *bulk* (sealed bytes;
+the head has their digest). Messages decode from one closed table into frozen, typed records.
+Unknown kinds, extra fields, wrong types and oversized parts are errors. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from secure_fl.protocol.messages import (
     Size,
     Unmask,
 )
-from secure_fl.protocol.stories import Story
+from secure_fl.protocol.survivor_log import SurvivorLog
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.identity import Identity, PublicIdentity
+    from secure_fl.crypto.keys.identity import Identity, PublicIdentity
 
 VERSION = 1
 SIGNATURE_BYTES = 64
@@ -38,36 +38,36 @@ FROM_PARTY = get_args(FromParty)
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a message belongs: checked before anything else is looked at."""
+    """The address of a message and the message: checked before anything else."""
 
     run: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-    exchange: Count  # counts every frame of a run: nothing can be replayed or reordered
+    exchange: Count  # number of the frame in its run: prevents replays and reordering
     round: Count
     sender: Name
     receiver: Name
     size: Size
-    digest: Digest  # of the bulk
+    digest: Digest  # SHA-256 of the bulk
     message: FromParty | FromCoordinator
 
 
 class Frame(NamedTuple):
-    """A head and its bulk, kept apart so that one bulk can serve many parties uncopied."""
+    """A head and its bulk, separate so that one bulk serves many parties without copies."""
 
     head: bytes
     bulk: bytes = b""
 
     @property
     def size(self) -> int:
-        """The bytes this frame puts on the wire."""
+        """The number of bytes on the wire."""
         return len(self.head) + len(self.bulk)
 
     def to_bytes(self) -> bytes:
-        """One byte string for engines that carry one."""
+        """Join head and bulk, for engines that carry one byte string."""
         return len(self.head).to_bytes(4, "big") + self.head + self.bulk
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Frame:
-        """The inverse of `to_bytes`."""
+        """Split the result of `to_bytes`."""
         size = int.from_bytes(data[:4], "big")
         if len(data) < 4 + size:
             raise WireError("a frame is cut short", field="head")
@@ -79,50 +79,50 @@ _decoder = msgspec.msgpack.Decoder(Envelope)
 
 
 def digest(data: bytes) -> bytes:
-    """The digest by which a head pins its bulk."""
+    """Return the digest of a bulk that its head carries."""
     return sha256(data).digest()
 
 
 class Bulk(NamedTuple):
-    """Bytes with their digest, computed once however many parties get them."""
+    """Bytes with their digest, computed once for all receivers."""
 
     data: bytes
     digest: bytes
 
     @classmethod
     def of(cls, data: bytes = b"") -> Bulk:
-        """Digest the data."""
-        return cls(data, digest(data))
+        """Compute the digest of some data."""
+        return cls(data, sha256(data).digest())
 
 
 def cut(data: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """The parts of a bulk."""
+    """Split a bulk into parts of these sizes."""
     if sum(sizes) != len(data):
-        raise CohortError("the sizes of a bulk's parts do not add up")
+        raise CohortError("the sizes of a bulk's parts do not add up to its size")
     starts = accumulate(sizes, initial=0)
     return [data[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
 def encode(envelope: Envelope, bulk: bytes, sign: Callable[[bytes], bytes]) -> Frame:
-    """Sign and serialise; `sign` gets a digest of everything before the signature."""
+    """Serialise and sign an envelope; `sign` gets the digest of all before the signature."""
     unsigned = bytes([VERSION]) + _encoder.encode(envelope)
     if len(unsigned) > MAX_HEAD or len(bulk) > MAX_BULK:
         raise WireError("a message is larger than the wire allows", round=envelope.round)
-    return Frame(unsigned + sign(digest(unsigned)), bulk)
+    return Frame(unsigned + sign(sha256(unsigned).digest()), bulk)
 
 
 def peek(head: bytes) -> Envelope:
-    """Decode a recorded head without verifying it: for audits, never for what arrives."""
+    """Decode a head without verifying it: for recorded frames, never for frames that arrive."""
     return _decoder.decode(memoryview(head)[1:-SIGNATURE_BYTES])
 
 
 def decode(frame: Frame, verify: Callable[[bytes, bytes], None], *, whole: bool = True) -> Envelope:
     """Check sizes, version, signature (by `verify(digest, signature)`) and bulk digest.
 
-    `whole`: False where only the head was kept.
+    `whole`: False if only the head was kept.
 
-    The signature comes before decoding, in which 1 byte can become 16 in memory: a stranger costs
-    no more than what he sends. Who the sender says to be is for the caller to compare.
+    The signature is verified before decoding, where one byte can become 16 in memory: a stranger's
+    frame costs only its own size. The caller compares the sender's name.
     """
     head, bulk = frame
     if not SIGNATURE_BYTES < len(head) <= MAX_HEAD + SIGNATURE_BYTES or len(bulk) > MAX_BULK:
@@ -141,42 +141,43 @@ def decode(frame: Frame, verify: Callable[[bytes, bytes], None], *, whole: bool 
         envelope = _decoder.decode(unsigned[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError("a frame does not decode into a known message", field="message") from error
-    if whole and (len(bulk) != envelope.size or digest(bulk) != envelope.digest):
+    if whole and (len(bulk) != envelope.size or sha256(bulk).digest() != envelope.digest):
         raise WireError("a frame's bulk is not the one its head pins", party=envelope.sender)
     return envelope
 
 
 class Received(NamedTuple):
-    """A frame whose signature, form and bulk were checked; what it may do, a `Link` decides."""
+    """A frame with a valid signature, form and bulk; a `Link` decides if it is expected."""
 
     frame: Frame
     envelope: Envelope
 
     @classmethod
     def of(cls, frame: Frame, sender: PublicIdentity) -> Received:
-        """Verify and decode, once for all who look at it."""
+        """Verify and decode, once for all readers."""
         return cls(frame, decode(frame, sender.verify))
 
 
 @dataclass(slots=True)
 class Link:
-    """Signs what leaves, and refuses what is forged, replayed, reordered or of another run.
+    """One end of a connection: signs outgoing frames, and refuses forged or unexpected ones.
 
-    Exchanges are numbered by the coordinator, one by one; an answer carries the number it answers.
+    A frame is unexpected if it is replayed, reordered or from another run. The coordinator numbers
+    the exchanges; an answer carries the number of its question.
     """
 
     run: bytes
     me: Identity
     peer: PublicIdentity
-    asks: bool  # the coordinator's end asks; the party's end answers
+    asks: bool  # True at the coordinator's end, False at the party's
     exchange: int = 0
     round: int = 0
     bytes_out: int = field(default=0, init=False)
     bytes_in: int = field(default=0, init=False)
-    _story: Story = field(init=False)
+    _survivor_log: SurvivorLog = field(init=False)
 
     def __post_init__(self) -> None:
-        self._story = Story(self.run)
+        self._survivor_log = SurvivorLog(self.run)
 
     def pack(self, message: FromParty | FromCoordinator, bulk: Bulk | None = None) -> Frame:
         """Sign a message to the other end."""
@@ -184,7 +185,7 @@ class Link:
         if self.asks:
             self.exchange += 1
         if isinstance(message, Unmask):
-            message = self._story.tell(self.me, message)
+            message = self._survivor_log.sign(self.me, message)
         envelope = Envelope(
             self.run,
             self.exchange,
@@ -196,29 +197,31 @@ class Link:
             message,
         )
         frame = encode(envelope, bulk.data, self.me.sign)
-        self.bytes_out += len(frame.head) + len(frame.bulk)
+        self.bytes_out += frame.size
         return frame
 
     def unpack(self, frame: Frame) -> Any:
-        """Verify a frame from the other end and return its message, of a kind that end may send."""
+        """Verify a frame from the other end and return its message."""
         return self.accept(Received.of(frame, self.peer))
 
     def accept(self, received: Received) -> Any:
-        """Return the message of a verified frame, if it is the one that is expected now."""
+        """Return the message of a verified frame, if it is the expected one."""
         frame, envelope = received
-        self._expect("sender", envelope.sender == self.peer.name)
-        self._expect("run", envelope.run == self.run)
-        self._expect("receiver", envelope.receiver == self.me.name)
-        self._expect("kind", isinstance(envelope.message, FROM_PARTY) == self.asks)
-        if self.asks:
-            self._expect("exchange", envelope.exchange == self.exchange)
-            self._expect("round", envelope.round == self.round)
-        else:
-            # The coordinator counts: on, over what was lost on the way, but never back.
-            self._expect("exchange", envelope.exchange > self.exchange)
-            self._expect("round", envelope.round >= self.round)
-            self.exchange, self.round = envelope.exchange, envelope.round
-        self.bytes_in += len(frame.head) + len(frame.bulk)
+        exchange, round = envelope.exchange, envelope.round
+        expected = {
+            "sender": envelope.sender == self.peer.name,
+            "run": envelope.run == self.run,
+            "receiver": envelope.receiver == self.me.name,
+            "kind": isinstance(envelope.message, FROM_PARTY) == self.asks,
+            # A party accepts gaps in the coordinator's numbers, since frames are lost.
+            "exchange": exchange == self.exchange if self.asks else exchange > self.exchange,
+            "round": round == self.round if self.asks else round >= self.round,
+        }
+        for name, holds in expected.items():
+            self._expect(name, holds)
+        if not self.asks:
+            self.exchange, self.round = exchange, round
+        self.bytes_in += frame.size
         return envelope.message
 
     def _expect(self, field: str, holds: bool) -> None:

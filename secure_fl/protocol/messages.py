@@ -1,7 +1,7 @@
-"""Everything that a party and the coordinator can say to each other: one closed table of records.
+"""All messages between a party and the coordinator: one closed table of records.
 
-Every message is public metadata: what the coordinator may know. Private values travel in the bulk
-of a frame only (`frames`), sealed by the privacy layer. docs/protocol.md has a row for each.
+Every message is public metadata, which the coordinator may know. Private values travel only in the
+bulk of a frame (`frames`), sealed by the privacy layer. docs/protocol.md describes each message.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import msgspec
 MAX_BULK = 2**31
 MAX_PLAN = 2**17
 MOST_SEGMENTS = 256  # of a sum: as many sets of contributors as there are kinds of parties
-MOST_LOST = 128  # as many as a protected sum has parties
-MOST_TOLD = 256  # more than members
-MOST_KEPT, MOST_NOTES = 16, 256  # rounds that a party could resume after; notes of what it opened
-JOINED = 0  # in the place of a sum's number: the round ended, and then others joined
+MOST_LOST = 128  # the largest number of parties of a protected sum
+MOST_STATEMENTS = 256  # more than members
+MOST_KEPT, MOST_NOTES = 16, 256  # rounds a party can resume after; notes of opened sums
+JOINED = 0  # as the number of a sum: the round ended, and then others joined
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Code = Annotated[str, msgspec.Meta(max_length=40, pattern=r"^[a-z-]*\Z")]
@@ -32,29 +32,29 @@ Secret16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
 
 
 class Audience(StrEnum):
-    """Who learns a sum."""
+    """The readers of a sum."""
 
     PARTIES = "parties"
     HOST = "host"
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The base of all messages; the tag is the kind in the closed table."""
+    """Base of all messages; the tag identifies the kind in the closed table."""
 
 
 class Deal(Message, frozen=True, tag=False):
-    """What binds a party to the two shares that it deals to a holder, and its signature to both.
+    """Digests of the two shares that a party deals to a holder, with the party's signature.
 
-    Whoever reveals another share is found out, and so is who dealt shares of something else.
+    They expose a holder that reveals a different share, and a party that dealt false shares.
     """
 
-    key: Digest  # of the share of its mask key
-    own: Digest  # of the share of its self mask's seed
+    key: Digest  # of the share of the mask key
+    own: Digest  # of the share of the self mask's seed
     signature: Signature  # of these, with the public key and the seed's digest
 
 
-class Told(Message, frozen=True, tag=False):
-    """What the coordinator signed of who was in all sums of a run so far: see `stories`."""
+class SurvivorStatement(Message, frozen=True, tag=False):
+    """The coordinator's signature of all survivor lists of a run so far (`survivor_log`)."""
 
     run: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     number: Count
@@ -69,55 +69,55 @@ class Offer(Message, frozen=True, tag=False):
     shares: dict[Name, Annotated[bytes, msgspec.Meta(max_length=256)]]
     seed: Digest  # of its self mask's seed
     deals: dict[Name, Deal] = {}  # by holder
-    told: Told | None = None  # what it was told last, in the run's last session
+    statement: SurvivorStatement | None = None  # the last that it received in the session before
 
 
 class Salt(Message, frozen=True, tag=False):
-    """A keyed digest of what a party has seen with these, and not with all who are in a sum."""
+    """Digest of history shared only with the listed peers; it salts the pairwise masks."""
 
     digest: Digest
     peers: Names
 
 
 class Segment(Message, frozen=True, tag=False):
-    """One vector of a sum: a digest of what it holds and for whom, its size, who contributes."""
+    """One vector of a sum: digest of its content and readers, size, contributors."""
 
     key: Digest
     size: Size  # 0: this party only reads the sum
     slots: Count = 0
     owners: Names = ()  # (): every party; otherwise those that `Owners` named
-    salts: Annotated[  # of the masks that its sender shares with these
+    salts: Annotated[  # of its sender's masks with single peers
         tuple[Salt, ...], msgspec.Meta(max_length=MOST_SEGMENTS)
     ] = ()
 
 
 class Lost(Message, frozen=True, tag=False):
-    """What a lost party's masks follow from: in the others' tags they are not cancelled."""
+    """Seed and salts of a lost party's masks, which do not cancel in the others' tags."""
 
     seed: Secret16  # of its mask key
-    salts: tuple[dict[Name, Digest], ...]  # for each segment, by who salted a mask with it
+    salts: tuple[dict[Name, Digest], ...]  # for each segment, by the party that salted a mask
 
 
 # --- party to coordinator ----------------------------------------------------------------------
 
 
 class Ready(Message, frozen=True, tag=1):
-    """The party can start, and could resume after any of these rounds."""
+    """The party can start, and can resume after any of these rounds."""
 
     checkpoints: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MOST_KEPT)] = ()
     offer: Offer | None = None
-    opened: Annotated[  # over whom: see `OpenedSumsLog.rounds`
+    opened: Annotated[  # opened sums with their parties: see `OpenedSumsLog.rounds`
         tuple[tuple[Count, Count, Names], ...], msgspec.Meta(max_length=MOST_NOTES)
     ] = ()
 
 
 class Declare(Message, frozen=True, tag=2):
-    """The names this party contributes to the next sum, and those of which it reads the sum."""
+    """The names that this party contributes to the next sum, or reads."""
 
     names: Names
     reads: Names = ()
-    unscaled: Names = ()  # of all these, whose scale this party does not know
-    at: SumId = (0, 0)  # the sum, as this party notes it: repeated, it needs the same parties
+    unscaled: Names = ()  # names whose scale this party does not know
+    at: SumId = (0, 0)  # the sum, as this party counts
 
 
 class SumInput(Message, frozen=True, tag=3):
@@ -125,7 +125,7 @@ class SumInput(Message, frozen=True, tag=3):
 
     audience: Audience
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=MOST_SEGMENTS)]
-    more: bool = False  # the next sum belongs to it: its values, if this was of scales, or a part
+    more: bool = False  # another sum follows at once: the values after their scales, or a part
     at: SumId = (0, 0)  # as in `Declare`
     sum: Count = 0  # masked sums are counted from 1
 
@@ -140,7 +140,7 @@ class UnmaskShares(Message, frozen=True, tag=4):
 
 
 class Broadcast(Message, frozen=True, tag=5):
-    """The host's value for everyone is in the bulk; everyone else waits for it (empty bulk)."""
+    """The host's value for all is in the bulk; all others wait for it (empty bulk)."""
 
 
 class Share(Message, frozen=True, tag=6):
@@ -148,10 +148,10 @@ class Share(Message, frozen=True, tag=6):
 
 
 class Agree(Message, frozen=True, tag=7):
-    """A keyed fingerprint of state that must be equal everywhere."""
+    """A keyed fingerprint of state that must be equal at all parties."""
 
     fingerprint: Digest  # equal at all parties if the state is
-    proof: Digest  # the same by this party: the others check it, so nobody need be believed
+    proof: Digest  # this party's own, which the others check
 
 
 class Boundary(Message, frozen=True, tag=8):
@@ -165,44 +165,44 @@ class Done(Message, frozen=True, tag=9):
 
 
 class Failed(Message, frozen=True, tag=10):
-    """The party cannot go on. A code from the error tree, and no text: text may be private."""
+    """The party cannot continue: a code from the error tree, without text, which may be private."""
 
     code: Code
 
 
 class Confirm(Message, frozen=True, tag=11):
-    """The party's signature under the survivors and the dropped of a sum, before it reveals."""
+    """The party's signature of the survivor lists of a sum, before it reveals shares."""
 
     signature: Signature
 
 
 class Handover(Message, frozen=True, tag=12):
-    """A keyed digest of what newcomers are given, and its signature; one holder sends that."""
+    """Digest of the state for newcomers, and a signature; one holder also sends the state."""
 
     fingerprint: Digest | None = None  # None: this party is a newcomer, and waits
     proof: Proof | None = None
 
 
 class Hello(Message, frozen=True, tag=13):
-    """The site's own rules allow what it was invited to; its part of the run's id."""
+    """The site accepts the invitation; with its part of the run's id."""
 
     nonce: Secret16
 
 
 class Gathered(Message, frozen=True, tag=14):
-    """The party is ready to begin, in the run of this id."""
+    """The party is ready to begin the run of this id."""
 
     run: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
 
 class Complaint(Message, frozen=True, tag=15):
-    """The total that this party was sent does not fit its tag; the total itself is in the bulk."""
+    """The received total, in the bulk, does not fit its tag."""
 
-    total: Annotated[bytes, msgspec.Meta(max_length=MAX_PLAN * 8)]  # the head that it came under
+    total: Annotated[bytes, msgspec.Meta(max_length=MAX_PLAN * 8)]  # the head of its frame
 
 
 class Finding(Message, frozen=True, tag=16):
-    """Whom this party finds convicted by what it was shown; its own upload, if it was asked."""
+    """A member's verdict on the frames shown so far; its own upload, if it was asked for it."""
 
     against: Annotated[str, msgspec.Meta(max_length=200)] = ""
 
@@ -226,34 +226,34 @@ class Begin(Message, frozen=True, tag=21):
 
 
 class Owners(Message, frozen=True, tag=22):
-    """Who contributes which name to the next sum, and who else reads it: the same for all."""
+    """Contributors and readers of each name of the next sum: the same table for all."""
 
     owners: dict[Name, Names]
     readers: dict[Name, Names] = {}
-    unscaled: Names = ()  # names whose scale somebody lacks; if there are any, scales come first
+    unscaled: Names = ()  # names whose scale a party lacks; if any, scales are summed first
 
     def plain(self) -> bytes:
-        """What all must have been told alike."""
+        """Encode the table: all parties must have received the same bytes."""
         return msgspec.msgpack.encode(self)
 
 
 class Unmask(Message, frozen=True, tag=23):
-    """These parties' inputs arrived, those did not; reveal what removes the masks."""
+    """Survivors and dropouts of a sum; reveal the shares that remove its masks."""
 
     survivors: Names
     dropped: Names
-    told: Told | None = None  # signed: all are told the same, or two of these convict it
+    statement: SurvivorStatement | None = None  # the coordinator's signature to these lists
 
 
 class Total(Message, frozen=True, tag=24):
-    """The sum over the survivors; the vectors this party contributes to are in the bulk."""
+    """The sum over the survivors; the vectors that this party reads are in the bulk."""
 
     survivors: Names  # whose inputs are in the sum
-    members: Names  # who goes on: a survivor can be lost while masks are removed
+    members: Names  # remaining members: a survivor can be lost during unmasking
     sizes: tuple[Size, ...]
     offers: dict[Name, Offer] = {}
-    more: bool = False  # as in `SumInput`: the host contributes nothing, and has to be told
-    lost: Annotated[dict[Name, Lost], msgspec.Meta(max_length=MOST_LOST)] = {}  # who began it, too
+    more: bool = False  # as in `SumInput`, for the host
+    lost: Annotated[dict[Name, Lost], msgspec.Meta(max_length=MOST_LOST)] = {}
     sum: Count = 0  # as in `SumInput`
 
 
@@ -265,59 +265,61 @@ class Relayed(Message, frozen=True, tag=25):
 
 
 class Agreed(Message, frozen=True, tag=26):
-    """All fingerprints were equal; here is every party's own proof of it."""
+    """All fingerprints are equal; with every party's own proof."""
 
     proofs: dict[Name, Digest]
 
 
 class Continue(Message, frozen=True, tag=27):
-    """Everybody has finished the round; these parties go on."""
+    """All parties have finished the round; these members continue."""
 
     members: Names
 
 
 class Stop(Message, frozen=True, tag=28):
-    """The run ends here, for this reason; if members cannot go on, with what each was told last."""
+    """The run ends here for this reason; with the members' last survivor statements."""
 
     code: Code
     party: str = ""
-    told: Annotated[tuple[Told, ...], msgspec.Meta(max_length=MOST_TOLD)] = ()
+    statements: Annotated[  # the last that the members received
+        tuple[SurvivorStatement, ...], msgspec.Meta(max_length=MOST_STATEMENTS)
+    ] = ()
 
 
 class Confirmed(Message, frozen=True, tag=29):
-    """The signatures of all who confirmed the lists of a sum that lost somebody."""
+    """The signatures of all parties that confirmed the survivor lists."""
 
     signatures: dict[Name, Signature]
 
 
 class HandedOver(Message, frozen=True, tag=30):
-    """What the holders of a round proved to have; for newcomers it is, sealed, in the bulk."""
+    """Proofs of all holders of a round; newcomers get its sealed state in the bulk."""
 
     members: Names
     proofs: dict[Name, Proof]
 
 
 class Invite(Message, frozen=True, tag=31):
-    """What the coordinator would like to run; each site decides by its own rules."""
+    """The plan that the coordinator would like to run; each site decides by its own rules."""
 
     plan: Annotated[str, msgspec.Meta(max_length=MAX_PLAN)]
-    missing: Names = ()  # whom the coordinator does not reach; sites only show it
+    missing: Names = ()  # members out of reach; sites only show it
 
 
 class Gather(Message, frozen=True, tag=32):
-    """All who accepted, with their parts of the run's id: none can be left out or repeated."""
+    """All members that accepted, with their parts of the run's id."""
 
     nonces: dict[Name, Secret16]
 
 
 class Examine(Message, frozen=True, tag=33):
-    """A complaint, or an upload of the sum that it is about, as its author signed it."""
+    """A complaint, or an upload of the disputed sum, as its author signed it."""
 
-    who: Annotated[str, msgspec.Meta(max_length=200)]  # "": whose upload was wanted is silent
+    who: Annotated[str, msgspec.Meta(max_length=200)]  # author; "": the upload is missing
     head: Annotated[bytes, msgspec.Meta(max_length=MAX_PLAN * 16)]
     seed: Annotated[bytes, msgspec.Meta(max_length=64)] = b""  # of an upload's self mask
-    input: Annotated[bytes, msgspec.Meta(max_length=MAX_PLAN * 8)] = b""  # of who complains
-    show: Annotated[str, msgspec.Meta(max_length=200)] = ""  # whose upload is wanted next
+    input: Annotated[bytes, msgspec.Meta(max_length=MAX_PLAN * 8)] = b""  # upload of the plaintiff
+    show: Annotated[str, msgspec.Meta(max_length=200)] = ""  # the next party to show its upload
 
 
 FromParty: TypeAlias = (

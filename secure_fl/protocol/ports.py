@@ -1,8 +1,8 @@
-"""What a sum needs from the privacy layer: the party's half and the coordinator's half.
+"""Interfaces of the privacy layer: the party's half and the coordinator's half of a sum.
 
-`crypto.secure_sum`, `crypto.sum_under_way` and `crypto.clear_sum` implement the party's half,
-`crypto.blind_sum` (and `clear_sum`) the coordinator's. This file only fixes the shape between them
-and the two machines, so that both ends can be read, typed and tested alone.
+In `crypto.sealing`, `secure_sum` and `clear_sum` implement the party's half, `blind_sum` and
+`clear_sum` the coordinator's. This module defines the methods between them and the two machines.
+Each is documented here, and not again in its implementations.
 """
 
 from __future__ import annotations
@@ -22,30 +22,29 @@ from secure_fl.protocol.messages import (
     Offer,
     Segment,
     SumId,
-    Told,
+    SurvivorStatement,
     Unmask,
     UnmaskShares,
 )
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.identity import PublicIdentity
-    from secure_fl.crypto.segments import Layout
+    from secure_fl.crypto.keys.identity import PublicIdentity
     from secure_fl.protocol.frames import Frame
 
 Vector: TypeAlias = NDArray[np.float32]
-NOBODY: Mapping[str, Lost] = MappingProxyType({})
+NONE_LOST: Mapping[str, Lost] = MappingProxyType({})
 
 
 class Group(NamedTuple):
-    """Vectors that the same parties contribute: one segment of a sum."""
+    """Vectors with the same contributors: one segment of a sum."""
 
     owners: tuple[str, ...]
     vectors: Mapping[str, Vector]
-    readers: tuple[str, ...] = ()  # who gets the sum and contributes nothing
+    readers: tuple[str, ...] = ()  # parties that get the sum and contribute nothing
 
 
 class Noise(Protocol):
-    """A party's share of a sum's differential-privacy noise (`crypto.noise.SkellamNoise`)."""
+    """A party's share of a sum's differential-privacy noise (`privacy.noise.SkellamNoise`)."""
 
     @property
     def scale(self) -> float:
@@ -53,181 +52,198 @@ class Noise(Protocol):
 
     @property
     def reach(self) -> float:
-        """What no party's noised integer exceeds, but with negligible probability."""
+        """Bound of a party's noised integers, except with negligible probability."""
 
     def share(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Clip, put on the grid, and add fresh noise from the operating system."""
+        """Clip, round to the grid, and add fresh noise from the operating system."""
 
     def __hash__(self) -> int:
-        """Equal noise is the same mechanism: reservations are counted by it."""
+        """Hash the mechanism: reservations are counted by mechanism."""
 
     def check_survivors(self, survivors: int) -> None:
         """Refuse to open a sum that lost too much of its noise."""
 
 
 class Rule(NamedTuple):
-    """How one sum is encoded, and for whom."""
+    """Encoding and audience of one sum."""
 
     audience: Audience = Audience.PARTIES
-    carry: bool = False  # keep what rounding leaves over, and add it to the next sum
-    bound: float | None = None  # a public bound of every value; beyond it is an error
+    carry: bool = False  # add the rounding error to the next sum
+    bound: float | None = None  # public bound of every value; larger ones are an error
     noise: Noise | None = None
 
 
 class Upload(NamedTuple):
-    """A party's contribution, ready to leave: public sizes, and bytes nobody else can read."""
+    """A party's contribution, ready to send: public sizes, and bytes only parties can open."""
 
     segments: tuple[Segment, ...]
     data: bytes
     sum: int = 0  # masked sums are counted from 1
 
 
-class SumUnderWay(Protocol):
-    """One sum at one party, with its keys and all of its state; each step once, in this order."""
+class SlotLayout(Protocol):
+    """Public layout of the slots of one segment (`sealing.segments.Layout`)."""
+
+    @property
+    def fields(self) -> Sequence[Any]:
+        """The vectors in their order."""
+
+    @property
+    def codec(self) -> Any:
+        """The parameters of the fixed-point encoding."""
+
+
+class SumInProgress(Protocol):
+    """One sum at one party, with its keys and state; each step once, in this order."""
 
     @property
     def upload(self) -> Upload:
-        """What leaves for the coordinator."""
+        """The message to the coordinator."""
 
     @property
-    def layouts(self) -> Sequence[Layout | None]:
-        """How each segment lies in slots, equal at all parties; None in the clear."""
+    def layouts(self) -> Sequence[SlotLayout | None]:
+        """The layout of each segment, equal at all parties; None in the clear."""
 
     @property
     def unscaled(self) -> Sequence[str]:
-        """The names whose norms, opened with the sum, cannot be norms: their scale stays."""
+        """Names whose summed norms are invalid: these keep their scale."""
 
     def settle(self, lists: Unmask) -> Confirm | None:
-        """A signature under lists that name somebody as dropped; None where nobody is."""
+        """Accept the survivor lists; returns a signature of them if they name dropouts."""
 
     def shares(self, confirmed: Confirmed | None) -> UnmaskShares:
-        """Shares that let the coordinator remove masks, or a refusal."""
+        """Return the shares that let the coordinator remove masks, or refuse."""
 
     def open(
-        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NOBODY
+        self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
     ) -> dict[str, NDArray[np.float64]]:
-        """Check and open the totals; a sum without masks is opened without the two steps before."""
+        """Check and open the totals; without masks this is the only step."""
 
 
-class Evidence(Protocol):
-    """What convicts somebody, to be kept (`crypto.inquiry.Case`)."""
+class StoredEvidence(Protocol):
+    """Evidence against a party or the coordinator (`crypto.blame.inquiry.InquiryEvidence`)."""
 
     def to_bytes(self) -> bytes:
-        """For a file."""
+        """Encode for a file."""
 
 
-class Inquiry(Protocol):
-    """A look at a sum that failed (`crypto.inquiry.Inquiry`)."""
+class SumInquiry(Protocol):
+    """A member's examination of a failed sum (`crypto.blame.inquiry.Inquiry`)."""
 
     def look(self, frame: Frame) -> str:
-        """Look at one frame of the coordinator; returns whom all of them convict, or nobody."""
+        """Examine one frame of the coordinator; returns the convicted name, or ""."""
 
-    def case(self) -> Evidence | None:
-        """What convicts."""
+    def case(self) -> StoredEvidence | None:
+        """Return the evidence, if somebody is convicted."""
 
 
-class Sums(Protocol):
-    """The party's half of every sum of one run."""
+class SumLayer(Protocol):
+    """The party's half of all sums of one run."""
 
     @property
     def sent(self) -> bytes:
-        """What left of the sum that began last."""
+        """The upload of the last sum that began."""
 
-    def inquiry(self, coordinator: PublicIdentity) -> Inquiry | None:
-        """A look at that sum, if it was masked: else nothing of it may be shown."""
+    def inquiry(self, coordinator: PublicIdentity) -> SumInquiry | None:
+        """Begin an inquiry into that sum; None without masks, where uploads are values."""
 
-    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumUnderWay:
-        """Encode, noise, mask and encrypt, for this sum and no other."""
+    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumInProgress:
+        """Encode, noise, mask and encrypt, with keys for this sum alone."""
 
-    def next_keys(self, members: Sequence[str], told: Told | None = None) -> Offer | None:
-        """Fresh keys and shares for the next sum, or None where a mode needs none.
+    def next_keys(
+        self, members: Sequence[str], statement: SurvivorStatement | None = None
+    ) -> Offer | None:
+        """Make fresh keys and shares for the next sum; None in a mode without masks.
 
-        `told`: goes with them, so that nobody who takes them can be kept from it.
+        `statement` travels with the keys: the coordinator cannot pass on the keys without it.
         """
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
-        """Take the keys and shares of all other members for the next sum."""
+        """Store the keys and shares of all other members for the next sum."""
 
     def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
-        """What must be summed first so that all parties share a scale (often nothing)."""
+        """Return vectors to sum first so that all parties share a scale (often none)."""
 
     def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        """Take the scales out of the sums that `unscaled` asked for."""
+        """Store the scales from the sums that `unscaled` asked for."""
 
     def forget(self, names: Sequence[str]) -> None:
-        """Do not use the scales that this party knows of these names: others do not know them."""
+        """Discard scales of these names that other parties do not know."""
 
     def leftover(self, name: str) -> Vector | None:
-        """What the last carried value of this name left over, which is then forgotten."""
+        """Remove and return the rounding error of the last carried value of this name."""
 
     def postpone(self, groups: Sequence[Group], rule: Rule) -> dict[str, NDArray[np.float64]]:
-        """Zeros in place of sums that were not opened; what is carried waits, whole, for the next.
+        """Return zeros in place of sums that were not opened, and carry their values to the next.
 
-        An error where it cannot wait.
+        Values that are not carried raise an error.
         """
 
 
-class Envelopes(Protocol):
-    """What parties tell each other through a coordinator that can neither read nor forge it."""
+class EnvelopeLayer(Protocol):
+    """Messages between parties that the coordinator can neither read nor forge."""
 
     def seal(self, data: bytes, context: bytes) -> bytes:
         """Seal bytes for all parties, not for the coordinator."""
 
     def open(self, data: bytes, context: bytes) -> bytes:
-        """Open what another party put into an envelope."""
+        """Open bytes that another party sealed."""
 
     def fingerprint(self, data: bytes, context: bytes) -> bytes:
-        """A digest that only parties can connect with the data."""
+        """Return a digest that only parties can connect with the data."""
 
     def vouch(self, statement: bytes) -> bytes:
-        """Sign it, as no other party could."""
+        """Sign a statement with this party's identity."""
 
     def vouched(self, party: str, statement: bytes, proof: bytes) -> bool:
-        """Whether that party signed it."""
+        """Return True if that party signed the statement."""
 
 
-class Transcript(Protocol):
-    """What a party keeps from sum to sum, and saves with each round."""
+class TranscriptLayer(Protocol):
+    """State that a party keeps from sum to sum, and saves with each round."""
 
     def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
-        """All parties, or all with the host, were sent this: sums of who was not do not open."""
+        """Record data sent to all parties, or to all and the host.
+
+        Masks depend on it: a party that did not receive it cannot open later sums.
+        """
 
     def turn(self) -> None:
-        """A round is over, and about to be saved."""
+        """Mark the end of a round, before it is saved."""
 
     def common(self) -> Mapping[str, Any]:
-        """What of the state is equal at all parties: scales, and what all have seen."""
+        """Return the state that is equal at all parties: scales and history."""
 
     def adopt(self, common: Mapping[str, Any]) -> None:
-        """Take over what is equal at all others; nothing is left over here yet."""
+        """Replace the state by the one that is equal at all others, without leftovers."""
 
     def scaling(self) -> Mapping[str, Any]:
-        """Scales and leftovers as they are now.
+        """Return the present scales and leftovers.
 
-        By name of a vector: "grid" has the squared norm of a party in the mean, as it was summed
-        last; "own" that of this party's first one, which nothing was known about.
+        By name of a vector: "grid" has the mean squared norm of a party's vector in the last sum,
+        "own" the squared norm of this party's first vector, which had no scale.
         """
 
     def rescale(self, before: Mapping[str, Any]) -> None:
-        """Take scales and leftovers back to what `scaling` gave; what was seen stays seen."""
+        """Restore scales and leftovers from `scaling`; the history stays."""
 
     def state(self) -> Mapping[str, Any]:
-        """Scales, leftovers, what was seen and the rounding's random state, for checkpoints."""
+        """Return scales, leftovers, history and the random state, for checkpoints."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore the result of `state`."""
 
 
 class PrivacyLayer(NamedTuple):
-    """All that stands between a party's values and the wire."""
+    """The three parts of a party's privacy layer."""
 
-    sums: Sums
-    envelopes: Envelopes
-    transcript: Transcript
+    sums: SumLayer
+    envelopes: EnvelopeLayer
+    transcript: TranscriptLayer
 
 
-class Offered(NamedTuple):
-    """The offers of one exchange, the members they were made for, and for which masked sum."""
+class OfferedKeys(NamedTuple):
+    """Key offers of one exchange: the members, their offers, and the number of the masked sum."""
 
     members: tuple[str, ...] = ()
     offers: Mapping[str, Offer] = {}
@@ -235,31 +251,31 @@ class Offered(NamedTuple):
 
 
 class BlindTotal(Protocol):
-    """The coordinator's half of one sum: it adds what it cannot read, as it arrives."""
+    """The coordinator's half of one sum: it adds sealed contributions as they arrive."""
 
     @property
     def masked(self) -> bool:
-        """Whether the parties must answer an `Unmask` before there is a result."""
+        """True if the parties must answer an `Unmask` before there is a result."""
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
-        """Add one party's contribution; nothing of it is kept apart."""
+        """Add one party's contribution; it is not stored separately."""
 
     def forget(self, keys: Collection[bytes]) -> None:
-        """Drop segments to which only those contributed who are taken out of the sum."""
+        """Drop segments of parties that are removed from the sum."""
 
     def check(self, sender: str, shares: UnmaskShares, survivors: Sequence[str]) -> None:
-        """Refuse shares that do not help to remove the masks of a sum over these."""
+        """Refuse shares that are not the needed ones, or not those that were dealt."""
 
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:
-        """The total of each segment, by its key; `shares` of the survivors remove the masks."""
+        """Return the total of each segment by its key, with masks removed by these shares."""
 
-    def selves(self) -> Mapping[str, bytes]:
-        """By contributor, the seed of its self mask; none where an inquiry would show values."""
+    def self_mask_seeds(self) -> Mapping[str, bytes]:
+        """Return the seed of each contributor's self mask, for an inquiry; or none."""
 
     def lost(self, keys: Sequence[bytes]) -> dict[str, Lost]:
-        """Of who was lost, what its masks follow from; for whoever reads these segments."""
+        """Return the seeds of lost parties' masks, for a reader of these segments."""
 
 
-TotalFor: TypeAlias = Callable[[Audience, Offered], BlindTotal]
+TotalFor: TypeAlias = Callable[[Audience, OfferedKeys], BlindTotal]

@@ -121,7 +121,7 @@ def load(folder: Path) -> dict[str, Any]:
             f"unknown checkpoint format {document.get('format')!r}",
             fix="resume with the version of secure_fl that the run began with",
             file=folder,
-            reason="form",
+            reason="malformed",
         )
     state = _unflatten(document["state"], tensors)
     assert isinstance(state, dict)  # noqa: S101 - save() takes a mapping
@@ -171,7 +171,7 @@ def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
             raise RunError(
                 f"a checkpoint cannot hold a {type(value).__name__}",
                 fix="return tensors, arrays, numbers, texts, lists and mappings from state_dict",
-                reason="form",
+                reason="malformed",
             )
 
 

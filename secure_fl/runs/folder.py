@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-import time
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,18 +21,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from secure_fl.errors import RunError, SecureFLError
-from secure_fl.events import Event
+from secure_fl.events import Crossing, Event, MembersGathered, RoundStarted, read_events
 from secure_fl.files import write_again, write_whole
 from secure_fl.party.rounds import Stateful
 from secure_fl.runs import checkpoint, resuming
 from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
-from secure_fl.runs.trainings import KeptTrainings
+from secure_fl.runs.saved_trainings import SavedTrainings
 
 SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
 SPENT = "spent.json"  # seconds and bytes of the sessions so far, for one that goes on
 TRAININGS = "trainings"  # what DP-SGD came to in the last rounds: a repeated one sends it again
 JOINING = ("data.party.",)  # who takes part may change: `config` looks at that
-TIMED = ("round", "waiting", "slow")  # rounds' seconds, for the run's page; since when it waits
 
 
 class RunFolder:
@@ -43,7 +41,7 @@ class RunFolder:
         self.path = path
         self._fresh = fresh  # nothing was here before
         self._lock = lock
-        self._files: dict[Path, IO[str]] = {}
+        self._files: dict[Path, IO[bytes]] = {}
 
     @classmethod
     def open(cls, path: Path, settings: str, *, resume: bool) -> RunFolder:
@@ -78,21 +76,20 @@ class RunFolder:
         """The checkpoints of one party; `opened`: see `PartyCheckpoints`."""
         return PartyCheckpoints(self.path / "parties" / name / "checkpoints", site, opened)
 
-    def trainings(self, name: str) -> KeptTrainings:
+    def trainings(self, name: str) -> SavedTrainings:
         """What one party's DP-SGD came to, for rounds that are repeated."""
-        return KeptTrainings(self.path / "parties" / name / TRAININGS)
+        return SavedTrainings(self.path / "parties" / name / TRAININGS)
 
     def record(self, event: Event) -> None:
         """Append an event; crossings go to the party's own transcript."""
         file = self.path / EVENTS
-        if event["event"] == "crossing":
-            file = self.path / "parties" / str(event["party"]) / "transcript.jsonl"
-        event = _stamped(event)
+        if isinstance(event, Crossing):
+            file = self.path / "parties" / event.party / "transcript.jsonl"
         try:
             if file not in self._files:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                self._files[file] = file.open("a")
-            self._files[file].write(json.dumps(event) + "\n")
+                self._files[file] = file.open("ab")
+            self._files[file].write(event.line())
             self._files[file].flush()
         except OSError as error:
             raise RunError(
@@ -181,23 +178,22 @@ def _begun(path: Path) -> bool:
     if (path / "parties").exists() or (path / RESULT).exists():
         return True
     try:
-        with (path / EVENTS).open() as lines:
-            return any('"gathered"' in line or '"round"' in line for line in lines)
+        with (path / EVENTS).open("rb") as lines:
+            written = list(lines)
+        events = list(read_events(written))
+        began = any(isinstance(event, MembersGathered | RoundStarted) for event in events)
+        return began or len(events) < len(written)  # an unreadable line may belong to such a run
     except FileNotFoundError:
         return False
-    except (OSError, UnicodeDecodeError):  # it cannot be told
+    except OSError:  # an unreadable file may belong to a run that began
         return True
 
 
 def append_event(path: Path, event: Event) -> None:
     """Note what happened to a run that nobody works in now, if it has begun."""
     if (path / SETTINGS).exists():
-        with suppress(OSError), (path / EVENTS).open("a") as file:
-            file.write(json.dumps(_stamped(event)) + "\n")
-
-
-def _stamped(event: Event) -> Event:
-    return event | {"at": round(time.time(), 3)} if event["event"] in TIMED else event
+        with suppress(OSError), (path / EVENTS).open("ab") as file:
+            file.write(event.line())
 
 
 def _came_of_it(path: Path) -> bool:

@@ -18,7 +18,7 @@ from secure_fl.errors import RunError
 from secure_fl.files import replace_whole
 from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.party.rounds import Stateful
-from secure_fl.protocol.messages import Told
+from secure_fl.protocol.messages import SurvivorStatement
 from secure_fl.runs import checkpoint
 
 OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
@@ -51,9 +51,9 @@ class PartyCheckpoints:
         """List the parties of the sums that were opened: see `OpenedSumsLog.rounds`."""
         return self._openings.rounds(max(self.available(), default=1) - 1)
 
-    def let_in(self, after: int, holders: tuple[str, ...]) -> None:
+    def note_handover(self, after: int, holders: tuple[str, ...]) -> None:
         """Note who held the round when others joined."""
-        self._openings.let_in(after, holders)
+        self._openings.note_handover(after, holders)
 
     def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
         """What newcomers are given."""
@@ -131,10 +131,10 @@ class PartyCheckpoints:
             ) from error
         self.leave_out(party)
 
-    def heard(self, told: Told) -> None:
+    def keep_statement(self, statement: SurvivorStatement) -> None:
         """Add a line; nothing waits for the disk: a lost line costs evidence, and nobody's data."""
-        line = {"run": told.run.hex(), "number": told.number, "digest": told.digest.hex()}
-        line["signature"] = told.signature.hex()
+        line = {"run": statement.run.hex(), "number": statement.number}
+        line |= {"digest": statement.digest.hex(), "signature": statement.signature.hex()}
         try:
             self._told.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._told.open("a") as file:
@@ -147,7 +147,7 @@ class PartyCheckpoints:
                 reason="unwritable",
             ) from error
 
-    def told(self) -> Sequence[Told]:
+    def statements(self) -> Sequence[SurvivorStatement]:
         """All whole lines; what a crash cut off is left out."""
         found = []
         lines = self._told.read_text().splitlines() if self._told.exists() else []
@@ -157,7 +157,7 @@ class PartyCheckpoints:
                 run, digest, signature = (
                     bytes.fromhex(line[key]) for key in ("run", "digest", "signature")
                 )
-                found.append(Told(run, int(line["number"]), digest, signature))
+                found.append(SurvivorStatement(run, int(line["number"]), digest, signature))
         return found
 
     def evidence(self) -> dict[str, Path]:
@@ -183,7 +183,7 @@ class NoCheckpoints:
         """None are known."""
         return ()
 
-    def let_in(self, after: int, holders: tuple[str, ...]) -> None:
+    def note_handover(self, after: int, holders: tuple[str, ...]) -> None:
         """Nobody can join: there is nothing to give."""
         raise RunError(
             "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
@@ -219,9 +219,9 @@ class NoCheckpoints:
     def convict(self, party: str, evidence: bytes) -> None:
         """Nothing is kept."""
 
-    def heard(self, told: Told) -> None:
+    def keep_statement(self, statement: SurvivorStatement) -> None:
         """Nothing is kept."""
 
-    def told(self) -> Sequence[Told]:
+    def statements(self) -> Sequence[SurvivorStatement]:
         """Nothing was kept."""
         return ()

@@ -28,7 +28,7 @@ def push(model: Path, target: str, *, public: bool = False, replace: bool = Fals
         raise RunError(
             "models go to hubs by https only",
             fix="give https://HUB/ORGANISATION/NAME",
-            reason="form",
+            reason="malformed",
         )
     return _to_folder(model, Path(target).expanduser(), replace=replace)
 

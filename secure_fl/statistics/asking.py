@@ -8,11 +8,11 @@ from typing import Any
 
 from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.assembly import lead_run
-from secure_fl.coordinator.step import Rules
+from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.engines.local import LocalEngine
 from secure_fl.errors import SecureFLError, SettingsError
 from secure_fl.events import EventLog, Listener
-from secure_fl.federation.assembly import COORDINATOR, connect, join_run
+from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
@@ -87,19 +87,23 @@ def run(
             fix="ask more hospitals: a sum over one hospital IS that hospital",
             field="protection.min_cohort",
         )
-    rules = Rules(None, sealed.min_cohort, sealed.threshold or default_threshold(len(names)))
+    rules = CoordinatorRules(
+        None, sealed.min_cohort, sealed.threshold or default_threshold(len(names))
+    )
     keys = make_keys(sealed.mode, names, None)
     wires = connect(keys)
     capture.begin(sealed.mode, None, tuple(names), wires.run)
     sessions = {
         site.name: join_run(
             _program(site, questions),
-            keys[site.name],
-            wires.parties[site.name],
-            rules,
-            sealed,
-            recorder=EventLog(site.name, listener),
-            capture=capture,
+            PartyContext(
+                keys[site.name],
+                wires.parties[site.name],
+                rules,
+                sealed,
+                recorder=EventLog(site.name, listener),
+                capture=capture,
+            ),
         )
         for site in sites
     }

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.crypto.accounting import calibrate, epsilon
-from secure_fl.crypto.events import SkellamRelease
-from secure_fl.crypto.ledger import Account, Budget, Ledger, Unit
-from secure_fl.crypto.poisson import LARGEST_VARIANCE, skellam
+from secure_fl.crypto.privacy.accounting import SkellamRelease, calibrate, epsilon
+from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, Unit
+from secure_fl.crypto.privacy.noise import LARGEST_VARIANCE, skellam
 from secure_fl.errors import BudgetError
 from secure_fl.statistics.questions import Question
 from secure_fl.statistics.rules import StatisticsRules

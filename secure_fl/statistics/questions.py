@@ -22,10 +22,9 @@ from pydantic import Field, model_validator
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.data import PartyName
-from secure_fl.config.errors import examined, together
 from secure_fl.config.toml import Text
-from secure_fl.errors import SettingsError
-from secure_fl.faults import nearest
+from secure_fl.config.validation import joined, section_or_errors
+from secure_fl.errors import SettingsError, nearest
 from secure_fl.settings import PositiveReal, Section
 
 FREE_TEXT = frozenset({"text", "pair", "tokens", "prompt", "completion", "history", "candidates"})
@@ -40,8 +39,10 @@ class Question(Section):
 
     name: PartyName
     kind: str
-    where: Mapping[str, str | Values] = {}  # only records with one of these values in a field
-    epsilon: PositiveReal | None = None  # noise, so that one patient costs so much; None: exact
+    where: Mapping[str, str | Values] = {}
+    """Only records with one of these values in a field."""
+    epsilon: PositiveReal | None = None
+    """Epsilon per patient of the added noise. Default: an exact answer."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-6
 
     @property
@@ -89,7 +90,8 @@ class Categories(Question):
 class Histogram(Question):
     """Numbers or days in bins of equal width; mean, variance and quantiles follow."""
 
-    field: str  # a number, a day, or words or characters: the lengths of texts
+    field: str
+    """A number, a day, or words or characters: the lengths of texts."""
     low: Bound
     high: Bound
     bins: Annotated[int, Field(ge=1, le=512)] = 20
@@ -162,11 +164,14 @@ class Survival(Question):
     """Kaplan-Meier curves by groups, and the log-rank test, from a table of times and events."""
 
     time: str
-    event: str  # 1 or true: it happened; 0 or false: watched until then
+    event: str
+    """1 or true: the event occurred. 0 or false: observed without event until then."""
     group: str | None = None
     groups: Values = ("all",)
-    horizon: PositiveReal  # what comes later counts as watched until then
-    step: PositiveReal = 1.0  # times are rounded up to its multiples; whole days stay exact
+    horizon: PositiveReal
+    """Later times count as observed until the horizon."""
+    step: PositiveReal = 1.0
+    """Times are rounded up to multiples of it; whole days stay exact."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -262,7 +267,7 @@ def of_tables(raws: Any, text: Text) -> tuple[Question, ...]:
         else:
             asked.append(found)
     if errors:
-        raise together(errors)
+        raise joined(errors)
     return tuple(asked)
 
 
@@ -275,7 +280,7 @@ def _question(raw: Mapping[str, Any], place: int, text: Text) -> Question | list
     for field, found in config_toml.odd_values(dict(raw)):
         fix = 'days stand in quotes, as in "2026-01-31"'
         return [text.error(f"{found}; no field takes that", (*key, *field), fix=fix)]
-    made = examined(KINDS[kind], raw, key, text)
+    made = section_or_errors(KINDS[kind], raw, key, text)
     if isinstance(made, list) or made.epsilon is None or kind not in SKETCHES:
         return made
     return [text.error("no noise is made for sketches", (*key, "epsilon"), fix="leave it out")]

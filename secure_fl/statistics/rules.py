@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from secure_fl.config import toml as config_toml
-from secure_fl.config.errors import validate
 from secure_fl.config.toml import Text
+from secure_fl.config.validation import validate
 from secure_fl.errors import QuestionRefused
 from secure_fl.settings import Positive, Section
 from secure_fl.statistics.questions import Question
@@ -19,17 +19,22 @@ Kind = Literal["count", "categories", "histogram", "table", "vocabulary", "survi
 
 
 class StatisticsRules(Section):
-    """A site's own; of all sites' rules the strictest count."""
+    """Rules for questions about this site's records. The strictest rules of all sites apply."""
 
     kinds: tuple[Kind, ...] = (
         "count", "categories", "histogram", "table", "vocabulary", "survival",
     )  # fmt: skip
-    # duplicates only where every site names them: it learns which of its records others hold, too
-    fields: tuple[str, ...] | None = None  # None: all but those that are texts or names
-    min_patients: Positive = 10  # behind every number that is released, over all sites
-    rounding: Positive = 1  # counts are released as its multiples
+    """Allowed kinds of questions. duplicates only if every site allows it: it shows which of a
+    site's records other sites also hold."""
+    fields: tuple[str, ...] | None = None
+    """Fields that questions may use. Default: all but texts and names."""
+    min_patients: Positive = 10
+    """Minimum number of patients behind every released number, over all sites."""
+    rounding: Positive = 1
+    """Counts are released as multiples of it."""
     questions_a_day: Positive = 20
-    max_epsilon: Annotated[float, Field(ge=0)] = 1.0  # of all noised answers, ever
+    max_epsilon: Annotated[float, Field(ge=0)] = 1.0
+    """Budget of all answers with noise, ever."""
     max_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
 
     def require_allowed(self, question: Question, asked_today: int) -> None:

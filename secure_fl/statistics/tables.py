@@ -15,10 +15,10 @@ import pandas as pd
 
 from secure_fl.config.data import CorpusData, PartyData, PartyFiles, SourceData, parties
 from secure_fl.config.load import Settings
-from secure_fl.config.silos import columns, spread, written
+from secure_fl.config.silos import columns, generated, spread
 from secure_fl.data.examples import Example
 from secure_fl.data.loaders import rows_of
-from secure_fl.data.rows import USUAL, Columns
+from secure_fl.data.rows import DEFAULT_NAMES, Columns
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import PARTS
 from secure_fl.errors import DataError
@@ -33,7 +33,7 @@ def tables_of(settings: Settings) -> dict[str, pd.DataFrame]:
         members = [party for party in data.party if party.role != "host"]
         return {party.name: of_files(party, data) for party in members}
     if isinstance(data, CorpusData):
-        dealt = written(data, seed).parties
+        dealt = generated(data, seed).parties
         made: Sequence[pd.DataFrame] = [
             of_examples(chain(*(getattr(one, part) for part in PARTS))) for one in dealt
         ]
@@ -68,7 +68,7 @@ def finished(rows: pd.DataFrame, how: Columns) -> pd.DataFrame:
     table = rows.copy()
     for field in fields(how):
         chosen = getattr(how, field.name)
-        names = USUAL[field.name] if chosen is None else (chosen,)  # type: ignore[index]
+        names = DEFAULT_NAMES[field.name] if chosen is None else (chosen,)  # type: ignore[index]
         found = next((name for name in names if name in rows), None)
         if found is not None:
             table[field.name] = rows[found]

@@ -7,6 +7,9 @@ Each party sums three ones:
 
     out = federate({"east": program, "north": program, "south": program}, mode="he+secagg")
     out.results["east"]["x"]  # 3, 3, 3
+
+A party can misbehave at a named step: `faults={"north": {SumInput: change}}` passes each
+contribution of north through `change(message, bulk)`, and signs the result with north's key.
 """
 
 from __future__ import annotations
@@ -15,25 +18,60 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import structs
+
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Coordinator, Engine
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.envelopes import PartyKeys
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog
-from secure_fl.federation.assembly import COORDINATOR, connect, join_run
+from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.guard import Guard
+from secure_fl.party.hooks import RoundHook
 from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
+from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.messages import FromParty, Message
 from secure_fl.protocol.ports import TotalFor
+from secure_fl.runs.party_checkpoints import NoCheckpoints
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
 Program = Callable[[Cohort], Coroutine[Any, Any, Any]]
+Fault = Callable[[Any, bytes], tuple[FromParty, bytes]]  # an honest answer to what is sent instead
+Faults = Mapping[type[Message], Fault]  # by the kind of the honest answer
+
+
+def misbehave(frame: Frame, me: Identity, faults: Faults) -> Frame:
+    """Change a party's answer where a fault is given for its kind, and sign it with its key."""
+    envelope = frames.peek(frame.head)
+    fault = faults.get(type(envelope.message))
+    if fault is None:
+        return frame
+    message, data = fault(envelope.message, frame.bulk)
+    size, digest = len(data), frames.digest(data)
+    changed = structs.replace(envelope, message=message, size=size, digest=digest)
+    return frames.encode(changed, data, me.sign)
+
+
+@dataclass(frozen=True)
+class FaultyEngine:
+    """An engine that lets parties misbehave."""
+
+    inner: Engine
+    keys: Mapping[str, PartyKeys]
+    faults: Mapping[str, Faults]
+
+    def exchange(self, sent: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """Change the answers of faulty parties on their way to the coordinator."""
+        for party, answer in self.inner.exchange(sent, deadline):
+            faults = self.faults.get(party, {})
+            yield party, misbehave(answer, self.keys[party].identity, faults)
 
 
 @dataclass
@@ -66,7 +104,7 @@ class Federated:
 
     results: dict[str, Any]  # what each program returned
     sessions: dict[str, Session]
-    events: list[Event]
+    events: list[dict[str, Any]]  # as the events file holds them
     recorders: dict[str, EventLog]
     error: Exception | None = None  # of the coordinator, where it was caught
 
@@ -87,20 +125,25 @@ def federate(
     catch: bool = False,
     ledgers: Callable[[str], NoiseAccount] | None = None,
     kept: Mapping[str, Checkpoints] | None = None,
-    guards: Callable[[str, EventLog], Guard] | None = None,
+    hooks: Callable[[str, EventLog], RoundHook] | None = None,
+    faults: Mapping[str, Faults] | None = None,
 ) -> Federated:
     """Run one program per party through the real sessions and the real coordinator.
 
     `new_total` and `lead` put a coordinator's half of sums, or a whole coordinator, that lies.
     `catch`: keep what stops the coordinator as `error`. `ledgers`: each party's noise budget.
-    `kept`: each party's checkpoints. `guards`: each party's guard, given its name and its log.
+    `kept`: each party's checkpoints. `hooks`: each party's hook, given its name and its log.
+    `faults`: the steps at which parties misbehave, by party.
     """
     protection = ProtectionSettings(mode=mode, bits=bits, min_cohort=min_cohort)
     parties = [name for name in programs if name != host]
-    rules = Rules(host, min_cohort, threshold or default_threshold(len(parties)))
+    rules = CoordinatorRules(host, min_cohort, threshold or default_threshold(len(parties)))
     keys = keys or make_keys(mode, list(programs), host)
     wires = connect({name: keys[name] for name in programs}, run)
     out = Federated({}, {}, [], {})
+
+    def listen(event: Event) -> None:
+        out.events.append(event.document())
 
     def noted(name: str) -> Program:
         async def program(cohort: Cohort) -> None:
@@ -109,24 +152,26 @@ def federate(
         return program
 
     for name in programs:
-        out.recorders[name] = EventLog(name, out.events.append)
+        out.recorders[name] = EventLog(name, listen)
         out.sessions[name] = join_run(
             noted(name),
-            keys[name],
-            wires.parties[name],
-            rules,
-            protection,
-            recorder=out.recorders[name],
-            checkpoints=kept[name] if kept else None,
-            guard=guards(name, out.recorders[name]) if guards else None,
-            noise=ledgers(name) if ledgers else None,
+            PartyContext(
+                keys[name],
+                wires.parties[name],
+                rules,
+                protection,
+                recorder=out.recorders[name],
+                checkpoints=kept[name] if kept else NoCheckpoints(),
+                hooks=[hooks(name, out.recorders[name])] if hooks else (),
+                noise=ledgers(name) if ledgers else None,
+            ),
         )
     coordinator = lead_run(
         wires.coordinator,
-        engine(out.sessions),
+        FaultyEngine(engine(out.sessions), keys, faults) if faults else engine(out.sessions),
         rules,
         protection,
-        recorder=EventLog(COORDINATOR, out.events.append),
+        recorder=EventLog(COORDINATOR, listen),
         totals=new_total,
         make=lead,
     )

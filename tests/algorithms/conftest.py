@@ -1,7 +1,8 @@
-"""What all sums of a run are made of, for tests of who sees what."""
+"""Recorders of everything that parties add to sums and open from them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,20 +15,34 @@ from tests.support.exchanging import Sum
 
 @pytest.fixture
 def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sum]]:
-    """What every party gives to sums and takes out of them; nothing else may cross."""
+    """Record each party's addends and opened sums; any other exchange fails."""
     seen: list[Sum] = []
     add = Cohort.sum
 
-    async def listening(self: Cohort, values: Mapping[str, Any], **options: Any) -> Any:
+    async def recording(self: Cohort, values: Mapping[str, Any], **options: Any) -> Any:
         part = Sum(self.me, {n: np.array(v) for n, v in values.items()})
         seen.append(part)
         part.opened = await add(self, values, **options)
         return part.opened
 
     async def shut(self: Cohort, *values: Any) -> Any:
-        raise AssertionError("something crosses the door that is no sum")
+        raise AssertionError("an exchange that is not a sum")
 
-    monkeypatch.setattr(Cohort, "sum", listening)
+    monkeypatch.setattr(Cohort, "sum", recording)
     for name in ("share", "broadcast", "agree"):
         monkeypatch.setattr(Cohort, name, shut)
     yield seen
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, set[str]]]:
+    """Collect, by party, the names that it adds to sums or reads from them."""
+    names: dict[str, set[str]] = defaultdict(set)
+    add = Cohort.sum
+
+    async def recording(self: Cohort, values: Mapping[str, Any], **options: Any) -> Any:
+        names[self.me].update(values, options.get("read") or ())
+        return await add(self, values, **options)
+
+    monkeypatch.setattr(Cohort, "sum", recording)
+    yield names

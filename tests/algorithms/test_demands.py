@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import pytest
@@ -88,27 +89,19 @@ async def nothing(*_: object) -> None: ...
 def test_who_does_not_say_what_it_asks_for_is_no_algorithm() -> None:
     with pytest.raises(TypeError, match=r"abstract method '?demands"):
         Silent()  # type: ignore[abstract]
-    with pytest.raises(SettingsError, match="Silent does not say what it asks of a site: demands"):
+    with raises(SettingsError, "Silent", "demands"):
         Entry(Silent, nothing)  # type: ignore[type-abstract]
     with pytest.raises(TypeError, match="drawn"):
         Demands(exchanges=1, passes=1, steps=0, batch=1, cells=0)  # type: ignore[call-arg]
 
 
 class Long(FedAvg):
-    """A field of a name that no rule has ever heard of, demanded."""
+    """A field of a name that no rule knows, but demanded."""
 
     local_iterations: Positive = 1
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
-        fit = Demands.of_fit(self, training)
-        return Demands(
-            exchanges=fit.exchanges,
-            passes=fit.passes,
-            steps=self.local_iterations,
-            batch=fit.batch,
-            cells=0,
-            drawn=1.0,
-        )
+        return replace(Demands.of_fit(self, training), steps=self.local_iterations)
 
 
 def test_a_limit_holds_whatever_a_field_is_called() -> None:

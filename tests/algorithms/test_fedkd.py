@@ -1,8 +1,7 @@
-"""FedKD whole: what is shared stays equal, and what is a party's own stays there."""
+"""FedKD: shared layers stay equal, teachers stay local, and one step matches a step by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +10,35 @@ import torch
 from torch import Tensor
 
 from secure_fl import FedAvg, Silo
-from secure_fl.algorithms.factors import Way
-from secure_fl.algorithms.fedkd import Descent, losses
-from secure_fl.algorithms.pairing import make_pair
+from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.algorithms.fedkd.algorithm import Descent, losses
+from secure_fl.algorithms.fedkd.mutual_distillation import Pair, make_pair
+from secure_fl.algorithms.fedkd.settings import FactorMode
 from secure_fl.corpora import make
-from secure_fl.events import Event
-from secure_fl.federation.result import Result
-from secure_fl.learning.anatomy import trainable
-from secure_fl.learning.builtin import tiny_tokenizer
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.privacy.ledger import Ledger
+from secure_fl.errors import ModelError, SettingsError
+from secure_fl.learning.anatomy import embeddings, encoder_layers, trainable
+from secure_fl.learning.dp.dp_sgd import fit_privately
+from secure_fl.learning.dp.gradient_check import checked_clipping
 from secure_fl.learning.exporting import load_exported
-from secure_fl.learning.models import load_model
-from secure_fl.party.cohort import Cohort
-from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.testing.hospitals import LABELS, silos, small
-from tests.support.equality import equal, weights
+from secure_fl.learning.local_training import make_optimizer
+from secure_fl.learning.site import Site
+from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.testing.harness import LossyEngine
+from secure_fl.testing.hospitals import LABELS, frozen, silos, small
+from tests.support.equality import equal, equal_nested, weights
+from tests.support.families import save
 from tests.support.fedkd_runs import NAMES, SGD, kd, run, site_of
+from tests.support.killing import Killed, after, kill_when
+from tests.support.private import make_site, notes, seeded
+from tests.support.raising import raises
 from tests.support.run_states import kept_state
-from tests.support.saved_models import dropping
+from tests.support.saved_models import dropping, save_tiny
 
 __all__ = ["dropping"]  # a fixture
 
 OFF: dict[str, Any] = {"tied": False, "mutual": False, "soft_labels": False, "hidden": False}
-SLOW = pytest.mark.slow
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Collect the names of everything that any party gives to any sum."""
-    names: set[str] = set()
-    add = Cohort.sum
-
-    async def listening(self: Cohort, values: Mapping[str, Any], **options: Any) -> Any:
-        names.update(values)
-        return await add(self, values, **options)
-
-    monkeypatch.setattr(Cohort, "sum", listening)
-    yield names
 
 
 # --- what comes out -------------------------------------------------------------------------------
@@ -56,7 +48,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     ("way", "mode"), [("joint", "he+secagg"), ("per_party", "he+secagg"), ("none", "none")]
 )
 def test_one_student_for_all_and_a_teacher_for_each(
-    way: Way, mode: Any, tmp_path: Path, sent: set[str]
+    way: FactorMode, mode: Any, tmp_path: Path, sent: dict[str, set[str]]
 ) -> None:
     result = run(kd(factors=way), mode, folder=tmp_path).run()
     assert set(result.models) == {"student", *(f"{name}/model" for name in NAMES)}
@@ -66,8 +58,9 @@ def test_one_student_for_all_and_a_teacher_for_each(
     assert all(equal(states[0], state) for state in states)
     student = trainable(result.models["student"])
     counts = {"joint": {"records", "parties"}, "per_party": set(), "none": {"records"}}[way]
-    assert {n.partition("|")[0] for n in sent} - set(student) == counts
-    assert set(student) <= {n.partition("|")[0] for n in sent} or way == "per_party"
+    names = {n.partition("|")[0] for own in sent.values() for n in own}
+    assert names - set(student) == counts
+    assert set(student) <= names or way == "per_party"
     assert not any("embeddings" in name for name in student)
     model, _, task = load_exported(tmp_path / "student")
     assert task.labels == LABELS
@@ -78,34 +71,6 @@ def test_one_student_for_all_and_a_teacher_for_each(
     assert ("sees the factors of every" in str(result.document["protection"])) == (
         way == "per_party"
     )
-
-
-@SLOW
-def test_a_shallow_student_costs_a_fraction_of_its_teacher() -> None:
-    """1 of 4 layers by shallow factors, against the whole teacher by FedAvg; both sealed."""
-    apart = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu", pooled_scores=False)
-    options: dict[str, Any] = {"model": ModelSettings(), "training": apart}  # updates alone
-    whole = small(FedAvg(rounds=6), "he+secagg", **options).run()
-    student = small(kd(rounds=6, max_rank=8), "he+secagg", **options).run()
-    up, down = (
-        whole.document["bytes"][NAMES[0]][way] / student.document["bytes"][NAMES[0]][way]
-        for way in ("up", "down")
-    )
-    assert up > 4.5 and down > 4.5  # 3.5 by the depth alone
-
-
-@SLOW
-def test_mutual_distillation_learns() -> None:
-    scores: dict[int, list[float]] = {}
-
-    def listener(event: Event) -> None:
-        if event["event"] == "train":
-            scores.setdefault(event["round"], []).append(event["loss"])
-
-    model = ModelSettings(layers=2, pooling="attentive")
-    run(kd(rounds=12), model=model, silos=silos(size=160), listener=listener).run()
-    first, last = (sum(scores[r]) / len(scores[r]) for r in (1, 12))
-    assert last < 0.8 * first
 
 
 def test_a_teacher_learns_at_a_quarter_of_the_rate_unless_it_has_its_own() -> None:
@@ -123,109 +88,53 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("exchange", ["epoch", pytest.param("gradient", marks=SLOW)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_task(kind: Any, exchange: Any) -> None:
+def test_every_kind_of_task(kind: Any) -> None:
     corpus, options = KINDS[kind]
     splits = make(corpus, parties=3, seed=1, size=16, **options)
     parties = [Silo(n, s.train, s.dev) for n, s in zip(NAMES, splits, strict=True)]
     task = TaskSettings(kind=kind, max_length=48)
-    result = run(
-        kd(rounds=1, exchange=exchange, steps=2), "he+secagg", silos=parties, task=task
-    ).run()
+    result = run(kd(rounds=1), "he+secagg", silos=parties, task=task).run()
     assert "student" in result.models
     assert all(w.isfinite().all() for m in result.models.values() for w in m.parameters())
-
-
-@pytest.mark.parametrize("mode", ["he+secagg", pytest.param("none", marks=SLOW)])
-def test_label_sets_of_their_own_leave_heads_at_home(mode: Any, sent: set[str]) -> None:
-    splits = make("ner", parties=3, seed=1, size=24, labels="own")
-    parties = [Silo(n, s.train, s.dev) for n, s in zip(NAMES, splits, strict=True)]
-    result = run(kd(), mode, silos=parties, task=TaskSettings(kind="ner", max_length=32)).run()
-    students = [weights(result, f"{name}/student") for name in NAMES]
-    heads = {"classifier.weight", "classifier.bias"}
-    assert not heads & {name.partition("|")[0] for name in sent}
-    for name in set(students[0]) - heads:
-        assert all(torch.equal(students[0][name], other[name]) for other in students)
-    fresh = result.tasks[f"{NAMES[0]}/student"]
-    start = load_model(ModelSettings(layers=1), fresh, tiny_tokenizer(), 0)
-    assert not equal(students[0], weights(Result({}, {"model": start}, {}, {})))
-    for name, student in zip(NAMES, students, strict=True):
-        assert len(student["classifier.bias"]) == len(result.tasks[f"{name}/student"].labels)
-        before = trainable(
-            load_model(
-                ModelSettings(layers=1), result.tasks[f"{name}/student"], tiny_tokenizer(), 0
-            )
-        )
-        assert not torch.equal(student["classifier.weight"], before["classifier.weight"])
 
 
 # --- against what it must equal -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=SLOW)])
-def test_without_distillation_it_is_fedavg_of_the_student(optimizer: Any) -> None:
-    """Bit for bit: the teacher beside it changes nothing."""
-    training = TrainingSettings(
-        learning_rate=1e-3, batch_size=16, device="cpu", optimizer=optimizer
-    )
+def test_without_distillation_it_is_fedavg_of_the_student() -> None:
+    """Bit for bit: the separate teacher changes nothing."""
+    training = TrainingSettings(learning_rate=1e-3, batch_size=16, device="cpu")
     alone = small(FedAvg(rounds=2), model=ModelSettings(layers=1), training=training)
-    pair = small(
-        kd(factors="none", **OFF),
-        model=ModelSettings(),
-        training=training,
-    )
+    pair = small(kd(factors="none", **OFF), model=ModelSettings(), training=training)
     assert equal(weights(alone.run()), weights(pair.run(), "student"))
 
 
 @pytest.mark.parametrize("mean", ["records", "parties"])
-def test_an_exchanged_gradient_is_that_of_all_records(mean: Any) -> None:
-    """One step of full batches against one step by hand on everybody's records together."""
-    cfg = kd(
-        rounds=1,
-        exchange="gradient",
-        steps=1,
-        factors="none",
-        adaptive="sample",
-        mean=mean,
-        tied=False,
-        teacher_learning_rate=0.05,
-    )
-    sizes = (12, 30, 6)
+def test_an_exchanged_gradient_is_the_weighted_mean_of_the_parties(mean: Any) -> None:
+    """One step of full batches against one step by hand."""
+    step: dict[str, Any] = {"exchange": "gradient", "steps": 1, "factors": "none", "tied": False}
+    cfg = kd(rounds=1, adaptive="sample", mean=mean, teacher_learning_rate=0.05, **step)
+    sizes, model = (12, 30, 6), ModelSettings(layers=2)
     splits = make("ade", parties=3, seed=0, size=sizes)
     parties = [Silo(n, s.train, s.dev) for n, s in zip(NAMES, splits, strict=True)]
-    model = ModelSettings(layers=2)
     result = run(cfg, silos=parties, model=model, training=SGD).run()
     gradients: list[dict[str, Tensor]] = []
     for silo in parties:
         site = site_of(silo, model)
         pair = make_pair(site, cfg)
         losses(pair, site.train.batch(range(len(silo.train)))).mean().backward()
-        gradients.append(
-            {n: w.grad for n, w in trainable(pair.student).items() if w.grad is not None}
-        )
-        # Line 7: the teacher's own step is on its own gradient.
-        teacher = weights(result, f"{silo.name}/model")
+        gradients.append({n: w.grad for n, w in trainable(pair.student).items()})  # type: ignore[misc]
+        teacher = weights(result, f"{silo.name}/model")  # line 7: on its own gradient
         for name, weight in trainable(pair.teacher).items():
             assert weight.grad is not None
-            torch.testing.assert_close(
-                teacher[name], weight - 0.05 * weight.grad, atol=1e-6, rtol=1e-5
-            )
+            expected = weight - 0.05 * weight.grad
+            torch.testing.assert_close(teacher[name], expected, atol=1e-6, rtol=1e-5)
     shares = [size / sum(sizes) if mean == "records" else 1 / 3 for size in sizes]
     start = trainable(make_pair(site_of(parties[0], model), cfg).student)
     for name, weight in weights(result, "student").items():
-        g = sum(share * each[name] for share, each in zip(shares, gradients, strict=True))
+        g = sum(share * own[name] for share, own in zip(shares, gradients, strict=True))
         torch.testing.assert_close(weight, start[name] - 0.05 * g, atol=1e-6, rtol=1e-5)
-    pooled = Silo("all", [e for s in parties for e in s.train])
-    site = site_of(pooled, model)
-    pair = make_pair(site, cfg)
-    losses(pair, site.train.batch(range(48))).mean().backward()
-    together = pair.student.get_parameter("classifier.weight").grad
-    found = torch.stack(
-        [share * each["classifier.weight"] for share, each in zip(shares, gradients, strict=True)]
-    ).sum(0)
-    assert together is not None
-    assert torch.allclose(found, together, atol=1e-6) == (mean == "records")
 
 
 def test_exchanged_gradients_train_with_dropout_like_epochs(dropping: str) -> None:
@@ -264,3 +173,201 @@ def test_moments_of_the_teacher_stay_at_home(tmp_path: Path) -> None:
     assert not torch.equal(
         states[0]["optimizer"]["0"]["exp_avg"], states[1]["optimizer"]["0"]["exp_avg"]
     )
+
+
+# --- teachers that contain the student ------------------------------------------------------------
+
+TWO = ModelSettings(layers=2)
+
+
+def pair_at(site: Site, **settings: Any) -> Pair:
+    return make_pair(site, kd(teacher_learning_rate=1e-3, **settings))
+
+
+def shared(pair: Pair) -> int:
+    """How many trained weights both models have."""
+    student = {id(weight) for weight in trainable(pair.student).values()}
+    return sum(id(weight) in student for weight in trainable(pair.teacher).values())
+
+
+def test_both_models_are_made_of_the_same_layers_and_learn_at_the_student_s_rate() -> None:
+    pair = pair_at(site_of(silos()[0], TWO))
+    assert encoder_layers(pair.teacher)[0] is encoder_layers(pair.student)[0]
+    assert embeddings(pair.teacher) is embeddings(pair.student)
+    (teacher, η_t), (student, η_s) = (
+        (group["params"], group["lr"]) for group in make_optimizer(pair, SGD).param_groups
+    )
+    assert (η_t, η_s) == (1e-3, 0.05)
+    assert {id(w) for w in student} == {id(w) for w in trainable(pair.student).values()}
+    assert not {id(w) for w in teacher} & {id(w) for w in student}
+    assert len(teacher) + len(student) == len(trainable(pair))  # Wʰ compares two networks only
+
+
+def test_every_hospital_has_the_shared_layers_and_its_own_above_them() -> None:
+    result = run(kd(factors="none")).run()
+    student = weights(result, "student")
+    teachers = [weights(result, f"{name}/model") for name in NAMES]
+    for name, weight in student.items():
+        if "layer.0" in name:
+            assert all(torch.equal(weight, teacher[name]) for teacher in teachers)
+    above = [name for name in teachers[0] if "layer.1" in name and "weight" in name]
+    assert above and not set(above) & set(student)
+    assert not any(torch.equal(teachers[0][name], teachers[1][name]) for name in above)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_teacher_s_loss_teaches_the_layers_that_it_shares(tied: bool) -> None:
+    """With the labels hidden from the student, only what is shared can move them."""
+    site = site_of(silos()[0], TWO)
+    pair = pair_at(site, tied=tied, soft_labels=False, hidden=False)
+    out = site.task.forward(pair.teacher, site.train.batch(range(4), None, site.device))
+    out.square().sum().backward()
+    moved = [n for n, w in trainable(pair.student).items() if w.grad is not None]
+    assert bool(moved) == tied
+    assert all("layer.0" in name for name in moved)
+
+
+def test_a_teacher_of_another_checkpoint_stays_apart(tmp_path: Path) -> None:
+    site = site_of(silos()[0], TWO)
+    assert shared(pair_at(site)) > 0
+    site.model_settings = ModelSettings(layers=1)  # the same model, and less of it
+    assert shared(pair_at(site)) > 0
+    site.model_settings = save(tmp_path, "bert", num_attention_heads=2)
+    site.shared_model_settings = TWO
+    pair = pair_at(site, transform=False, hidden=False)
+    assert shared(pair) == 0
+
+
+def test_layers_that_two_models_use_are_counted_once_for_each_record() -> None:
+    site = site_of(silos()[0], TWO)
+    pair, batch = pair_at(site, adaptive="sample"), site.train.batch(range(3), None, site.device)
+    assert shared(pair) > 0
+    assert [checked_clipping(pair, losses, batch, way) for way in ("ghost", "per_sample")] == [
+        "ghost",
+        "per_sample",
+    ]
+
+
+# --- differential privacy -------------------------------------------------------------------------
+
+DP = DPSettings(epsilon=50.0, delta=1e-3, noise_multiplier=1.0, accountant="rdp")
+PRIVATE = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu", dp=DP)
+
+
+def test_a_pair_trains_privately_as_one_module(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", Identity.generate("north"))
+    site = make_site(notes(40), ledger=ledger, clipping="ghost", learning_rate=1e-2)
+    site.shared_model_settings = site.model_settings = ModelSettings(layers=2)
+    pair = make_pair(site, kd(adaptive="sample"))
+    before = {n: w.detach().clone() for n, w in trainable(pair).items()}
+    fit_privately(site, pair, 2, objective=losses, generator=seeded())
+    assert site.privacy is not None
+    assert site.privacy.statement()["steps"] == 2 * 4  # two passes of 40 / 10, not four
+    assert not any(torch.equal(w, before[n]) for n, w in trainable(pair).items())
+    assert {name.split(".")[0] for name in before} == {"teacher", "student"}  # one network
+
+
+def test_a_round_spends_one_pass_for_both_models() -> None:
+    result = run(kd(adaptive="sample", epochs=1), "he+secagg", training=PRIVATE).run()
+    steps = 2 * 2  # rounds, and steps of a pass over 20 records by 16
+    assert set(result.document["privacy"]["steps"].values()) == {steps}
+
+
+@pytest.mark.parametrize(
+    ("how", "field"),
+    [({"adaptive": "batch"}, "adaptive"), ({"exchange": "gradient"}, "exchange")],
+)
+def test_dp_refuses_losses_and_exchanges_that_it_does_not_cover(
+    how: dict[str, Any], field: str
+) -> None:
+    with raises(SettingsError, field=f"algorithm.{field}"):
+        run(kd(**{"adaptive": "sample"} | how), training=PRIVATE).run()
+
+
+# --- refused and different teachers ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [
+        ({"max_rank": 0}, "max_rank"),
+        ({"energy_start": 0.0}, "energy_start"),
+        ({"energy_end": 1.5}, "energy_end"),
+        ({"energy_start": 0.99, "energy_end": 0.95}, None),
+        ({"joint_loss": True, "mutual": False}, None),
+        ({"factors": "shared"}, "factors"),
+    ],
+)
+def test_bad_settings_are_refused(bad: dict[str, Any], field: str | None) -> None:
+    with pytest.raises(SettingsError) as caught:
+        FedKD(**bad)
+    assert caught.value.where.get("field") == field
+
+
+def test_a_student_is_no_deeper_than_its_teacher() -> None:
+    with raises(SettingsError, "3", "2", "1 to 2", field="algorithm.student_layers"):
+        run(kd(student_layers=3)).run()
+
+
+def own(teacher: ModelSettings) -> list[Silo]:
+    """Hospitals, of which the second has a teacher of its own."""
+    one, two, three = silos(size=20)
+    return [one, Silo(two.name, two.train, two.dev, two.test, model=teacher), three]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "words": ({"words": ("alpha", "beta")}, {}, "vocabulary"),
+    "heads": ({"num_attention_heads": 2}, {}, "num_attention_heads 2"),
+    "width": ({"hidden_size": 32}, {"transform": False}, "hidden_size 32"),
+    "depth": ({"num_hidden_layers": 1}, {"student_layers": 2, "hidden": False}, "teacher 1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_teacher_that_does_not_fit_is_refused(case: str, tmp_path: Path) -> None:
+    changes, how, words = REFUSED[case]
+    teacher = ModelSettings(name=save_tiny(tmp_path, **changes))
+    with raises(ModelError, words, party=NAMES[1]):
+        run(kd(**how), silos=own(teacher)).run()
+
+
+def test_a_teacher_may_have_another_width(tmp_path: Path) -> None:
+    teacher = ModelSettings(name=save_tiny(tmp_path / "own", hidden_size=32))  # Wʰ maps widths
+    result = run(kd(), silos=own(teacher), folder=tmp_path / "run").run()
+    config: Any = result.models[f"{NAMES[1]}/model"].config
+    assert config.hidden_size == 32
+    states = [kept_state(tmp_path / "run", name, 2)["student"] for name in NAMES]
+    assert all(equal(states[0], state) for state in states)
+
+
+def test_no_party_moves_when_nothing_can_be_learnt() -> None:
+    """Updates of almost zero give no NaN, and the student keeps its weights."""
+    start = trainable(make_pair(site_of(silos()[0], ModelSettings(layers=2)), kd()).student)
+    result = run(kd(), "he+secagg", training=frozen()).run()
+    for name, weight in weights(result, "student").items():
+        torch.testing.assert_close(weight, start[name], rtol=0, atol=1e-20)
+
+
+# --- parties that join or drop out ----------------------------------------------------------------
+
+
+def test_a_party_that_joins_late_gets_the_student_and_the_factors(tmp_path: Path) -> None:
+    four = silos(4, size=20)
+    with pytest.raises(Killed):
+        stop = kill_when(after(1))
+        run(kd(), "he+secagg", folder=tmp_path, silos=four[:3], listener=stop).run()
+    result = run(kd(), "he+secagg", folder=tmp_path, silos=four, resume=True).run()
+    assert f"{four[3].name}/model" in result.models
+    states = [kept_state(tmp_path, silo.name, 2) for silo in four]
+    for state in states[1:]:
+        assert equal(states[0]["student"], state["student"])
+        assert equal_nested(states[0]["factors"], state["factors"])
+
+
+@pytest.mark.parametrize("exchange", [4, 9])
+def test_a_run_continues_after_a_dropout(exchange: int) -> None:
+    four = silos(4, size=20)
+    result = run(kd(), "he+secagg", silos=four).run(
+        lambda sessions: LossyEngine(sessions, lose={four[3].name: exchange})
+    )
+    assert all(w.isfinite().all() for w in result.models["student"].parameters())

@@ -1,7 +1,10 @@
-"""Algorithm 1 of InclusiveFL, line by line: by hand, and against a server that sees everything."""
+"""InclusiveFL's mixing: by hand, against a server that sees everything, and against an attacker."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import combinations
 from math import sqrt
 from typing import Any
 
@@ -10,10 +13,12 @@ import pytest
 import torch
 
 from secure_fl.algorithms.fedadam import ServerAdam
-from secure_fl.algorithms.inclusive.sealed_mixing import SealedMixing
-from secure_fl.algorithms.inclusive.server import ServerSGD
-from secure_fl.algorithms.inclusive.tier_sums import TierSums
 from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.algorithms.inclusivefl.mixing import ServerSGD
+from secure_fl.algorithms.inclusivefl.sealed_mixing import SealedMixing
+from secure_fl.algorithms.inclusivefl.tier_sums import TierSums
+from secure_fl.errors import SettingsError
+from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
 from tests.support.toy_tiers import Reference, names_of, play
 
@@ -158,11 +163,7 @@ def test_means_by_records() -> None:
     assert not torch.allclose(by_users[-1]["strong"]["emb.w"], expected[-1]["strong"]["emb.w"])
 
 
-ABSENT = {
-    "weak": (0, 1, 1, 0),
-    "medium": (1, 0, 1, 1),
-    "strong": (1, 1, 0, 1),
-}
+ABSENT = {"weak": (0, 1, 1, 0), "medium": (1, 0, 1, 1), "strong": (1, 1, 0, 1)}
 
 
 @pytest.mark.parametrize("mode", ["none", "secagg"])  # the sums' own tests have every mode
@@ -200,28 +201,116 @@ def test_a_tier_below_min_cohort_sits_out_when_few_of_it_are_drawn(way: Any) -> 
     close(out, expected, TIERS, 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"tiers": {"weak": 2, "strong": 2}}, "tiers"),
+        ({"tiers": {}}, "tiers"),
+        ({"tiers": {"weak": 0}}, "tiers"),
+        ({"shares": {"weak": 1, "huge": 2}}, None),
+        ({"server_optimizer": "linear", "weights": "samples"}, None),
+        ({"sample": 0.5, "server_optimizer": "fedadam", "weights": "samples"}, None),
+    ],
+)
+def test_settings_without_sense_are_refused(fields: Any, field: str | None) -> None:
+    with pytest.raises(SettingsError) as caught:
+        InclusiveFL(**fields)
+    assert caught.value.where.get("field") == field
+
+
+# --- small tiers: nobody's values can be singled out ----------------------------------------------
+
+THREE = {"weak": 2, "medium": 3, "strong": 4}
+
+
+def crowd(counts: Sequence[int]) -> dict[str, str]:
+    return {f"{t[0]}{i}": t for t, n in zip(THREE, counts, strict=True) for i in range(n)}
+
+
+@contextmanager
+def overheard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """All that any party opens."""
+    found: list[Any] = []
+    honest = Cohort.sum
+
+    async def listening(self: Cohort, *values: Any, **options: Any) -> Any:
+        opened = await honest(self, *values, **options)
+        found.extend(np.ravel(v) for v in opened.values() if np.size(v) > 1)
+        return opened
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cohort, "sum", listening)
+        yield found
+
+
+def unknowns(tiers: Mapping[str, str], rounds: int) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """Updates in which every number of every party is a direction of its own."""
+    columns = {p: [] for p in tiers}  # type: dict[str, list[int]]
+    places = [
+        (party, number, name)
+        for party, tier in tiers.items()
+        for number in range(rounds)
+        for name in names_of(THREE[tier])
+    ]
+    updates: dict[str, Any] = {p: [{} for _ in range(rounds)] for p in tiers}
+    for at, (party, number, name) in enumerate(places):
+        updates[party][number][name] = np.eye(len(places), dtype=np.float32)[at]
+        columns[party].append(at)
+    return updates, columns
+
+
+def exposed(rows: Any, columns: Mapping[str, Sequence[int]], below: int) -> set[frozenset[str]]:
+    """Groups of fewer than `below` parties of whose values alone something follows.
+
+    Everything opened is a row of coefficients. Something about a group alone follows exactly if
+    rows can be combined so that everybody else's columns vanish and its own do not.
+    """
+    rank = np.linalg.matrix_rank(rows)
+    every = range(rows.shape[1])
+    found = set()
+    for size in range(1, below):
+        for group in combinations(columns, size):
+            own = {c for party in group for c in columns[party]}
+            rest = rows[:, [c for c in every if c not in own]]
+            if np.linalg.matrix_rank(rest) < rank:
+                found.add(frozenset(group))
+    return found
+
+
+def knowing(
+    party: str, rows: Any, columns: Mapping[str, Sequence[int]]
+) -> tuple[Any, dict[str, Sequence[int]]]:
+    """The same without what this party brought."""
+    own = set(columns[party])
+    kept = [c for c in range(rows.shape[1]) if c not in own]
+    place = {c: at for at, c in enumerate(kept)}
+    others = {p: found for p, found in columns.items() if p != party}
+    return rows[:, kept], {p: [place[c] for c in found] for p, found in others.items()}
+
+
+def opened(way: Any, counts: Sequence[int], monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+    tiers = crowd(counts)
+    updates, columns = unknowns(tiers, 2)
+    size = sum(len(c) for c in columns.values())
+    with overheard(monkeypatch) as rows:
+        given: dict[str, Any] = {"server": plain, "size": size, "min_cohort": 3} | options
+        play(way, tiers, THREE, updates, **given)
+    return np.unique(np.array(rows, np.float64).round(5), axis=0), columns
+
+
 @pytest.mark.parametrize("way", [TierSums, SealedMixing])
-def test_shared_layers_are_equal_across_tiers_and_isolated_ones_are_not(way: Any) -> None:
-    updates = random_updates(SPREAD, FOUR, 2, 5)
-    out = play(way, SPREAD, FOUR, updates, server=adam if way is TierSums else plain, size=5)
-    for number in range(2):
-        models = {tier: out.results[f"{tier[0]}0"][number] for tier in FOUR}
-        for tier, other in (("tiny", "weak"), ("weak", "medium"), ("medium", "strong")):
-            last = FOUR[tier] - 1
-            for name in ("emb.w", *(f"enc.{k}.w" for k in range(last))):
-                assert torch.equal(models[tier][name], models[other][name])
-            for name in (f"enc.{last}.w", "pooler.w", "head.w"):
-                assert not torch.equal(models[tier][name], models[other][name])
+def test_nothing_follows_about_fewer_than_min_cohort_parties(
+    way: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, columns = opened(way, (3, 3, 3), monkeypatch)
+    assert exposed(rows, columns, below=3) == set()
+    for curious in columns:
+        assert exposed(*knowing(curious, rows, columns), below=2) == set()
 
 
-def test_settings_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match="no two with the same"):
-        InclusiveFL(tiers={"weak": 2, "strong": 2})
-    with pytest.raises(ValueError, match="one tier at least"):
-        InclusiveFL(tiers={})
-    with pytest.raises(ValueError, match="not of huge"):
-        InclusiveFL(shares={"weak": 1, "huge": 2})
-    with pytest.raises(ValueError, match="before sealing"):
-        InclusiveFL(server_optimizer="linear", weights="samples")
-    with pytest.raises(ValueError, match="from 1 on"):
-        InclusiveFL(tiers={"weak": 0})
+def test_mixing_a_small_tier_with_its_teachers_would_not_hide_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Why small tiers sit out although the mixed sum is over four: the teachers know their part."""
+    rows, columns = opened(SealedMixing, (1, 3, 3), monkeypatch, min_cohort=1)
+    assert frozenset({"w0"}) in exposed(rows, columns, below=2)

@@ -1,43 +1,50 @@
-"""Whole runs of InclusiveFL and its depth baselines: tiers, modes, resume, sampling, refusals."""
+"""Runs of InclusiveFL and its depth baselines: tiers, modes, momentum, dropouts, refusals."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 
-from secure_fl import FedAvg, Federation, ModelSettings, ProtectionSettings, TrainingSettings
+from secure_fl import (
+    Federation,
+    ModelSettings,
+    ProtectionSettings,
+    TaskSettings,
+    TrainingSettings,
+)
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.one_size import AllLarge, AllSmall, ExclusiveFL
-from secure_fl.algorithms.inclusive.server import ServerSGD
-from secure_fl.algorithms.inclusive.tier_sums import TierSums
+from secure_fl.algorithms.baselines.reference_points import AllLarge, AllSmall, ExclusiveFL
 from secure_fl.algorithms.inclusivefl import InclusiveFL
-from secure_fl.algorithms.public_coins import sampled
+from secure_fl.algorithms.inclusivefl.mixing import ServerSGD
+from secure_fl.algorithms.inclusivefl.participants import spread, tier_of
+from secure_fl.algorithms.inclusivefl.tier_sums import TierSums
 from secure_fl.algorithms.updates import agree_by_name
+from secure_fl.data.silo import Silo
 from secure_fl.errors import Disagreement, ModelError, SecureFLError, SettingsError, TooFewParties
+from secure_fl.events import EventLog
 from secure_fl.learning.anatomy import depth, trainable
+from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
+from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.session import Session
-from secure_fl.settings import DPSettings, Protection
-from secure_fl.testing.harness import LossyEngine, Program, federate
-from secure_fl.testing.hospitals import silos, small
+from secure_fl.settings import Protection
+from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
+from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.equality import equal, weights
-from tests.support.killing import Killed, after, at_event, kill_when
+from tests.support.killing import Killed, after, kill_when
 from tests.support.raising import raises
-from tests.support.token_hospitals import ner
 from tests.support.toy_tiers import names_of, play
 
 DEPTHS = {"weak": 1, "medium": 2, "strong": 3}
 ONE_EACH = ("weak", "medium", "strong")
-SERVERS: dict[str, dict[str, Any]] = {
-    "fedadam": {"server_optimizer": "fedadam"},
-    "linear": {},
-}
+SERVERS: dict[str, dict[str, Any]] = {"fedadam": {"server_optimizer": "fedadam"}, "linear": {}}
 
 
 def tiers(
@@ -58,9 +65,9 @@ def inclusive(rounds: int = 2, **options: Any) -> InclusiveFL:
     return InclusiveFL(rounds=rounds, tiers=DEPTHS, **{"momentum": "unmixed"} | options)
 
 
-@pytest.mark.parametrize("mode", get_args(Protection))
 @pytest.mark.parametrize("way", SERVERS)
-def test_every_way_in_every_mode(way: str, mode: Protection) -> None:
+@pytest.mark.parametrize("mode", ["none", "he+secagg"])
+def test_tiers_share_lower_layers(way: str, mode: Protection) -> None:
     result = tiers(inclusive(**SERVERS[way]), mode).run()
     last = result.document["metrics"]["last"]["party"]
     assert set(last) == {f"hospital-{i}" for i in (1, 2, 3)}  # each measures its own tier's model
@@ -72,39 +79,6 @@ def test_every_way_in_every_mode(way: str, mode: Protection) -> None:
     assert below
     assert all(torch.equal(medium[name], strong[name]) for name in below)
     assert not torch.equal(medium["classifier.weight"], strong["classifier.weight"])
-
-
-@pytest.mark.parametrize(  # what sealing keeps between rounds is kept besides what each way keeps
-    ("way", "mode"), [*((way, "he+secagg") for way in SERVERS), ("fedadam", "none")]
-)
-def test_resume_is_bit_for_bit(tmp_path: Path, way: str, mode: Protection) -> None:
-    algorithm = inclusive(3, **SERVERS[way], momentum="mixed")
-    options: dict[str, Any] = {"mode": mode}
-    whole = tiers(algorithm, folder=tmp_path / "whole", **options).run()
-    events = len((tmp_path / "whole" / "events.jsonl").read_text().splitlines())
-    events += sum(
-        len(file.read_text().splitlines()) for file in tmp_path.glob("whole/parties/*/*.jsonl")
-    )
-    folder = tmp_path / "killed"
-    stop = kill_when(at_event(int(events * 0.8)))
-    with pytest.raises(Killed):
-        tiers(algorithm, folder=folder, listener=stop, **options).run()
-    resumed = tiers(algorithm, folder=folder, resume=True, **options).run()
-    for name in whole.models:
-        assert equal(weights(whole, name), weights(resumed, name))
-    assert whole.document["metrics"] == resumed.document["metrics"]
-
-
-@pytest.mark.parametrize("way", SERVERS)
-def test_momentum_moves_the_weak_model_from_the_second_round_on(way: str) -> None:
-    def last_layer(rounds: int, momentum: Any) -> torch.Tensor:
-        algorithm = inclusive(rounds, momentum=momentum, **SERVERS[way])
-        found = weights(tiers(algorithm).run(), "model-weak")
-        layer: torch.Tensor = found["bert.encoder.layer.0.output.dense.weight"]
-        return layer
-
-    assert torch.equal(last_layer(1, "unmixed"), last_layer(1, "off"))
-    assert not torch.equal(last_layer(2, "unmixed"), last_layer(2, "off"))
 
 
 @pytest.mark.parametrize(("optimizer", "same"), [("adamw", "off"), ("sgd", "unmixed")])
@@ -120,57 +94,6 @@ def test_momentum_that_is_left_open_follows_the_parties_optimiser(
         return weights(made.run(), "model-weak")
 
     assert equal(weak(None), weak(same))
-
-
-def test_places_are_given_out_by_shares() -> None:
-    shares = {"strong": 1, "weak": 3}  # written in any order, given from weak to strong
-    federation = tiers(inclusive(1, shares=shares), places=(None,) * 4)
-    assert set(federation.run().models) == {"model-weak", "model"}
-
-
-def test_the_same_parties_are_drawn_everywhere_and_others_in_other_rounds() -> None:
-    parties = [f"p{i:03}" for i in range(100)]
-    drawn = [sampled(0, number, parties, 0.1, 3) for number in range(60)]
-    assert all(len(d) == 10 for d in drawn) and len(set(drawn)) > 50
-    often = [sum(party in d for d in drawn) for party in parties]
-    assert max(often) < 20 and min(often) >= 0 and sum(often) == 600
-    assert len(sampled(0, 1, parties, 0.001, 3)) == 3  # fewer could not form a sum
-    assert sampled(0, 1, parties, 1.0, 3) == frozenset(parties)
-    assert sampled(0, 5, list(reversed(parties)), 0.1, 3) == drawn[5]
-
-
-@pytest.mark.parametrize("way", ["fedadam", "linear"])
-def test_a_sample_trains_and_everybody_follows(way: str) -> None:
-    algorithm = inclusive(3, sample=0.4, **SERVERS[way])
-    federation = tiers(algorithm, "he+secagg", ("weak", "strong") * 2)
-    result = federation.run()
-    assert set(result.models) == {"model-weak", "model"}
-    trained = [h for h in result.document["seconds"]["party"].values() if "train" in h]
-    assert trained
-
-
-@pytest.mark.parametrize("mode", ["none", "he+secagg"])
-def test_heads_of_parties_with_their_own_labels_stay_at_home(
-    mode: Protection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: set[str] = set()
-    honest = Cohort.sum
-
-    async def listening(self: Cohort, values: Any, **options: Any) -> Any:
-        sent.update(values, options.get("read") or {})
-        return await honest(self, values, **options)
-
-    monkeypatch.setattr(Cohort, "sum", listening)
-    whole = ner(FedAvg(rounds=1))
-    parties = [replace(s, tier=t) for s, t in zip(whole.silos, ONE_EACH, strict=True)]
-    protection = ProtectionSettings(mode=mode, bits=16, min_cohort=1)
-    federation = ner(
-        inclusive(1), mode, silos=parties, model=ModelSettings(), protection=protection
-    )
-    result = federation.run()
-    assert set(result.models) == {f"hospital-{i}/model" for i in (1, 2, 3)}
-    assert len({tuple(task.labels) for task in result.tasks.values()}) == 3
-    assert sent and not any("classifier" in name for name in sent)
 
 
 @pytest.mark.parametrize("algorithm", [AllLarge, AllSmall])
@@ -208,21 +131,11 @@ def test_equal_tiers_are_fedadam() -> None:
 # --- refusals --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("places", "alone", "fix"),
-    [
-        (("weak", "strong", "strong", "strong"), "weak", "add parties to this tier, the smallest"),
-        (("weak", "weak", "weak", "strong"), "strong", "give them tier 'weak'"),
-    ],
-)
-def test_a_tier_too_small_for_its_sums_is_refused_before_training(
-    places: tuple[str, ...], alone: str, fix: str
-) -> None:
-    with pytest.raises(TooFewParties) as caught:
-        tiers(inclusive(), "he+secagg", places, min_cohort=3).run()
-    text, party = str(caught.value), f"hospital-{places.index(alone) + 1}"
-    assert f"tier '{alone}' has 1 party ({party})" in text
-    assert fix in text and "IS that hospital" in text
+@pytest.mark.parametrize(("alone", "others"), [("weak", "strong"), ("strong", "weak")])
+def test_a_tier_too_small_for_its_sums_is_refused_before_training(alone: str, others: str) -> None:
+    with raises(TooFewParties, f"'{alone}'", "hospital-1", field="algorithm.tiers") as caught:
+        tiers(inclusive(), "he+secagg", (alone, *[others] * 3), min_cohort=3).run()
+    assert ("'weak'" in str(caught.value.fix)) == (alone == "strong")  # a tier that it can join
 
 
 def test_bad_tiers_are_explained() -> None:
@@ -230,11 +143,6 @@ def test_bad_tiers_are_explained() -> None:
         tiers(inclusive(), places=("weak", "weak", "huge")).run()
     with raises(ModelError, "9", "4", party="hospital-3", field="model.layers"):
         tiers(InclusiveFL(tiers={"weak": 1, "strong": 9}), places=("weak", "weak", "strong")).run()
-
-
-def test_a_declared_tier_that_nobody_is_in() -> None:
-    result = tiers(inclusive(2), places=("weak", "weak", "strong")).run()
-    assert set(result.models) == {"model-weak", "model"}
 
 
 # --- losses and lies -------------------------------------------------------------------------
@@ -249,48 +157,19 @@ def test_losing_a_party_costs_only_its_contribution(mode: Protection, exchange: 
         p: [{name: [float(k)] * 10 for name in names_of(DEPTHS[t])}] * 2
         for k, (p, t) in enumerate(NINE.items())
     }
-
-    def losing(sessions: Mapping[str, Session]) -> LossyEngine:
-        return LossyEngine(sessions, lose={"m1": exchange})
-
-    out = play(
-        TierSums,
-        NINE,
-        DEPTHS,
-        updates,
-        server=lambda: ServerSGD(1.0),
-        size=10,
-        mode=mode,
-        bits=24,
-        engine=losing,
-    )
+    options: dict[str, Any] = {"server": lambda: ServerSGD(1.0), "size": 10, "bits": 24}
+    engine = partial(LossyEngine, lose={"m1": exchange})
+    out = play(TierSums, NINE, DEPTHS, updates, mode=mode, engine=engine, **options)
     assert set(out.results) == set(NINE) - {"m1"}
-    first = out.results["w0"][0]
-    means = {"weak": 1.0, "medium": (3 + 5) / 2, "strong": 7.0}
-    with_all = (3 * 1 + 3 * 4 + 3 * 7) / 9
-    without = (3 * means["weak"] + 2 * means["medium"] + 3 * means["strong"]) / 8
-    assert min(abs(float(first["emb.w"][0]) - x) for x in (with_all, without)) < 1e-3
+    first = float(out.results["w0"][0]["emb.w"][0])
+    with_all, without = (3 * 1 + 3 * 4 + 3 * 7) / 9, (3 * 1 + (3 + 5) + 3 * 7) / 8
+    assert min(abs(first - with_all), abs(first - without)) < 1e-3
     for party in out.results:
         assert torch.equal(out.results[party][1]["emb.w"], out.results["w0"][1]["emb.w"])
 
 
-def test_a_tier_that_shrinks_below_min_cohort_stops_the_run() -> None:
-    updates = {p: [{name: [1.0] for name in names_of(DEPTHS[t])}] * 2 for p, t in NINE.items()}
-    out = play(
-        TierSums,
-        NINE,
-        DEPTHS,
-        updates,
-        server=lambda: ServerSGD(1.0),
-        min_cohort=3,
-        mode="he+secagg",
-        catch=True,
-        engine=lambda sessions: LossyEngine(sessions, lose={"m1": 3}),
-    )
-    assert isinstance(out.error, SecureFLError) and out.results == {}
-
-
-def test_parts_are_compared_with_those_who_hold_them() -> None:
+@pytest.mark.parametrize("mode", ["none", "he+secagg"])
+def test_parts_are_compared_with_those_who_hold_them(mode: Protection) -> None:
     def program(party: str, value: float) -> Program:
         async def run(cohort: Cohort) -> Any:
             common = {"low": ["w"]} | ({"high": ["v"]} if party in ("b", "c") else {})
@@ -300,18 +179,13 @@ def test_parts_are_compared_with_those_who_hold_them() -> None:
 
         return run
 
-    for mode in get_args(Protection):
-        fine = federate(
-            {"a": program("a", 1), "b": program("b", 2), "c": program("c", 2)}, mode=mode
-        )
-        assert len(fine.results) == 3
-        out = federate(
-            {"a": program("a", 1), "b": program("b", 2), "c": program("c", 3)},
-            mode=mode,
-            catch=True,
-        )
-        found = [s.error for s in out.sessions.values() if isinstance(s.error, Disagreement)]
-        assert found and "high" in str(found[0]) and found[0].where["party"] in ("b", "c")
+    def compared(**values: float) -> Federated:
+        return federate({p: program(p, v) for p, v in values.items()}, mode=mode, catch=True)
+
+    assert len(compared(a=1, b=2, c=2).results) == 3
+    errors = [s.error for s in compared(a=1, b=2, c=3).sessions.values()]
+    found = [error for error in errors if isinstance(error, Disagreement)]
+    assert found and "high" in str(found[0]) and found[0].where["party"] in ("b", "c")
 
 
 def test_who_lost_its_model_cannot_join_late(tmp_path: Path) -> None:
@@ -326,8 +200,66 @@ def test_who_lost_its_model_cannot_join_late(tmp_path: Path) -> None:
         tiers(algorithm, folder=tmp_path, resume=True).run()
 
 
-def test_dp_sgd_covers_all_that_is_sent() -> None:
-    dp = DPSettings(epsilon=8.0, noise_multiplier=2.0, accountant="rdp")  # no search, no grid
-    private = TrainingSettings(learning_rate=2e-3, batch_size=8, device="cpu", dp=dp)
-    result = tiers(inclusive(1), "he+secagg", training=private).run()
-    assert result.document["privacy"] is not None
+# --- tiers of parties -----------------------------------------------------------------------------
+
+TWO = ("weak", "strong")
+
+
+def asked(
+    parties: list[Silo],
+    lose: Mapping[str, int] | None = None,
+    host: str | None = None,
+    **options: Any,
+) -> Federated:
+    """Every party's tier, if it is none of these that are lost."""
+
+    def program(silo: Silo) -> Program:
+        async def run(cohort: Cohort) -> str:
+            task = make_task(TaskSettings(labels=LABELS))
+            spec = SiteSpec(task, ModelSettings(), TrainingSettings(), 0)
+            site = Site(silo, spec, SiteContext(EventLog(silo.name)))
+            return tier_of(cohort, site, TWO, options.get("shares"))
+
+        return run
+
+    async def hosting(cohort: Cohort) -> None:
+        return None
+
+    programs: dict[str, Program] = {silo.name: program(silo) for silo in parties}
+    programs |= {} if host is None else {host: hosting}
+    return federate(
+        programs, host=host, engine=lambda sessions: LossyEngine(sessions, lose or {}), catch=True
+    )
+
+
+def test_tiers_by_shares() -> None:
+    assert spread({"weak": 7, "medium": 2, "strong": 1}, 10) == ["weak"] * 7 + ["medium"] * 2 + [
+        "strong"
+    ]
+    assert spread({"weak": 1, "medium": 1, "strong": 1}, 4) == ["weak", "weak", "medium", "strong"]
+    assert len(spread({"a": 0.5, "b": 0.3, "c": 0.2}, 7)) == 7
+
+
+@pytest.mark.parametrize("shares", [None, {"strong": 1.0, "weak": 1.0}])
+@pytest.mark.parametrize("host", [None, "a-host"])
+def test_who_is_lost_moves_nobody_to_another_tier(host: str | None, shares: Any) -> None:
+    parties = silos(4, 24)
+    every = {"hospital-1": "weak", "hospital-2": "weak"}
+    every |= {"hospital-3": "strong", "hospital-4": "strong"}
+    found = asked(parties, host=host, shares=shares).results
+    assert {party: tier for party, tier in found.items() if party != host} == every
+    left = asked(parties, {"hospital-1": 1}, host, shares=shares).results
+    del every["hospital-1"]  # of three, the second would be among the weak
+    assert {party: tier for party, tier in left.items() if party != host} == every
+
+
+def test_a_silos_own_tier_is_the_first_to_count() -> None:
+    first, *others = silos(3, 24)
+    found = asked([replace(first, tier="strong"), *others]).results
+    assert found == {"hospital-1": "strong", "hospital-2": "weak", "hospital-3": "strong"}
+
+
+def test_shares_of_a_tier_that_there_is_not() -> None:
+    out = asked(silos(3, 24), shares={"weak": 1.0, "huge": 1.0})
+    refusal = out.sessions["hospital-1"].error
+    assert isinstance(refusal, SettingsError) and "no tier 'huge'" in str(refusal)

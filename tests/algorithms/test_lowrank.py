@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from secure_fl.algorithms.exact import orthonormal
-from secure_fl.algorithms.lowrank import (
+from secure_fl.algorithms.fedkd.lowrank import (
     Subspace,
     energy_rank,
     energy_threshold,
@@ -63,14 +63,8 @@ def test_energy_rank(S: list[float], T: float, K: int) -> None:
 
 def test_energy_that_is_not_shown_counts() -> None:
     S = torch.tensor([3.0, 2.0, 1.0])  # energies 9, 13, 14
-    assert [energy_rank(S, 0.9, total) for total in (9.0, 10.0, 14.0, 15.0, 100.0)] == [
-        1,
-        1,
-        2,
-        3,
-        3,
-    ]
-    assert energy_rank(torch.zeros(4), 0.9, 0.0) == 1
+    ranks = [energy_rank(S, 0.9, total) for total in (9.0, 10.0, 14.0, 15.0, 100.0)]
+    assert ranks == [1, 1, 2, 3, 3] and energy_rank(torch.zeros(4), 0.9, 0.0) == 1
 
 
 @settings(max_examples=100, deadline=None)
@@ -159,11 +153,6 @@ def test_nothing_and_what_is_not_finite_have_no_singular_values(odd: float) -> N
     assert energy_rank(singular_values(G), 0.95) == 1
 
 
-def test_singular_values_of_a_matrix_of_rank_two_show_it() -> None:
-    S = singular_values(with_spectrum(60, 40, [3.0, 2.0]))
-    assert [energy_rank(S, T) for T in (0.6, 0.95, 0.999)] == [1, 2, 2]
-
-
 @pytest.mark.parametrize("shape", [(7, 40), (12, 12)])
 def test_right_singular_vectors_are_numpys(shape: tuple[int, int]) -> None:
     B = drawn(*shape)
@@ -186,22 +175,19 @@ SHAPE = torch.Size((60, 40))  # whose useful rank is 23
 
 
 @pytest.mark.parametrize(
-    ("rank", "width"),
-    [(1.0, 5), (5.0, 9), (5.01, 10), (5.75, 10), (19.0, 23), (19.25, None), (40.0, None)],
+    ("most", "widths"),  # for these ranks of an aggregate
+    [
+        (None, {1.0: 5, 5.0: 9, 5.01: 10, 19.0: 23, 19.25: None, 40.0: None}),
+        (1, {1.0: 1, 40.0: 1}),
+        (8, {2.0: 6, 5.0: 8, 40.0: 8}),
+        (99, {40.0: 23}),
+    ],
 )
-def test_the_width_is_the_rank_and_some_more(rank: float, width: int | None) -> None:
-    assert useful_rank(SHAPE) == 23
-    assert Subspace(SHAPE).width(rank) == width
-
-
-@pytest.mark.parametrize(
-    ("most", "rank", "width"),
-    [(1, 1.0, 1), (1, 40.0, 1), (8, 2.0, 6), (8, 5.0, 8), (8, 40.0, 8), (99, 40.0, 23)],
-)
-def test_a_width_is_capped_and_then_factors_always_travel(
-    most: int, rank: float, width: int
+def test_the_width_is_the_rank_and_some_more_up_to_a_cap(
+    most: int | None, widths: dict[float, int | None]
 ) -> None:
-    assert Subspace(SHAPE, most).width(rank) == width
+    assert useful_rank(SHAPE) == 23
+    assert {rank: Subspace(SHAPE, most).width(rank) for rank in widths} == widths
 
 
 def warm(G: Tensor, width: int = 10, rounds: int = 3) -> Subspace:
@@ -227,23 +213,6 @@ def test_a_probe_is_orthonormal_keeps_what_is_known_and_looks_further(
     assert whole == (min(10, width - max(1, round(0.15 * width))) if known else 0)
     same, other = subspace.probe(width, coins()), subspace.probe(width, coins(1))
     assert torch.equal(same, Ω) and not torch.allclose(other, Ω, atol=1e-2)
-
-
-def test_a_probes_columns_carry_alike_energy() -> None:
-    """Turned at random, so that one scale suits all columns of Y."""
-    G = with_spectrum(60, 40, SPECTRA["low rank and noise"])
-    columns = (G @ warm(G).probe(10, coins())).norm(dim=0)
-    assert columns.max() < 3.5 * columns.min()
-
-
-def test_right_singular_vectors_are_remembered() -> None:
-    G = with_spectrum(60, 40, SPECTRA["low rank and noise"])
-    _, _, Vt = np.linalg.svd(G.numpy())
-    leading = Vt[:5].T
-    V = warm(G).known().numpy()
-    assert V.shape == (40, 10)
-    first = V[:, :5]
-    np.testing.assert_allclose(first @ (first.T @ leading), leading, atol=1e-2)
 
 
 def test_what_is_remembered_meets_the_best_error_and_forgetting_does_not() -> None:

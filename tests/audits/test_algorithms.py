@@ -243,8 +243,8 @@ def sealed(tmp_path_factory) -> Path:
         ("parties/hospital-2/view/notes.jsonl", "missing"),
         ("parties/hospital-1/view/cohort-1.key", "missing"),
         ("views/wire.jsonl", "missing"),
-        ("views/wire.bin", "form"),
-        ("parties/hospital-3/view/notes.bin", "form"),
+        ("views/wire.bin", "malformed"),
+        ("parties/hospital-3/view/notes.bin", "malformed"),
         ("views/run.jsonl", "missing"),
         ("result.json", "unfinished"),
     ],
@@ -260,7 +260,7 @@ def test_what_is_missing_is_an_error_and_no_protection(lost, reason, sealed, tmp
 def test_another_result_is_told(text, sealed, tmp_path):
     shutil.copytree(sealed, tmp_path / "run")
     (tmp_path / "run" / "result.json").write_text(text)
-    with raises(RunError, reason="form"):
+    with raises(RunError, reason="malformed"):
         looked(tmp_path / "run")
 
 

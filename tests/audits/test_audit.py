@@ -18,9 +18,9 @@ from secure_fl.audits.run import TrialCache, audit
 from secure_fl.audits.selftest.masks import mask_trials
 from secure_fl.cli.main import main
 from secure_fl.config.load import loads
-from secure_fl.crypto.masking import StreamId, mask_key
-from secure_fl.crypto.noise import SkellamNoise
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.crypto.privacy.noise import SkellamNoise
+from secure_fl.crypto.sealing.masking import StreamId, mask_key
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.federation.federation import Federation
 from secure_fl.protocol.frames import digest
 from tests.support.matrices import cells

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from secure_fl.algorithms.distillation import Distillation, Pair
-from secure_fl.algorithms.fedkd import losses
+from secure_fl.algorithms.fedkd.algorithm import losses
+from secure_fl.algorithms.fedkd.mutual_distillation import Pair
+from secure_fl.algorithms.fedkd.settings import Distillation
 from secure_fl.audits.findings import Prior, Verdict
 from secure_fl.audits.selftest.composition import (
     NOBODY,
@@ -25,7 +26,7 @@ from secure_fl.audits.selftest.composition import (
     worst,
 )
 from secure_fl.config import load as config
-from secure_fl.learning.dp.model import Bounds
+from secure_fl.learning.dp.private_model import Bounds
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import Batch, make_task
 from secure_fl.settings import DPSettings, TaskSettings, TrainingSettings

@@ -20,12 +20,12 @@ from secure_fl.audits.selftest.masks import (
     uniform_inputs,
     uniformity,
 )
-from secure_fl.crypto import masking, packing
-from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import to_slots
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.crypto.sealing import masking, packing
+from secure_fl.crypto.sealing.masking import Slots, StreamId
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import to_slots
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.protocol import messages
 from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, Wiretap, summing

@@ -24,7 +24,7 @@ from secure_fl.audits.selftest.mechanism import (
     seeded,
     shipped,
 )
-from secure_fl.crypto.noise import SkellamNoise
+from secure_fl.crypto.privacy.noise import SkellamNoise
 
 NOISE = reference()
 
@@ -137,5 +137,5 @@ def test_a_bug_in_the_shipped_noise_is_a_leak(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_source_of_noise_that_repeats_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism, "QUICK", 1000)
-    monkeypatch.setattr("secure_fl.crypto.noise.secure_uniforms", lambda: seeded(rng(1)))
+    monkeypatch.setattr("secure_fl.crypto.privacy.noise.secure_uniforms", lambda: seeded(rng(1)))
     assert mechanism_trials(None, prior(), quick=True)[-1].verdict is Verdict.LEAKS

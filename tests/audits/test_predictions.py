@@ -10,10 +10,10 @@ import pytest
 from torch import nn
 
 from secure_fl import corpora
-from secure_fl.algorithms.baselines.dsfl import DSFL
+from secure_fl.algorithms.baselines.settings import DSFL
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.public_records import PublicRecords
+from secure_fl.algorithms.public_distillation import PublicRecords
 from secure_fl.audits.attacks import predictions, shadow_models
 from secure_fl.audits.findings import (
     AuditTrial,
@@ -29,6 +29,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 
@@ -187,7 +188,7 @@ def test_fedids_batches_are_put_back_in_their_places():
     public = prior().outsiders[:10]
     p = replace(prior(), algorithm=FedID(public_batch=3, batches_per_exchange=2))
     silo = Silo("host", public, public=public)
-    site = Site(silo, p.task, SPEC, p.training, p.seed, EventLog("host"))
+    site = Site(silo, SiteSpec(p.task, SPEC, p.training, p.seed), SiteContext(EventLog("host")))
     y = np.random.default_rng(1).dirichlet([1, 1], 10)
     batches = PublicRecords(site, 3).batches(1, 0)  # three of three; the third finds no partner
     rows = np.concatenate([batches[0].numpy(), batches[1].numpy()])

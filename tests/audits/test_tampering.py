@@ -29,8 +29,8 @@ from secure_fl.audits.selftest.tampering import (
     input_read,
     tampering_trials,
 )
-from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.crypto.transcript import Seen
+from secure_fl.crypto.sealing.step_keys import StepKeys
+from secure_fl.crypto.sealing.transcript import SeenHistory
 from secure_fl.settings import Protection
 
 MODES: tuple[Protection, ...] = ("secagg", "he", "he+secagg")
@@ -163,6 +163,6 @@ def test_a_forged_sum_is_taken_where_masks_do_not_name_what_was_seen(
 ) -> None:
     """Its tag is right: only the next sum tells, if its masks are bound to this one."""
     assert not attacked(FORGED, setting(mode)).succeeded
-    monkeypatch.setattr(Seen, "by", lambda self, readers, *, host: b"")
-    monkeypatch.setattr(Seen, "beyond", lambda self, me, peers, readers, *, host: {})
+    monkeypatch.setattr(SeenHistory, "by", lambda self, readers, *, host: b"")
+    monkeypatch.setattr(SeenHistory, "beyond", lambda self, me, peers, readers, *, host: {})
     assert attacked(FORGED, setting(mode)).succeeded

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl.algorithms.lowrank import factorise
+from secure_fl.algorithms.fedkd.lowrank import factorise
 from secure_fl.audits.attacks import token_bag as attack
 from secure_fl.audits.attacks.guess_scores import tokens
 from secure_fl.audits.attacks.token_bag import entity_shares, entity_words, guess_tokens, token_bag

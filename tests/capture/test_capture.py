@@ -220,7 +220,7 @@ def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path):
     assert list(lines(tmp_path / "run", SessionLine)) == [line]
     with (tmp_path / "run.jsonl").open("a") as handle:
         handle.write('\n{"session": 3}\n')
-    with raises(RunError, "line 2", reason="form"):
+    with raises(RunError, "line 2", reason="malformed"):
         list(lines(tmp_path / "run", SessionLine))
 
 

@@ -11,11 +11,11 @@ import pytest
 
 PROGRAM = """
 import click, contextlib, logging, os, sys
-from secure_fl.cli.journal import journal
+from secure_fl.cli.service import service_log
 from secure_fl.errors import CohortError
 REFUSED = b"I1122 17:03:47.286002    1007 ssl_transport_security.cc:2563] Handshake failed: no CA"
 ended = contextlib.suppress(click.exceptions.Exit)
-with ended, journal(sys.argv[1], quiet=len(sys.argv) > 2) as log:
+with ended, service_log(sys.argv[1], quiet=len(sys.argv) > 2) as log:
     log.info("round 1")
     for number in range(9):
         os.write(2, REFUSED + str(number).encode() + chr(10).encode())

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
-from secure_fl.crypto.accounting import GaussianRelease, epsilon
-from secure_fl.crypto.ledger import Account, Budget, Ledger
-from secure_fl.crypto.ledger_store import connected
-from secure_fl.crypto.roster_files import card_bytes
+from secure_fl.crypto.keys.roster_files import card_bytes
+from secure_fl.crypto.privacy.accounting import GaussianRelease, epsilon
+from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger
+from secure_fl.crypto.privacy.ledger_store import connected
 from tests.support.key_sites import site
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.cli.main import main
 from secure_fl.cli.settings import page, sections
-from secure_fl.config.fields import described
-from secure_fl.policy.file import SitePolicy
+from secure_fl.config.fields import describe_fields
+from secure_fl.features.evaluation.algorithm import Evaluate
+from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.settings import DPSettings, Section, TrainingSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -23,24 +25,26 @@ def test_the_page_is_what_the_classes_say() -> None:
 
 
 def test_every_field_is_described_once() -> None:
-    for title, told in sections().items():
-        names = [d.name for d in told().fields]
+    for title, section in sections().items():
+        names = [d.name for d in describe_fields(section)]
         assert len(set(names)) == len(names) > 0, title
     classes: list[type[Section]] = [DPSettings, TrainingSettings, SitePolicy]
     for section in (*classes, *(entry.settings for entry in BUILT_IN.values())):
-        names = [d.name for d in described(section)]
+        names = [d.name for d in describe_fields(section)]
         assert set(names) <= set(section.model_fields)
         inner = set(section.model_fields) - set(names)  # tables of their own
         tables = {"dp", "noise", "statistics", "approval", "columns", "model", "adapter"}
         assert inner <= tables, section
 
 
-def test_values_bounds_and_comments_are_read_off() -> None:
-    found = {d.name: d for d in described(DPSettings)}
-    assert found["epsilon"].allowed == "a real > 0" and found["epsilon"].default == ""
+def test_types_bounds_and_docstrings_are_read_off() -> None:
+    found = {d.name: d for d in describe_fields(DPSettings)}
+    assert found["epsilon"].allowed == "number > 0" and found["epsilon"].default == ""
     assert found["unit"].allowed == '"record", "patient"' and found["unit"].default == '"record"'
-    assert "outlives runs" in found["ledger"].comment  # on the line below
-    assert "outlives runs" not in found["physical_batch"].comment
+    assert found["delta"].allowed == "number in (0, 1)"
+    assert "outlives runs" in found["ledger"].help
+    inherited = {d.name: d.help for d in describe_fields(Evaluate)}["epochs"]
+    assert inherited == {d.name: d.help for d in describe_fields(FedAvg)}["epochs"] != ""
 
 
 def test_one_section_is_shown_and_a_wrong_name_lists_all() -> None:

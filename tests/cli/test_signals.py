@@ -11,12 +11,12 @@ import time
 import pytest
 
 from secure_fl.cli.main import STATUSES
-from secure_fl.cli.processes import PROGRAM, free_port, this_code
-from secure_fl.cli.signals import TELLING, Signals
-from secure_fl.crypto.vault import Cost
+from secure_fl.cli.service import STOP_SIGNALS, StopSignals
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.progress import progress
-from secure_fl.pilot.trial import HUB, Trial, make_trial
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, free_port, this_code
 
 STOPPED = 130
 COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
@@ -24,11 +24,11 @@ HUBS = ["coordinate", "plan.toml", *COMMON, "--out", "run"]
 LONGEST = 120.0
 
 
-@pytest.mark.parametrize("number", TELLING)
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_at_first_it_ends_and_then_it_is_asked(number: int) -> None:
     before = signal.getsignal(number)
     asked: list[int] = []
-    with Signals() as signals:
+    with StopSignals() as signals:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
             time.sleep(1)
@@ -38,13 +38,13 @@ def test_at_first_it_ends_and_then_it_is_asked(number: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+def trial(tmp_path_factory: pytest.TempPathFactory) -> PilotFolders:
     folder, names = tmp_path_factory.mktemp("trial") / "made", ("east", "north", "west")
     port, cheap = free_port(), Cost(log_n=10)
-    return make_trial(folder, names, plan_of(), port=port, size=8, cost=cheap)
+    return make_pilot_folders(folder, names, plan_of(), port=port, size=8, cost=cheap)
 
 
-def start(trial: Trial, who: str, *command: str) -> subprocess.Popen[str]:
+def start(trial: PilotFolders, who: str, *command: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *command],
         cwd=trial.of(who),
@@ -64,7 +64,7 @@ def told_to_stop(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.slow
-def test_a_coordinator_is_stopped_while_it_waits_for_hospitals(trial: Trial) -> None:
+def test_a_coordinator_is_stopped_while_it_waits_for_hospitals(trial: PilotFolders) -> None:
     run, until = trial.of(HUB) / "run", time.monotonic() + LONGEST
     for _ in range(2):  # it can be started again
         process = start(trial, HUB, *HUBS)
@@ -73,12 +73,12 @@ def test_a_coordinator_is_stopped_while_it_waits_for_hospitals(trial: Trial) -> 
             time.sleep(0.05)
         assert {one["state"] for one in progress(run)["members"].values()} == {"away"}
         said = told_to_stop(process)
-        assert "stopped, as the operator asked" in said and "error" not in said
+        assert "stopped by the operator" in said and "error" not in said
         assert progress(run)["state"] == "stopped (operator)"
 
 
 @pytest.mark.slow
-def test_a_hospital_is_stopped_before_it_has_read_its_files(trial: Trial) -> None:
+def test_a_hospital_is_stopped_before_it_has_read_its_files(trial: PilotFolders) -> None:
     """It opens a pipe in the place of its rules, and waits for whoever writes them."""
     pipe = trial.of("east") / "rules"
     os.mkfifo(pipe)

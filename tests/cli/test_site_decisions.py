@@ -10,27 +10,27 @@ import pytest
 from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
-from secure_fl.crypto.vault import Cost
-from secure_fl.pilot.trial import Trial, make_trial
-from secure_fl.testing.pilot import plan_of
+from secure_fl.crypto.keys.vault import Cost
+from tests.support.local_pilot import plan_of
+from tests.support.pilot_folders import PilotFolders, make_pilot_folders
 
 NAMES = ("east", "north", "west")
 KEYS = "--passphrase-file passphrase"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+def made(tmp_path_factory: pytest.TempPathFactory) -> PilotFolders:
     folder = tmp_path_factory.mktemp("trial")
-    return make_trial(folder, NAMES, plan_of(), port=8443, size=8, cost=Cost(log_n=10))
+    return make_pilot_folders(folder, NAMES, plan_of(), port=8443, size=8, cost=Cost(log_n=10))
 
 
-def at_north(made: Trial, command: str, answer: str = "y\n") -> Result:
+def at_north(made: PilotFolders, command: str, answer: str = "y\n") -> Result:
     with chdir(made.of("north")):
         return CliRunner().invoke(main, command.split(), answer, prog_name="secure-fl")
 
 
 def test_a_person_approves_and_a_stranger_does_not(
-    made: Trial, monkeypatch: pytest.MonkeyPatch
+    made: PilotFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECURE_FL_SCRYPT_LOG_N", "10")
     monkeypatch.setattr("secure_fl.engines.flare.diagnosis.PATIENCE", 0.2)  # nobody is there
@@ -56,7 +56,7 @@ def test_a_person_approves_and_a_stranger_does_not(
     assert "approved by" not in at_north(made, check).output
 
 
-def test_what_is_due_is_erased_and_noted(made: Trial) -> None:
+def test_what_is_due_is_erased_and_noted(made: PilotFolders) -> None:
     north = made.of("north")
     for name, days in (("old", 91), ("new", 3), ("chosen", 3)):
         run = north / "runs" / name
@@ -81,7 +81,7 @@ def test_what_is_due_is_erased_and_noted(made: Trial) -> None:
     assert "erased chosen (asked for by name)" in ledger
 
 
-def test_nothing_is_erased_where_it_cannot_be_noted(made: Trial) -> None:
+def test_nothing_is_erased_where_it_cannot_be_noted(made: PilotFolders) -> None:
     north = made.of("north")
     run, ledger = north / "runs" / "last", north / "ledger" / "north" / "ledger.sqlite"
     run.mkdir(parents=True, exist_ok=True)

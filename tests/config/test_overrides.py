@@ -36,9 +36,9 @@ def test_overrides_win_and_are_read_as_toml_or_text(study: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "text"),
     [
-        ("algorithm.rounds", "sets nothing"),
-        ("=5", "sets nothing"),
-        ("algorithm..rounds=5", "sets nothing"),
+        ("algorithm.rounds", "not an assignment"),
+        ("=5", "not an assignment"),
+        ("algorithm..rounds=5", "not an assignment"),
         ("algorithm.rounds=five", 'found "five"'),
         ("algorithm.rounds.x=5", "is not a table"),
         ("task.labels=[1", "not TOML"),

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from secure_fl import FedAvg, ProtectionSettings, Silo, TaskSettings, TrainingSettings
-from secure_fl.algorithms.baselines.heterofl import HeteroFL
+from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.corpora import make

@@ -13,11 +13,12 @@ import torch
 
 from secure_fl import FedAvg, Federation, Silo
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.inclusive.settings import Tiered
+from secure_fl.algorithms.inclusivefl.settings import Tiered
 from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.audits.run import audit
 from secure_fl.config.load import loads
 from secure_fl.corpora import make
+from secure_fl.features.batched_simulation.trainer import BatchedTraining
 from secure_fl.federation.result import Result
 from secure_fl.settings import (
     AdapterSettings,
@@ -132,7 +133,7 @@ def test_hospitals_with_and_without_a_gpu_end_with_the_same_model(
     """`agree` compares digests at all parties, so a bit that differed would end the run."""
     turn = count()
     monkeypatch.setattr(
-        "secure_fl.learning.training.pick_device",
+        "secure_fl.learning.local_training.pick_device",
         lambda _: torch.device("cuda" if next(turn) % 2 else "cpu"),
     )
     alike(federation(name, "auto", "he+secagg").run(), federation(name, "cpu").run())
@@ -169,7 +170,7 @@ def test_adapters(kind: Any) -> None:
 
 
 def test_sites_side_by_side() -> None:
-    found = federation("fedavg", "cuda", together=True).run()
+    found = federation("fedavg", "cuda", trainer=BatchedTraining).run()
     alike(found, federation("fedavg", "cuda").run())
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Ledger, load_chain
-from secure_fl.crypto.noise import SkellamNoise
-from secure_fl.crypto.noise_ledger import NoiseLedger
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.privacy.ledger import Ledger, load_chain
+from secure_fl.crypto.privacy.noise import SkellamNoise
+from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.errors import BudgetError, CohortError, CryptoError
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.messages import Audience

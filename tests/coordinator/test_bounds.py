@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.coordinator import steps
-from secure_fl.coordinator.inquest import Inquest
-from secure_fl.coordinator.step import Rules, Sent, StepContext, SumStep
-from secure_fl.coordinator.steps import STEPS, DeclareStep
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.identity import Identity
+from secure_fl.coordinator import run_steps
+from secure_fl.coordinator.blame import Inquest, SentSum
+from secure_fl.coordinator.run_steps import STEPS, DeclareStep
+from secure_fl.coordinator.sum_steps import CoordinatorRules, StepContext, SumStep
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.errors import SecureFLError, WireError
-from secure_fl.federation.assembly import join_run
+from secure_fl.federation.assembly import PartyContext, join_run
 from secure_fl.federation.keys import make_keys
-from secure_fl.party import session
+from secure_fl.party import exchange
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Link, Received
 from secure_fl.protocol.messages import Audience, Declare, Offer, Ready, Segment, SumInput
-from secure_fl.protocol.ports import Offered
+from secure_fl.protocol.ports import OfferedKeys
 from secure_fl.settings import ProtectionSettings
 from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, summing
@@ -72,14 +72,14 @@ def test_lists_that_no_honest_party_sends_are_refused_before_they_are_looked_at(
 
 def declared(message: Declare, party: str = "west") -> None:
     """The step in which all declare their names, up to its answer."""
-    step = DeclareStep(StepContext(None, NAMES, None, Offered(), None))  # type: ignore[arg-type]
-    step.take(party, message, b"")
+    step = DeclareStep(StepContext(None, NAMES, None, OfferedKeys(), None))  # type: ignore[arg-type]
+    step.receive(party, message, b"")
 
 
 def test_a_name_that_is_declared_often_would_keep_a_coordinator_busy() -> None:
     """Quadratic in how often: 16,000 times are 80 KB and seconds, a megabyte is minutes."""
     some, more = ({"west": ("x",) * count} for count in (4_000, 16_000))
-    assert seconds(lambda: steps._by_name(more)) > 6 * seconds(lambda: steps._by_name(some))
+    assert seconds(lambda: run_steps._by_name(more)) > 6 * seconds(lambda: run_steps._by_name(some))
 
 
 def test_who_declares_a_name_twice_is_refused_at_once() -> None:
@@ -97,14 +97,14 @@ def test_who_declares_a_name_twice_is_refused_at_once() -> None:
 def test_the_others_go_on_without_who_declares_a_name_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    order, honest = iter(NAMES), session.ask  # parties come to it in this order
+    order, honest = iter(NAMES), exchange.ask  # parties come to it in this order
 
     async def ask(message: Any, expect: Any) -> Any:
         if next(order, None) == "west":
             message = structs.replace(message, names=message.names * 2)
         return await honest(message, expect)
 
-    monkeypatch.setattr("secure_fl.party.groups.ask", ask)
+    monkeypatch.setattr("secure_fl.party.summing.ask", ask)
     values = {"x": np.ones(20, np.float32)}
     programs = {name: summing(values, partial=True, bound=2.0) for name in NAMES}
     out = federate(programs, mode="he+secagg", catch=True)
@@ -144,11 +144,11 @@ def test_a_megabyte_of_anything_costs_a_coordinator_little(worst: tuple[Any, byt
     frame = link.pack(message, Bulk.of(bulk))
     assert 400_000 < frame.size < 1_200_000
     totals = blind_totals(ProtectionSettings(), NAMES, host=None, threshold=3, run=run)
-    offered = Offered(NAMES, dict.fromkeys(NAMES, Offer(KEY, {}, DIGEST)), 1)
-    rules = Rules(None, 3, 3)
+    offered = OfferedKeys(NAMES, dict.fromkeys(NAMES, Offer(KEY, {}, DIGEST)), 1)
+    rules = CoordinatorRules(None, 3, 3)
     sums = SumStep(StepContext(rules, NAMES, totals, offered, None))
     sums.total, sums.survivors = totals(Audience.PARTIES, offered), NAMES
-    inquest = Inquest(Sent({"west": frame.head}, {}), "west", frame, "coordinator", asked="west")
+    inquest = Inquest(SentSum({"west": frame.head}, {}), "west", frame, "coordinator", asked="west")
 
     def taken() -> None:
         received = Received.of(frame, me.public)
@@ -159,7 +159,7 @@ def test_a_megabyte_of_anything_costs_a_coordinator_little(worst: tuple[Any, byt
         context = StepContext(rules, NAMES, totals, offered, sums, inquest if finds else None)
         with suppress(SecureFLError):
             step: Any = STEPS[kind](context)
-            step.take("west", received.envelope.message, frame.bulk)
+            step.receive("west", received.envelope.message, frame.bulk)
 
     assert min(seconds(taken) for _ in range(3)) < 0.05
 
@@ -183,11 +183,13 @@ def test_a_megabyte_of_anything_costs_a_party_little(message: Any) -> None:
     """At any point of a sum: it is answered, or refused, without much work."""
     run, hub = bytes(16), Identity.generate("coordinator")
     keys = make_keys("he+secagg", NAMES, None)
-    rules, protection = Rules(None, 3, 3), ProtectionSettings()
+    rules, protection = CoordinatorRules(None, 3, 3), ProtectionSettings()
 
     def answered() -> float:
         own = Link(run, keys["west"].identity, hub.public, asks=False)
-        session = join_run(summing({"x": np.ones(9)}), keys["west"], own, rules, protection)
+        session = join_run(
+            summing({"x": np.ones(9)}), PartyContext(keys["west"], own, rules, protection)
+        )
         to = Link(run, hub, keys["west"].identity.public, asks=True)
         session.step(to.pack(messages.Start(NAMES)))
         frame = to.pack(message)

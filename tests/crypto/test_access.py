@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.crypto.access import ACL, ENTRY, GROUP, HEAD, MASK, USER, VERSION, open_to_others
-from secure_fl.crypto.vault import check_private
+from secure_fl.crypto.keys.vault import (
+    ACL,
+    ACL_ENTRY,
+    ACL_HEAD,
+    ACL_VERSION,
+    GROUP,
+    MASK,
+    USER,
+    check_private,
+    open_to_others,
+)
 from secure_fl.errors import KeyringError
 from tests.support.raising import raises
 
@@ -21,7 +30,7 @@ def listed(file: Path, *entries: tuple[int, int, int]) -> Path:
     """Give a file an access list, as `setfacl` does."""
     file.write_text("secret")
     every = sorted([(OWNER, 0o6, NOBODY), (OTHER, NONE, NOBODY), *entries])
-    packed = HEAD.pack(VERSION) + b"".join(ENTRY.pack(*entry) for entry in every)
+    packed = ACL_HEAD.pack(ACL_VERSION) + b"".join(ACL_ENTRY.pack(*entry) for entry in every)
     try:
         os.setxattr(file, ACL, packed)
     except OSError as error:
@@ -49,7 +58,7 @@ def test_whom_else_a_list_names_is_seen(
     tmp_path: Path, others: tuple[tuple[int, ...], ...]
 ) -> None:
     file = listed(tmp_path / "passphrase", (MASK, READ, NOBODY), *others)  # type: ignore[arg-type]
-    with raises(KeyringError, reason="exposed"):
+    with raises(KeyringError, reason="permissions"):
         check_private(file, 0o600)
 
 

@@ -11,7 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import skellam
 
-from secure_fl.crypto.accounting import (
+from secure_fl.crypto.privacy.accounting import (
     Accountant,
     DpSgdSteps,
     Event,
@@ -93,12 +93,12 @@ def test_gdp_and_unknown_accountants_are_refused() -> None:
 def test_unknown_events_are_unsupported() -> None:
     with raises(BudgetError, "'str'"):
         epsilon(["laplace"], DELTA)  # type: ignore[list-item]
-    with raises(BudgetError, reason="event"):
+    with raises(BudgetError, reason="unknown-event"):
         encode_event("laplace")  # type: ignore[arg-type]
     for text in ("", "[]", "{}", '{"kind":"laplace","scale":1}', '{"kind":"gaussian","count":1}'):
-        with raises(BudgetError, reason="event"):
+        with raises(BudgetError, reason="unknown-event"):
             decode_event(text)
-    with raises(BudgetError, reason="event"):
+    with raises(BudgetError, reason="unknown-event"):
         decode_event('{"count":1,"kind":"gaussian","noise_multiplier":1.0,"scale":1}')
 
 
@@ -115,10 +115,10 @@ def test_impossible_noise(noise: float) -> None:
         lambda: DpSgdSteps(noise, 0.1, 1),
         lambda: SkellamRelease(noise, 1.0, 1.0),
     ):
-        with raises(BudgetError, reason="no-promise"):
+        with raises(BudgetError, reason="no-guarantee"):
             make()
     for rate, steps in ((0.0, 1), (1.5, 1), (0.1, 0)):
-        with raises(BudgetError, reason="no-promise"):
+        with raises(BudgetError, reason="no-guarantee"):
             DpSgdSteps(1.0, rate, steps)
 
 
@@ -148,5 +148,5 @@ def test_calibration_round_trips(accountant: Accountant) -> None:
     found = calibrate(lambda z: [GaussianRelease(z, 4)], 3.0, DELTA, accountant=accountant)
     spent = epsilon([GaussianRelease(found, 4)], DELTA, accountant=accountant)
     assert 3.0 - 1e-3 <= spent <= 3.0
-    with raises(BudgetError, reason="out-of-reach"):
+    with raises(BudgetError, reason="unreachable-epsilon"):
         calibrate(lambda z: [GaussianRelease(z)], 1e-9, DELTA, accountant="rdp", high=10.0)

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.crypto import ledger_store
-from secure_fl.crypto.accounting import DpSgdSteps, GaussianRelease, epsilon
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Account, Budget, Ledger, load_chain
-from secure_fl.crypto.ledger_view import export, totals
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.privacy import ledger_store
+from secure_fl.crypto.privacy.accounting import DpSgdSteps, GaussianRelease, epsilon
+from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, export, load_chain, totals
 from secure_fl.errors import BudgetError, TamperError
 from tests.support.key_sites import site
 from tests.support.raising import raises
@@ -79,14 +78,14 @@ def test_accounts_are_apart_and_budgets_recompose_at_their_own_delta(ledger: Led
 def test_what_does_not_compose_is_refused(ledger: Ledger) -> None:
     fill(ledger, 1)
     replaced = Account(NOTES.dataset, NOTES.unit, "replace-one")
-    with raises(BudgetError, reason="neighbours"):
+    with raises(BudgetError, reason="adjacency"):
         ledger.reserve(STEP, replaced, BUDGET, run="r")
-    with raises(BudgetError, reason="neighbours"):
+    with raises(BudgetError, reason="adjacency"):
         ledger.reserve(DpSgdSteps(1.0, 0.1, 1), replaced, BUDGET, run="r")
     for account in (Account("", "record"), Account("x", "visit")):  # type: ignore[arg-type]
         with pytest.raises(BudgetError):
             ledger.reserve(STEP, account, BUDGET, run="r")
-    with raises(BudgetError, reason="event"):
+    with raises(BudgetError, reason="unknown-event"):
         ledger.reserve("laplace", NOTES, BUDGET, run="r")  # type: ignore[arg-type]
     assert len(load_chain(ledger.path).entries) == 2
 
@@ -99,7 +98,7 @@ def test_commit_informs_and_changes_no_spending(ledger: Ledger) -> None:
     assert ledger.spent(NOTES, BUDGET.delta) == spent
     (total,) = totals(load_chain(ledger.path))
     assert (total.events, total.unfinished, total.spent) == (2, 1, spent)
-    with raises(BudgetError, reason="reservation"):
+    with raises(BudgetError, reason="not-a-reservation"):
         ledger.commit(type(reservation)(3, 0.0, 0.0))
 
 
@@ -221,7 +220,7 @@ ATTACKS = [
     ("row-changed", "row 1", ["UPDATE entries SET dataset = 'other' WHERE sequence = 1"]),
     ("row-missing", "row 2", ["DELETE FROM entries WHERE sequence = 2"]),
     ("row-missing", "row 0", ["DELETE FROM entries WHERE sequence = 0"]),
-    ("cut-off", "", ["DELETE FROM entries WHERE sequence >= 3"]),
+    ("truncated", "", ["DELETE FROM entries WHERE sequence >= 3"]),
     (
         "row-changed",
         "row 1",
@@ -240,7 +239,7 @@ ATTACKS = [
             " signature = (SELECT signature FROM entries WHERE sequence = 2)",
         ],
     ),
-    ("cut-off", "", ["DELETE FROM anchor"]),
+    ("truncated", "", ["DELETE FROM anchor"]),
 ]
 
 
@@ -296,9 +295,9 @@ def test_export_is_json_with_everything(ledger: Ledger) -> None:
 def test_a_file_that_is_no_ledger(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"not a database, but long enough to look at" * 40)
-    with raises(BudgetError, reason="unusable"):
+    with raises(BudgetError, reason="ledger-unusable"):
         load_chain(path)
-    with raises(BudgetError, reason="unusable"):
+    with raises(BudgetError, reason="ledger-unusable"):
         load_chain(tmp_path / "missing")
     path.write_bytes(b"")
     with raises(BudgetError, reason="no-ledger"):

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from secure_fl.crypto import masking
-from secure_fl.crypto.masking import StreamId
-from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.sealing import masking
+from secure_fl.crypto.sealing.masking import StreamId
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError
+from tests.support.collusion import LENGTH, MaskedStep
 from tests.support.raising import raises
 
 T = COHORT.modulus
@@ -160,3 +161,36 @@ def test_short_secrets_and_bad_numbers_are_refused():
     ):
         with pytest.raises(CryptoError):
             refused()
+
+
+@pytest.mark.parametrize("modulus", [T, 1000, 3, 1 << 62])  # 1000 and 3 skip words
+@pytest.mark.parametrize("length", [0, 1, 7, masking.SHORT // 12, masking.SHORT // 12 + 1])
+def test_masks_drawn_side_by_side_equal_those_drawn_one_by_one(monkeypatch, modulus, length):
+    keys, cuts = [bytes([i]) * 32 for i in range(12)], (0, 5, 12)
+    masks = [masking.combine(keys[:cut], keys[cut:], length, modulus) for cut in cuts]
+    stream = masking.uniform(keys[0], length, modulus)
+    monkeypatch.setattr(masking, "SHORT", -1)
+    for cut, mask in zip(cuts, masks, strict=True):
+        assert mask.dtype == np.uint64
+        long = masking.combine(keys[:cut], keys[cut:], length, modulus)
+        np.testing.assert_array_equal(mask, long)
+    np.testing.assert_array_equal(stream, masking.uniform(keys[0], length, modulus))
+
+
+def test_segments_share_a_secret_and_no_stream():
+    """Each pair agrees once for all segments of a sum; every segment has masks of its own."""
+    step = MaskedStep(4, 3)
+    keys, stream = step.keys["p00"], StreamId("run", "one", 1)
+    first, second = (
+        keys.mask(step.names, StreamId("run", name, 1), LENGTH, T, for_host=False)
+        for name in ("one", "two")
+    )
+    mine = masking.mask_key(keys._mask_seed)
+    pairs = {
+        keys.numbers[p]: masking.agree(mine, masking.public_key(step.keys[p]._mask_seed))
+        for p in step.names[1:]
+    }
+    plus, minus = masking.pair_keys(keys.numbers["p00"], pairs, stream)
+    plus.append(masking.stream_key(keys._self_seed, stream, "self"))
+    np.testing.assert_array_equal(first, masking.combine(plus, minus, LENGTH, T))
+    assert not np.any(first == second) and (first < np.uint64(T)).all()

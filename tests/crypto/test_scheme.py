@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tenseal import sealapi
 
-from secure_fl.crypto.public import check_slots
-from secure_fl.crypto.scheme import (
+from secure_fl.crypto.sealing.public import check_slots
+from secure_fl.crypto.sealing.scheme import (
     COHORT,
     check_cohort,
     largest_cohort,
@@ -79,4 +79,4 @@ def test_cohorts_that_do_not_fit_are_refused():
 )
 def test_bad_slots_are_refused(slots):
     with pytest.raises(CryptoError):
-        check_slots(COHORT, slots)
+        check_slots(slots)

@@ -1,4 +1,4 @@
-"""Sealing, adding and opening: exact, within capacity, and only for key holders."""
+"""Sealing, adding and opening: exact, within capacity, and only for key holders; seeded sums."""
 
 import copy
 import os
@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -15,13 +16,24 @@ from hypothesis import strategies as st
 from tenseal import sealapi
 
 from secure_fl.audits.selftest.malicious_federation import ChangedSum
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.raw import CIPHERTEXT_HEAD, MemoryFile, moved
-from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing.blind_sum import SealedInts
+from secure_fl.crypto.sealing.public import (
+    CIPHERTEXT_HEAD,
+    MOST_SEEDS,
+    MemoryFile,
+    SeededSum,
+    from_parts,
+    moved,
+    to_parts,
+)
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError
 from tests.support.raising import raises
 
 T = COHORT.modulus
+READ = ("upload", "sum", "seeded sum", "secret key")
+HALF = 1 + 7 * 100  # bytes of a seeded sum of 100 integers before its seeds
 
 
 @pytest.fixture(scope="module")
@@ -47,20 +59,36 @@ def readers(key, context):
         again.add([data])
         secret.open(key, again.result(), 16)
 
+    seeded, expected = summed(key, context, 3)
+
+    def open_seeded(data):
+        opened = secret.open(key, [data], 100, 3)
+        # a low bit of the first half is mere noise; a seed changes everything
+        assert data[:HALF] != seeded[0][:HALF] or data == seeded[0] or (opened != expected).any()
+
     return {
         "upload": (upload, add),
+        "seeded sum": (seeded[0], open_seeded),
         "sum": (total.result()[0], add),
         "secret key": (key.to_bytes(), secret.SecretKey.from_bytes),
     }
 
 
-def draw(count, modulus=T, seed=0):
-    return np.random.default_rng(seed).integers(0, modulus, count, dtype=np.uint64)
+def draw(count, seed=0):
+    return np.random.default_rng(seed).integers(0, T, count, dtype=np.uint64)
+
+
+def summed(key, context, parties, count=100):
+    """A seeded sum, and the integers to which it must open."""
+    total, vectors = SeededSum(context, count), [draw(count, seed) for seed in range(parties)]
+    for vector in vectors:
+        total.add(secret.seal(key, vector))
+    return total.result(), sum(vectors) % np.uint64(T)
 
 
 @pytest.mark.parametrize("count", [1, 4095, 4096, 4097])
 def test_a_sum_opens_exactly(key, context, count):
-    vectors = [draw(count, seed=seed) for seed in range(3)]
+    vectors = [draw(count, seed) for seed in range(3)]
     vectors[0][0] = vectors[1][0] = T - 1  # the sum wraps around, and is never centred
     total = public.Sum(context, count)
     for vector in vectors:
@@ -71,7 +99,7 @@ def test_a_sum_opens_exactly(key, context, count):
 
 
 def test_plain_and_scaled_operations(key, context):
-    x, y, z = (draw(5000, seed=seed) for seed in range(3))
+    x, y, z = (draw(5000, seed) for seed in range(3))
     total = ChangedSum(context, 5000)
     total.add(secret.seal(key, x))
     total.add_plain(y)
@@ -146,8 +174,8 @@ def test_the_coordinator_cannot_open(key, context):
 
 def test_what_the_coordinator_imports():
     code = (
-        "import sys, secure_fl.crypto.public;"
-        "assert not {'torch', 'secure_fl.crypto.secret'} & set(sys.modules)"
+        "import sys, secure_fl.crypto.sealing.public;"
+        "assert not {'torch', 'secure_fl.crypto.sealing.secret'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -175,11 +203,11 @@ def test_a_foreign_ciphertext_is_refused(key, context):
         total.result()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
-    which=st.sampled_from(["upload", "sum", "secret key"]),
+    which=st.sampled_from(READ),
     change=st.sampled_from(["flip", "cut", "grow", "noise"]),
-    at=st.one_of(st.integers(0, 100), st.integers(0, 10**6)),
+    at=st.one_of(st.integers(0, 100), st.integers(HALF - 5, HALF + 192), st.integers(0, 10**6)),
     bits=st.integers(1, 255),
     noise=st.binary(min_size=1, max_size=200),
 )
@@ -199,7 +227,7 @@ def test_garbage_never_crashes(readers, which, change, at, bits, noise):
     assert change == "flip"  # another coefficient or seed is another valid one: tags catch that
 
 
-@pytest.mark.parametrize("which", ["upload", "sum", "secret key"])
+@pytest.mark.parametrize("which", READ)
 def test_what_is_read_unchanged_is_accepted(readers, which):
     good, read = readers[which]
     read(good)
@@ -244,14 +272,19 @@ def test_nothing_touches_a_disk(key, monkeypatch):
             refused()
 
 
-def test_a_bad_upload_leaves_the_sum_unchanged(key, context):
-    good, other = (secret.seal(key, draw(9000, seed=seed)) for seed in (1, 2))
-    total = public.Sum(context, 9000)
+@pytest.mark.parametrize("kind", [public.Sum, SeededSum])
+def test_a_bad_upload_leaves_the_sum_unchanged(key, context, kind):
+    good, other = (secret.seal(key, draw(9000, seed)) for seed in (1, 2))
+    total, full = kind(context, 9000), public.Sum(context, 9000)
     total.add(good)
-    before = total.result()
-    for bad in ([*other[:2], other[2][:-1]], other[:2], []):
+    full.add(other)
+    before, high = total.result(), 7 * (9000 - 2 * 4096)  # the highest byte of a coefficient
+    beyond = [*other[:2], other[2][:high] + b"\xff" + other[2][high + 1 :]]
+    bad = [[*other[:2], other[2][:-1]], other[:2], [], beyond]
+    bad += [secret.seal(key, draw(count, 2)) for count in (8999, 9001)]
+    for parts in bad if kind is public.Sum else [*bad, full.result()]:
         with pytest.raises(CryptoError):
-            total.add(bad)
+            total.add(parts)
     assert total.result() == before
 
 
@@ -288,3 +321,63 @@ def test_empty_and_mismatched_sums_are_refused(key, context):
         total.subtract_plain(draw(4096))
     with pytest.raises(CryptoError):
         total.subtract_plain(np.full(4097, T, np.uint64))
+
+
+# --- sums that stay seeded -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parties", [1, 2, MOST_SEEDS])
+@pytest.mark.parametrize("count", [1, 4097])
+def test_a_seeded_sum_opens_exactly(key, context, parties, count):
+    parts, expected = summed(key, context, parties, count)
+    used = [4096, 1] if count > 4096 else [count]
+    assert [len(part) for part in parts] == [1 + 7 * size + 64 * parties for size in used]
+    assert np.array_equal(secret.open(key, parts, count, parties), expected)
+
+
+def test_masks_come_off_the_first_half(key, context):
+    total, x, mask = SeededSum(context, 5000), draw(5000, 1), draw(5000, 2)
+    for _ in range(3):
+        total.add(secret.seal(key, x))
+    total.subtract_plain(mask)
+    expected = (3 * x + (np.uint64(T) - mask)) % np.uint64(T)
+    assert np.array_equal(secret.open(key, total.result(), 5000, 3), expected)
+
+
+def test_a_seeded_total_hides_the_order_of_the_uploads(key, context):
+    results = set()
+    for order in permutations([secret.seal(key, draw(10, seed)) for seed in range(3)]):
+        total = SeededSum(context, 10)
+        for upload in order:
+            total.add(upload)
+        results.add(total.result()[0])
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("offered", [0, 1, 2, 4, MOST_SEEDS + 1])
+def test_another_number_of_seeds_than_contributors_is_refused(key, context, offered):
+    parts, _ = summed(key, context, 3)
+    forged = [parts[0][:HALF] + bytes(64 * offered)]
+    wrong = [(parts, offered), (forged, 3), ([b"\3" + bytes(64 * offered)], offered)]
+    wrong.append((summed(key, context, MOST_SEEDS + 1)[0], MOST_SEEDS + 1))
+    for data, contributors in wrong:
+        with pytest.raises(CryptoError):
+            secret.open(key, data, 100, contributors)
+
+
+def test_no_sum_adds_a_seeded_sum(key, context):
+    parts, _ = summed(key, context, 2)
+    for total in (public.Sum(context, 100), SeededSum(context, 100)):
+        with pytest.raises(CryptoError):
+            total.add(parts)
+
+
+@pytest.mark.parametrize(("owners", "seeds"), [(MOST_SEEDS, 3), (MOST_SEEDS + 1, None)])
+def test_large_cohorts_get_sums_in_full(key, context, owners, seeds):
+    total = SealedInts(context, owners, 10)
+    for seed in range(3):
+        total.add(from_parts(secret.seal(key, draw(10, seed))), 10)
+    (part,) = to_parts(total.result(), 10)
+    assert len(part) == 1 + 7 * 10 + (7 * 4096 if seeds is None else 64 * seeds)
+    expected = sum(draw(10, seed) for seed in range(3)) % np.uint64(T)
+    assert np.array_equal(secret.open(key, [part], 10, 3), expected)

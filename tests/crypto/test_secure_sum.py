@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto import packing
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import CLIP_IN_RMS, SLOT_BYTES
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.sealing import packing
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import CLIP_IN_RMS, SLOT_BYTES
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import BudgetError, CohortError, CryptoError, TamperError, TrainingError
 from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Audience
-from secure_fl.protocol.ports import Group, Rule, SumUnderWay
+from secure_fl.protocol.ports import Group, Rule, SumInProgress, SumLayer
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import Federated, Program, federate
@@ -43,6 +43,16 @@ def carrying(name: str, factors: Sequence[float]) -> Program:
     return program
 
 
+def exact() -> Any:
+    """The sum of all inputs."""
+    return np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0)
+
+
+def carried(out: Federated) -> Any:
+    """The sum of all leftovers."""
+    return np.sum([leftover(out, n).astype(np.float64) for n in NAMES], axis=0)
+
+
 def leftover(out: Federated, name: str) -> Any:
     sums: Any = out.sessions[name]._sums
     return sums.context.transcript.scales.leftovers["w"]
@@ -61,11 +71,10 @@ def test_the_opened_sum_is_the_integer_sum_exactly(mode: Protection, bits: Any) 
         rng = np.random.Generator(np.random.PCG64(seed_for(0, "rounding", name)))
         whole += packing.quantize(codec, inputs(name), np.full(400, 8.0, np.float32), rng)[0]
     expected = packing.dequantize(codec, whole, np.full(400, 8.0, np.float32))
-    clear = np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0)
     for result in out.results.values():
         assert result["w"].tobytes() == expected.tobytes()
         # Stochastic rounding is off by less than one step per party.
-        assert np.abs(result["w"] - clear).max() < 4 * 8.0 / codec.levels
+        assert np.abs(result["w"] - exact()).max() < 4 * 8.0 / codec.levels
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -79,14 +88,12 @@ def test_protected_modes_agree_bit_for_bit(bits: Any) -> None:
 
 @pytest.mark.parametrize("bits", [4, 6, 8, 12])
 def test_what_rounding_and_clipping_leave_over_is_added_exactly_once(bits: Any) -> None:
-    """Over all rounds, opened sums and what is still at home make up the inputs."""
+    """Over all rounds, opened sums and leftovers make up the inputs."""
     factors = (1, 1, 50, 0.01, 1)
     out = federate({n: carrying(n, factors) for n in NAMES}, mode="secagg", bits=bits)
     opened = np.sum(out.results["a"], axis=0)
-    at_home = np.sum([leftover(out, n).astype(np.float64) for n in NAMES], axis=0)
-    whole = sum(factors) * np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0)
-    np.testing.assert_allclose(opened + at_home, whole, atol=1e-3)
-    assert np.abs(at_home).max() > 1e-3  # there was something to carry
+    np.testing.assert_allclose(opened + carried(out), sum(factors) * exact(), atol=1e-3)
+    assert np.abs(carried(out)).max() > 1e-3  # there was something to carry
 
 
 def largest(error: Any) -> float:
@@ -98,37 +105,30 @@ def largest(error: Any) -> float:
 def test_the_mean_over_rounds_is_unbiased(bits: Any, size: Callable[[Any], float]) -> None:
     rounds = 40
     out = federate({n: carrying(n, [1.0] * rounds) for n in NAMES}, mode="secagg", bits=bits)
-    exact = np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0)
-    one, mean = out.results["a"][-1], np.mean(out.results["a"], axis=0)
-    # With feedback the error of the mean falls as 1/rounds: what is at home, over the rounds.
-    at_home = np.sum([leftover(out, n).astype(np.float64) for n in NAMES], axis=0)
-    np.testing.assert_allclose(mean - exact, -at_home / rounds, atol=1e-4)
-    assert size(mean - exact) < size(one - exact) / 3
+    last, mean = out.results["a"][-1], np.mean(out.results["a"], axis=0)
+    # With feedback the error of the mean falls as 1/rounds.
+    np.testing.assert_allclose(mean - exact(), -carried(out) / rounds, atol=1e-4)
+    assert size(mean - exact()) < size(last - exact()) / 3
 
 
 def test_the_scale_follows_updates_that_grow_and_shrink_a_hundredfold() -> None:
     factors = [1.0, 100.0] + [100.0] * 30 + [1.0] * 30
     out = federate({n: carrying(n, factors) for n in NAMES}, mode="secagg", bits=8)
     sums: Any = out.sessions["a"]._sums
-    exact = np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0)
     grown = np.mean(out.results["a"][16:32], axis=0)
-    np.testing.assert_allclose(grown, 100 * exact, atol=30)  # clipped at first, then caught up
+    np.testing.assert_allclose(grown, 100 * exact(), atol=30)  # clipped at first, then caught up
     rms = float(np.sqrt(np.mean([np.square(inputs(n)) for n in NAMES])))
-    assert (
-        sums.context.transcript.scales.rms["w"] < 5 * rms
-    )  # and small again, so steps are fine again
+    assert sums.context.transcript.scales.rms["w"] < 5 * rms  # and small again
     back = np.mean(out.results["a"][-8:], axis=0)
-    np.testing.assert_allclose(back, exact, atol=5 * rms * CLIP_IN_RMS[8] / 127)
+    np.testing.assert_allclose(back, exact(), atol=5 * rms * CLIP_IN_RMS[8] / 127)
 
 
 def test_updates_of_zero_and_what_follows_them() -> None:
     out = federate({n: carrying(n, (0, 0, 1, 1, 0, 0)) for n in NAMES}, mode="secagg", bits=8)
     results = out.results["a"]
     assert not np.any(results[0]) and not np.any(results[1])
-    exact = 2 * np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0)
-    at_home = np.sum([leftover(out, n).astype(np.float64) for n in NAMES], axis=0)
-    np.testing.assert_allclose(np.sum(results, axis=0) + at_home, exact, atol=1e-3)
-    assert np.abs(at_home).max() < np.abs(exact).max() / 4
+    np.testing.assert_allclose(np.sum(results, axis=0) + carried(out), 2 * exact(), atol=1e-3)
+    assert np.abs(carried(out)).max() < np.abs(exact()).max() / 2
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -146,7 +146,7 @@ def test_a_leftover_that_is_taken_is_not_added_again(bits: Any) -> None:
         return rounds
 
     out = federate(dict.fromkeys(NAMES, program), mode="secagg", bits=bits)
-    base = np.sum([inputs(n).astype(np.float64) for n in NAMES], axis=0).reshape(20, 20)
+    base = exact().reshape(20, 20)
     for rounds in zip(*out.results.values(), strict=True):
         factor, opened, _ = rounds[0]
         taken = np.sum([rest.astype(np.float64) for _, _, rest in rounds], axis=0)
@@ -171,49 +171,36 @@ def test_only_what_this_round_carried_can_be_taken(mode: Protection) -> None:
     assert mode == "none" or leftover(out, "a").size == 400  # still there for the next sum
 
 
-def test_a_value_of_another_size_leaves_nothing_of_the_old_one() -> None:
+@pytest.mark.parametrize(("mode", "last"), [("secagg", 5), ("none", 400)])
+def test_no_leftover_after_a_value_of_another_size_or_in_the_clear(
+    mode: Protection, last: int
+) -> None:
     async def program(cohort: Cohort) -> Any:
         await cohort.sum({"w": inputs(cohort.me)}, carry=True)
-        await cohort.sum({"w": np.ones(5)}, carry=True)
+        await cohort.sum({"w": np.ones(last)}, carry=True)
         return cohort.leftover("w")
 
-    out = federate(dict.fromkeys(NAMES, program), mode="secagg", bits=8)
+    out = federate(dict.fromkeys(NAMES, program), mode=mode, bits=8)
     assert out.results == dict.fromkeys(NAMES)
 
 
-def test_nothing_is_left_over_in_the_clear() -> None:
+@pytest.mark.parametrize(
+    ("value", "options", "error"),
+    [
+        *(([1.0, bad], {"carry": True}, TrainingError) for bad in (np.nan, np.inf, -np.inf)),
+        ([2.5] * 20, {"bound": 2.0}, CryptoError),
+        ([1.0] * 20, {"reveal": Audience.HOST}, CohortError),  # a host sum needs a bound
+    ],
+)
+def test_values_that_cannot_be_summed_never_leave(
+    value: list[float], options: dict[str, Any], error: type[Exception]
+) -> None:
     async def program(cohort: Cohort) -> Any:
-        await cohort.sum({"w": inputs(cohort.me)}, carry=True)
-        return cohort.leftover("w")
+        await cohort.sum({"w": np.array(value)}, **options)
 
-    out = federate(dict.fromkeys(NAMES, program), mode="none")
-    assert out.results == dict.fromkeys(NAMES)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_a_number_never_leaves(bad: float) -> None:
-    async def program(cohort: Cohort) -> Any:
-        await cohort.sum({"w": np.array([1.0, bad])}, carry=True)
-
-    out = federate(dict.fromkeys(NAMES, program), mode="he+secagg", catch=True)
-    assert isinstance(out.sessions["a"].error, TrainingError) and out.results == {}
-
-
-def test_values_beyond_their_public_bound_are_refused() -> None:
-    async def program(cohort: Cohort) -> Any:
-        await cohort.sum({"w": np.full(20, 2.5)}, bound=2.0)
-
-    out = federate(dict.fromkeys(NAMES, program), mode="secagg", catch=True)
-    assert isinstance(out.sessions["a"].error, CryptoError)
-    assert "public bound of 2" in str(out.sessions["a"].error)
-
-
-def test_a_host_sum_needs_a_bound() -> None:
-    async def program(cohort: Cohort) -> Any:
-        await cohort.sum({"w": np.ones(20)}, reveal=Audience.HOST)
-
-    out = federate(dict.fromkeys(NAMES, program), host="d", mode="secagg", catch=True)
-    assert "needs a public bound" in str(out.sessions["a"].error)
+    host = "d" if "reveal" in options else None
+    out = federate(dict.fromkeys(NAMES, program), host=host, mode="he+secagg", catch=True)
+    assert isinstance(out.sessions["a"].error, error) and out.results == {}
 
 
 class ThinNoise:
@@ -227,16 +214,21 @@ class ThinNoise:
 
     def check_survivors(self, survivors: int) -> None:
         if survivors < 4:
-            raise BudgetError("this sum lost too much of its noise", reason="lost-noise")
+            raise BudgetError("this sum lost too much of its noise", reason="too-many-dropouts")
 
 
-def begun(rule: Rule) -> SumUnderWay:
+def sums_of(name: str, mode: Protection = "secagg") -> SumLayer:
+    settings = ProtectionSettings(mode=mode)
+    rules, keys = CoordinatorRules(None, 2, 3), KEYS[mode][name]
+    return privacy_layer(settings, keys, rules, run=bytes(16), seed=0).sums
+
+
+KEYS = {mode: make_keys(mode, NAMES, None) for mode in ("none", "he", "secagg")}
+
+
+def begun(rule: Rule) -> SumInProgress:
     """One party's half of a sum whose input has been sent."""
-    keys, settings = make_keys("secagg", NAMES, None), ProtectionSettings(mode="secagg")
-    sums = {
-        n: privacy_layer(settings, keys[n], Rules(None, 2, 3), run=bytes(16), seed=0).sums
-        for n in NAMES
-    }
+    sums = {n: sums_of(n) for n in NAMES}
     offers = {n: half.next_keys(NAMES) for n, half in sums.items()}
     sums["a"].accept({n: o for n, o in offers.items() if o is not None}, NAMES)
     group = Group(NAMES, {"w": np.zeros(20, np.float32)})
@@ -276,8 +268,7 @@ def test_each_step_of_a_sum_is_taken_once_and_in_order() -> None:
 
 @pytest.mark.parametrize("mode", ["none", "he"])
 def test_a_sum_without_masks_has_nothing_to_settle_and_opens_once(mode: Protection) -> None:
-    keys, settings = make_keys(mode, NAMES, None), ProtectionSettings(mode=mode)
-    sums = privacy_layer(settings, keys["a"], Rules(None, 2, 3), run=bytes(16), seed=0).sums
+    sums = sums_of("a", mode)
     assert sums.next_keys(NAMES) is None
     under_way = sums.begin([Group(("a",), {"k": np.ones(3, np.float32)})], Rule(), (1, 1))
     for masked in (

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl.crypto.packing import BITS, Codec, dequantize, quantize
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import CLIP_IN_RMS, SMALL, Field, Layout, squared_norm
+from secure_fl.crypto.sealing.packing import BITS, Codec, dequantize, quantize
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import CLIP_IN_RMS, SMALL, Field, Layout, squared_norm
 from secure_fl.errors import CryptoError
 
 M = np.uint64(COHORT.modulus)

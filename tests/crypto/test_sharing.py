@@ -9,8 +9,8 @@ from Crypto.Protocol.SecretSharing import Shamir
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl.crypto import sharing
-from secure_fl.crypto.sharing import PRIME, combine, split
+from secure_fl.crypto.sealing import sharing
+from secure_fl.crypto.sealing.sharing import PRIME, combine, split
 from secure_fl.errors import CryptoError
 
 SECRET = bytes(range(16))

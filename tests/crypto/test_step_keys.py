@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto.blind_sum import ProtectedTotal, recovered
-from secure_fl.crypto.identity import Identity, channel
-from secure_fl.crypto.masking import StreamId
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.crypto.keys.identity import Identity, channel
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, recovered
+from secure_fl.crypto.sealing.masking import StreamId
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CohortError, CryptoError, Misconduct, WireError
 from secure_fl.protocol.messages import Offer, UnmaskShares
-from secure_fl.protocol.ports import Offered
+from secure_fl.protocol.ports import OfferedKeys
 from tests.support.collusion import LENGTH, STREAM, MaskedStep
 from tests.support.raising import raises
 
@@ -184,7 +184,7 @@ def blind(step: MaskedStep) -> ProtectedTotal:
         COHORT.modulus,
         None,
         masks=True,
-        offered=Offered(step.names, step.offers, 1),
+        offered=OfferedKeys(step.names, step.offers, 1),
         numbers=step.numbers,
         host=None,
         threshold=step.threshold,

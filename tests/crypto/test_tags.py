@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl.crypto import tags
-from secure_fl.crypto.masking import StreamId, stream_key, uniform
-from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.sealing import tags
+from secure_fl.crypto.sealing.masking import StreamId, stream_key, uniform
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError, TamperError
 from tests.support.raising import raises
 
@@ -134,7 +134,7 @@ def test_a_replay_is_caught_and_named():
         StreamId("run", "other", 5),
         StreamId("nur", "segment", 5),
     ):
-        with raises(TamperError, reason="sum", sum=stream.sum):
+        with raises(TamperError, reason="wrong-sum", sum=stream.sum):
             check(opened, sum(tag.values()), stream=stream)
 
 

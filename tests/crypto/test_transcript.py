@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from secure_fl.crypto.segments import salt_of, salts_by_digest
-from secure_fl.crypto.transcript import ALL, PARTIES, Seen, audience_of
+from secure_fl.crypto.sealing.segments import salt_of, salts_by_digest
+from secure_fl.crypto.sealing.transcript import ALL, PARTIES, SeenHistory, audience_of
 from secure_fl.errors import CohortError
 
 A, B, C, HOST = "a", "b", "c", "host"
 
 
-def after(*notes: tuple[str, bytes]) -> Seen:
-    seen = Seen()
+def after(*notes: tuple[str, bytes]) -> SeenHistory:
+    seen = SeenHistory()
     for audience, what in notes:
         seen.note(audience, what)
     return seen
@@ -60,16 +60,16 @@ def test_rounds_are_kept_and_a_new_session_adds_to_them() -> None:
 def test_newcomers_are_given_what_all_have_seen() -> None:
     holder = after((PARTIES, b"x"), (ALL, b"y"))
     holder.turn()
-    newcomer = Seen()
+    newcomer = SeenHistory()
     newcomer.restore(holder.common())
     assert newcomer.by((A, B, C), host=False) == holder.by((A, B, C), host=False)
     holder.note("a\nb", b"z")
     holder.turn()
-    with pytest.raises(CohortError, match="nobody can join any more"):
+    with pytest.raises(CohortError, match="no party can join any more"):
         holder.common()
 
 
-def beyond(seen: Seen, *, host: bool = False) -> dict[str, bytes]:
+def beyond(seen: SeenHistory, *, host: bool = False) -> dict[str, bytes]:
     return seen.beyond(A, (B, C), (A, B, C), host=host)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from secure_fl.data.examples import Impression, Tagged, Text
-from secure_fl.data.loaders import FORMATS, SUFFIXES, Columns, load
+from secure_fl.data.loaders import Columns, load
 from secure_fl.settings import Kind
 
 SECRET = "Mrs Example coughs"
@@ -134,10 +134,6 @@ def test_tagged_sentences_and_impressions(tmp_path: Path) -> None:
         tmp_path, "b.jsonl", jsonl({"history": [], "candidates": ["t", "u"], "clicks": [1, False]})
     )
     assert load(shown, "ranking") == (Impression("0", (), ("t", "u"), (True, False)),)
-
-
-def test_every_suffix_has_a_reader() -> None:
-    assert set(SUFFIXES.values()) <= set(FORMATS)
 
 
 def test_loading_imports_nothing_heavy() -> None:

@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from secure_fl import FedAvg
 from secure_fl.cli.main import main
-from secure_fl.display.comparing import comparison_page, difference, settings_apart, side_by_side
+from secure_fl.display.compare_page import comparison_page, difference, settings_apart, side_by_side
+from secure_fl.display.run_history import LEAD, by_class, confusion, read_run_history
 from secure_fl.display.run_page import PAGE, PageWriter, run_page, write_run_page
-from secure_fl.display.story import LEAD, by_class, confusion, read_story
 from secure_fl.errors import RunError
+from secure_fl.events import RoundSaved, RoundStarted
 from secure_fl.testing.hospitals import silos, small
 from tests.support import browser
 from tests.support.raising import raises
@@ -65,7 +67,7 @@ def test_names_and_settings_are_data_and_never_markup(tmp_path: Path) -> None:
     for file in ("events.jsonl", "result.json"):
         text = (folder / file).read_text()
         (folder / file).write_text(text.replace("north", wrong[0]).replace("south", wrong[1]))
-    page = run_page(read_story(folder))
+    page = run_page(read_run_history(folder))
     assert "<b>north" not in page and "&lt;b&gt;north" in page and "south&amp;" in page
 
 
@@ -93,18 +95,21 @@ def test_a_training_run_writes_its_page(tmp_path: Path) -> None:
     assert 0 < sum(seen) < len(seen)  # from the first round on
     page = (tmp_path / "run" / PAGE).read_text(encoding="utf-8")
     assert "finished" in page and "taken for" in page and "float32" in page
-    assert len(read_story(tmp_path / "run").seconds) == 2
+    assert len(read_run_history(tmp_path / "run").seconds) == 2
 
 
 def test_a_round_takes_from_one_begin_to_the_next_whoever_tells_of_it(tmp_path: Path) -> None:
     def told(*events: tuple[str, int, float]) -> list[tuple[float, float]]:
         folder = written(tmp_path / str(len(list(tmp_path.iterdir()))))
-        lines = (
-            json.dumps({"event": "round", "party": p, "round": n, "members": ["a"], "at": at})
-            for p, n, at in events
-        )
-        (folder / "events.jsonl").write_text("\n".join(lines))
-        return read_story(folder).seconds
+        kinds = {True: RoundStarted, False: RoundSaved}
+        lines = [
+            msgspec.json.encode(
+                kinds[party == "coordinator"](party=party, round=n, members=("a",), at=at)
+            )
+            for party, n, at in events
+        ]
+        (folder / "events.jsonl").write_bytes(b"\n".join(lines))
+        return read_run_history(folder).seconds
 
     # The coordinator tells that a round begins, a hospital that one is over.
     both = [("coordinator", 1, 0.0), ("coordinator", 2, 4.0), ("a", 1, 4.5), ("b", 1, 6.0)]
@@ -126,7 +131,7 @@ def test_a_run_goes_on_whose_page_cannot_be_drawn(
     monkeypatch.setattr("secure_fl.display.run_page.run_page", broken)
     with pytest.raises(ValueError, match="math domain"):
         write_run_page(written(tmp_path / "alone"))
-    PageWriter(written(tmp_path / "run"))({"event": "round"})
+    PageWriter(written(tmp_path / "run"))(RoundStarted(round=1, members=()))
     assert "goes on without its page" in caplog.text
     assert "math domain" in caplog.text
 
@@ -205,11 +210,11 @@ def test_a_coordinators_page_tells_sizes_and_nothing_that_was_learned(tmp_path: 
         "seconds": {"add": 0.5, "run": 18.0},
     }
     (folder / "result.json").write_text(json.dumps(lead))
-    page = run_page(read_story(folder))
+    page = run_page(read_run_history(folder))
     assert "over 3 hospitals, finished, protection he+secagg" in page
     assert "nothing that was learned" in page and "660.0 kB" in page
     assert "there was no differential privacy" not in page  # it cannot know
-    site = read_story(written(tmp_path / "site", parties=("north",)))
+    site = read_run_history(written(tmp_path / "site", parties=("north",)))
     site.document = dict(site.document) | {"roster": "12345 67890"}
     assert "1 hospitals, as north sees it" in run_page(site)
 

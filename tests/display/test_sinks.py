@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from secure_fl.display.sinks import KINDS, Listener, scores_of, sink, to_csv
+from secure_fl.display.sinks import KINDS, scores_of, sink, to_csv
 from secure_fl.errors import SettingsError
+from secure_fl.events import Listener, Scored, Warned
 
-POOLED = {"event": "pooled", "party": "north", "round": 1, "split": "dev", "accuracy": 0.5}
-OWN = {"event": "metrics", "party": "north", "round": 1, "split": "dev", "accuracy": 0.25}
+OWN = Scored(party="north", round=1, split="dev", values={"accuracy": 0.25})
+POOLED = Scored(party="north", round=1, split="dev", values={"accuracy": 0.5}, pooled=True)
+LATER = replace(POOLED, round=2, values={"accuracy": 0.75}, model="student")
 
 
 def needs(name: str) -> pytest.MarkDecorator:
@@ -22,8 +25,8 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 def tell(listener: Listener) -> None:
-    for event in (POOLED, OWN, POOLED | {"round": 2, "accuracy": 0.75, "model": "student"}):
-        listener(dict(event))
+    for event in (POOLED, OWN, LATER):
+        listener(event)
 
 
 @pytest.mark.parametrize("hospitals", [False, True])
@@ -40,10 +43,10 @@ def test_a_table_holds_what_all_learn_and_each_hospitals_own_on_wish(
 
 
 def test_names_where_scores_lie_in_one_list() -> None:
-    (one,) = scores_of(OWN | {"model": "student"}, hospitals=True)
+    (one,) = scores_of(replace(OWN, model="student"), hospitals=True)
     assert one.key == "north/student/dev/accuracy"
     assert scores_of(POOLED)[0].key == "dev/accuracy"
-    assert not scores_of(OWN) and not scores_of({"event": "crossing", "round": 1})
+    assert not scores_of(OWN) and not scores_of(Warned(code="x", text="y"))
 
 
 @pytest.mark.parametrize("text", ["csv", "csv=", "excel=scores.xls", "=x"])
@@ -56,8 +59,8 @@ def test_what_names_no_sink_is_refused(text: str) -> None:
 def test_a_target_that_fails_is_given_up_once(tmp_path: Path) -> None:
     listener = sink(f"csv={tmp_path / 'no' / 'scores.csv'}")
     with pytest.warns(RuntimeWarning, match="scores go no longer to csv="):
-        listener(dict(POOLED))
-    listener(dict(POOLED))  # silent
+        listener(POOLED)
+    listener(POOLED)  # silent
 
 
 @pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])

@@ -9,8 +9,16 @@ from typing import Any
 from rich.console import Console
 
 from secure_fl import FedAvg
-from secure_fl.display.pace import sparkline
-from secure_fl.display.watch import Watch
+from secure_fl.display.eta import sparkline
+from secure_fl.display.watch import COORDINATOR, Watch
+from secure_fl.events import (
+    Crossing,
+    Event,
+    MembersLost,
+    RoundStarted,
+    Scored,
+    TrainingProgress,
+)
 from secure_fl.testing.hospitals import silos, small
 from tests.support.screens import drawn, require_screen
 
@@ -25,21 +33,41 @@ class Clock:
         return self.now
 
 
-def events(rounds: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def started(round: int) -> RoundStarted:
+    return RoundStarted(party=COORDINATOR, round=round, members=NAMES)
+
+
+def trained(party: str, round: int, step: int, loss: float) -> TrainingProgress:
+    return TrainingProgress(party=party, round=round, step=step, steps=6, loss=loss)
+
+
+def crossing(party: str, direction: str, head: int, bulk: int) -> Crossing:
+    return Crossing(
+        party=party,
+        round=1,
+        exchange=1,
+        direction=direction,
+        kind="SumInput",
+        audience="parties",
+        head_bytes=head,
+        bulk_bytes=bulk,
+        digest="",
+    )
+
+
+def events(rounds: int, names: tuple[str, ...]) -> Iterator[Event]:
     """What a run tells, in the middle of its last but one round."""
     for round in range(1, rounds):
-        yield {"event": "round", "party": "coordinator", "round": round}
+        yield started(round)
         for place, name in enumerate(names):
             done = 3 if round == rounds - 1 and place else 6
             for step in range(1, done + 1):
-                told = {"round": round, "step": step, "steps": 6, "loss": 0.7 / round}
-                yield {"event": "train", "party": name} | told
+                yield trained(name, round, step, 0.7 / round)
         for name in names if round < rounds - 1 else ():
-            score = {"split": "dev", "accuracy": 0.5 + 0.05 * round}
-            yield {"event": "metrics", "party": name, "round": round} | score
-            size = {"head_bytes": 512, "bulk_bytes": 91_000, "direction": "out"}
-            yield {"event": "crossing", "party": name} | size
-    yield {"event": "lost", "party": "coordinator", "parties": names[-1:]}
+            scores = {"accuracy": 0.5 + 0.05 * round}
+            yield Scored(party=name, round=round, split="dev", values=scores)
+            yield crossing(name, "out", 512, 91_000)
+    yield MembersLost(party=COORDINATOR, parties=names[-1:])
 
 
 NAMES = ("north", "st-elsewhere-university-hospital", "west")
@@ -72,32 +100,30 @@ def test_who_is_late_is_named_with_how_far_it_is_and_how_long_the_others_wait() 
     console = Console(file=io.StringIO(), height=40, width=100)
     watch = Watch(console, "fedavg", 8, "accuracy", clock)
 
-    def trained(party: str, step: int) -> None:
+    def train(party: str, step: int) -> None:
         clock.now += 5.0
-        at = {"round": 1, "step": step, "steps": 6, "loss": 0.7}
-        watch({"event": "train", "party": party} | at)
+        watch(trained(party, 1, step, 0.7))
 
     def shown() -> str:
         head = drawn(watch.shown(), 100).split("\nhospital")[0].partition("\n")[2]
         return " ".join(head.split())
 
-    watch({"event": "round", "party": "coordinator", "round": 1})
+    watch(started(1))
     for name in NAMES:
-        crossing = {"head_bytes": 9, "bulk_bytes": 0, "direction": "in"}
-        watch({"event": "crossing", "party": name} | crossing)
-    trained("north", 3)
+        watch(crossing(name, "in", 9, 0))
+    train("north", 3)
     assert shown() == ""  # nobody waits yet
-    trained("north", 6)
-    trained("west", 2)
+    train("north", 6)
+    train("west", 2)
     ready = "1 of 3 have trained, for 5.0 s; waits for "
     assert shown() == f"{ready}st-elsewhere-university-hospital (not begun), west (step 2 of 6)"
-    watch({"event": "lost", "party": "coordinator", "parties": [NAMES[1]]})
+    watch(MembersLost(party=COORDINATOR, parties=(NAMES[1],)))
     assert shown() == "1 of 2 have trained, for 5.0 s; waits for west (step 2 of 6)"
-    trained("west", 6)
+    train("west", 6)
     assert shown() == ""
     for name in ("north", "west"):
-        watch({"event": "train", "party": name, "round": 2, "step": 1, "steps": 6, "loss": 0.6})
-    watch({"event": "round", "party": "coordinator", "round": 2})
+        watch(trained(name, 2, 1, 0.6))
+    watch(started(2))
     assert shown() == ""
 
 
@@ -124,9 +150,9 @@ def test_off_a_terminal_it_says_a_line_for_each_round_and_breaks_long_silence() 
 def test_a_resumed_run_tells_no_round_that_it_did_not_see() -> None:
     said = io.StringIO()
     with Watch(Console(file=said), "fedavg", 4, "accuracy", Clock()) as watch:
-        watch({"event": "round", "party": "coordinator", "round": 4})
+        watch(started(4))
         assert "loss" not in said.getvalue()
-        watch({"event": "round", "party": "coordinator", "round": 5})
+        watch(started(5))
     assert "going on after round 3/4" in said.getvalue() and "round 4/4  loss" in said.getvalue()
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from secure_fl.engines.flare.flare_party import MAX_BYTES, Dialled
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.party import MAX_BYTES, Dialled
 from secure_fl.engines.folder.courier import Courier
 from secure_fl.engines.folder.end import FolderEnd, Posted
-from secure_fl.engines.folder.letter import letter_key
-from secure_fl.engines.folder.party import FolderParty
-from secure_fl.engines.parcel import Parcel
+from secure_fl.engines.folder.file_message import message_key
+from secure_fl.engines.folder.folder_party import FolderParty
+from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from tests.support.hubs import echo, free_url
@@ -37,7 +37,7 @@ class Site:
 
     def __init__(self, kits: Kits, folder: Path) -> None:
         self.tls, self.folder, self.url = kits.sites["east"], folder, free_url()
-        self.key, self.stack = letter_key(self.tls), ExitStack()
+        self.key, self.stack = message_key(self.tls), ExitStack()
         self.threads: list[threading.Thread] = []
 
     def courier(self) -> Courier:
@@ -129,7 +129,7 @@ def test_a_courier_that_is_killed_costs_nothing(
     if where == "after the step":
         first, send = couriers[0].end, couriers[0].end.send
 
-        def last(letter: Parcel) -> Posted:
+        def last(letter: TransportMessage) -> Posted:
             """Let the step through, and never see the answer."""
             posted = send(letter)
             killed(first)

@@ -20,9 +20,9 @@ from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
 from secure_fl.engines.flare.cell import HUB, SETTINGS, CellEnd, cell_name
+from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.party import FlareParty
-from secure_fl.engines.parcel import Kind, Parcel, StepId
+from secure_fl.engines.transport_message import Kind, StepId, TransportMessage
 from secure_fl.errors import RunError, SettingsError, WireError
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
@@ -142,12 +142,12 @@ class Inbox:
     """The coordinator's end, by hand: sends any parcel, and keeps what comes back."""
 
     def __init__(self, kits: Kits, url: str) -> None:
-        self.parcels: list[Parcel] = []
+        self.parcels: list[TransportMessage] = []
         self.end = CellEnd(
             HUB, url, kits.coordinator, {"east": "east"}, 2**20, lambda _, p: self.parcels.append(p)
         )
 
-    def wait(self, count: int) -> list[Parcel]:
+    def wait(self, count: int) -> list[TransportMessage]:
         until = time.monotonic() + 10
         while len(self.parcels) < count and time.monotonic() < until:
             time.sleep(0.01)
@@ -178,22 +178,22 @@ def test_doubled_and_outdated_steps_are_not_done_again(
 ) -> None:
     inbox, _, seen = by_hand
     life = b"l" * 16
-    first, second = (Parcel(Kind.STEP, StepId(life, n), Frame(b"%d" % n)) for n in (1, 2))
+    first, second = (TransportMessage(Kind.STEP, StepId(life, n), Frame(b"%d" % n)) for n in (1, 2))
     inbox.end.send("east", first)
     inbox.wait(1)
     inbox.end.send("east", first)
     inbox.wait(2)
-    inbox.end.send("east", Parcel(Kind.ASK, first.step))
-    assert inbox.wait(3) == [Parcel(Kind.ANSWER, first.step, Frame(b"1"))] * 3
+    inbox.end.send("east", TransportMessage(Kind.ASK, first.step))
+    assert inbox.wait(3) == [TransportMessage(Kind.ANSWER, first.step, Frame(b"1"))] * 3
     inbox.end.send("east", second)
-    assert inbox.wait(4)[3] == Parcel(Kind.ANSWER, second.step, Frame(b"2"))
+    assert inbox.wait(4)[3] == TransportMessage(Kind.ANSWER, second.step, Frame(b"2"))
     inbox.end.send("east", first)  # it comes late: forgotten, and not done again
-    inbox.end.send("east", Parcel(Kind.ASK, second.step))
-    assert inbox.wait(5)[4] == Parcel(Kind.ANSWER, second.step, Frame(b"2"))
+    inbox.end.send("east", TransportMessage(Kind.ASK, second.step))
+    assert inbox.wait(5)[4] == TransportMessage(Kind.ANSWER, second.step, Frame(b"2"))
     assert seen == [b"1", b"2"]
-    again = Parcel(Kind.STEP, StepId(b"m" * 16, 1), Frame(b"new life"))
+    again = TransportMessage(Kind.STEP, StepId(b"m" * 16, 1), Frame(b"new life"))
     inbox.end.send("east", again)
-    assert inbox.wait(6)[5] == Parcel(Kind.ANSWER, again.step, Frame(b"3"))
+    assert inbox.wait(6)[5] == TransportMessage(Kind.ANSWER, again.step, Frame(b"3"))
 
 
 def test_a_party_says_when_it_does_not_know_a_step_and_survives_a_bad_one(
@@ -201,15 +201,15 @@ def test_a_party_says_when_it_does_not_know_a_step_and_survives_a_bad_one(
 ) -> None:
     inbox, party, _ = by_hand
     step = StepId(b"l" * 16, 7)
-    inbox.end.send("east", Parcel(Kind.ASK, step))
-    assert inbox.wait(1) == [Parcel(Kind.NEED, step)]
-    inbox.end.send("east", Parcel(Kind.STEP, step, Frame(b"bad")))
+    inbox.end.send("east", TransportMessage(Kind.ASK, step))
+    assert inbox.wait(1) == [TransportMessage(Kind.RESEND, step)]
+    inbox.end.send("east", TransportMessage(Kind.STEP, step, Frame(b"bad")))
     while party.refused is None:
         time.sleep(0.01)
-    inbox.end.send("east", Parcel(Kind.ASK, step))
-    assert inbox.wait(2)[1] == Parcel(Kind.NEED, step)
-    inbox.end.send("east", Parcel(Kind.STEP, step, Frame(b"good")))
-    assert inbox.wait(3)[2] == Parcel(Kind.ANSWER, step, Frame(b"2"))
+    inbox.end.send("east", TransportMessage(Kind.ASK, step))
+    assert inbox.wait(2)[1] == TransportMessage(Kind.RESEND, step)
+    inbox.end.send("east", TransportMessage(Kind.STEP, step, Frame(b"good")))
+    assert inbox.wait(3)[2] == TransportMessage(Kind.ANSWER, step, Frame(b"2"))
 
 
 def test_a_lost_answer_is_asked_for(kits: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_a_lost_answer_is_asked_for(kits: Kits, monkeypatch: pytest.MonkeyPatch)
     with federation(kits, {"east": step}, patience=0.3) as hub:
         end, deliver = hub._end, hub._end._deliver
 
-        def losing(cell: str, parcel: Parcel) -> None:
+        def losing(cell: str, parcel: TransportMessage) -> None:
             if len(lost) < 2:
                 lost.append(parcel.kind)
             else:
@@ -293,7 +293,7 @@ def test_finished_streams_are_not_kept_for_a_minute(kits: Kits) -> None:
 def test_a_taken_port_and_a_wrong_address_are_said(kits: Kits) -> None:
     url = free_url()
     with FlareHub(url, kits.coordinator, ["east"]):
-        with raises(RunError, reason="address"):
+        with raises(RunError, reason="unusable-address"):
             FlareHub(url, kits.coordinator, ["east"])
     with raises(SettingsError, "https://127.0.0.1"):
         FlareHub("https://127.0.0.1", kits.coordinator, ["east"])

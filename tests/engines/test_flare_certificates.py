@@ -15,8 +15,8 @@ from cryptography.x509 import DNSName
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.party import FlareParty
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import KeyringError
 from secure_fl.pilot.certificates import Authority, make_kits

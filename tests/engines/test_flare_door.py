@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.cli.join import MOST_REFUSALS, turned_away
-from secure_fl.crypto.identity import Identity
+from secure_fl.cli.join import MOST_REFUSALS, log_refusals
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.engines.flare import diagnosis as flare_door
 from secure_fl.engines.flare.diagnosis import diagnose, explaining
+from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.party import FlareParty
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import WireError
 from secure_fl.pilot.certificates import Kits, make_kits
@@ -124,7 +124,7 @@ def test_a_frame_that_is_not_answered_is_told_to_who_runs_join(
     with ExitStack() as stack:
         hub = stack.enter_context(FlareHub(at, kits[0].coordinator, ["north"]))
         site = kits[0].sites["north"]
-        party = FlareParty("north", at, site, refusing=turned_away(LOG))
+        party = FlareParty("north", at, site, refusing=log_refusals(LOG))
         stack.enter_context(party)
         serving = threading.Thread(target=party.serve, args=(step,), daemon=True)
         serving.start()
@@ -139,7 +139,7 @@ def test_a_frame_that_is_not_answered_is_told_to_who_runs_join(
 
 
 def test_whoever_sends_nonsense_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    refusing = turned_away(LOG)
+    refusing = log_refusals(LOG)
     for number in range(10 * MOST_REFUSALS):
         refusing(WireError(f"reason {number}"))
     assert caplog.text.count("not answered") == MOST_REFUSALS

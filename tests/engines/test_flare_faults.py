@@ -22,15 +22,15 @@ from typing import Any
 import pytest
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
-from secure_fl.cli.processes import killed_after
 from secure_fl.engines.flare.cell import CellEnd
+from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.party import FlareParty
 from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.engines.parcel import Kind, Parcel
+from secure_fl.engines.transport_message import Kind, TransportMessage
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from tests.support.hubs import echo, federation, free_url, parties
+from tests.support.processes import killed_after
 
 SITES = ("east", "north")
 
@@ -255,11 +255,13 @@ def test_loss_doubling_and_delay_change_nothing(
     dice, done = random.Random(3), Counter[tuple[str, bytes]]()
     happened, send = Counter[str](), CellEnd.send
 
-    def unreliable(end: CellEnd, peer: str, parcel: Parcel) -> Any:
+    def unreliable(end: CellEnd, peer: str, parcel: TransportMessage) -> Any:
         fate = dice.choice(("lost", "doubled", "late", "sent", "sent", "sent"))
         happened[fate] += 1
         if fate == "lost":
-            return send(end, peer, Parcel(Kind.ASK, parcel.step._replace(life=b"nobody's" * 2)))
+            return send(
+                end, peer, TransportMessage(Kind.ASK, parcel.step._replace(life=b"nobody's" * 2))
+            )
         if fate == "doubled":
             send(end, peer, parcel)
         if fate == "late":

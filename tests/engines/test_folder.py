@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.engines.folder.box import BEAT, Box, letter_name
 from secure_fl.engines.folder.end import FolderEnd
-from secure_fl.engines.folder.letter import HEADER, Kind, Letter, Side, letter_key
-from secure_fl.engines.folder.presence import Presence, Told
-from secure_fl.engines.folder.seen import is_letters, look
-from secure_fl.engines.parcel import Kind as ParcelKind
-from secure_fl.engines.parcel import Parcel, StepId
+from secure_fl.engines.folder.file_message import HEADER, Endpoint, FileMessage, Kind, message_key
+from secure_fl.engines.folder.heartbeat import Heartbeat, Told
+from secure_fl.engines.folder.inspect_mailbox import is_letters, look
+from secure_fl.engines.folder.mailbox import BEAT, Mailbox, letter_name
+from secure_fl.engines.transport_message import Kind as ParcelKind
+from secure_fl.engines.transport_message import StepId, TransportMessage
 from secure_fl.errors import RunError, SettingsError, WireError
 from secure_fl.pilot.certificates import make_kits
 from secure_fl.protocol.frames import Frame
@@ -30,8 +30,8 @@ KEY = b"k" * 32
 LIFE = b"l" * 16
 
 
-def parcel(number: int) -> Parcel:
-    return Parcel(ParcelKind.STEP, StepId(LIFE, number), Frame(b"head", b"bulk" * number))
+def parcel(number: int) -> TransportMessage:
+    return TransportMessage(ParcelKind.STEP, StepId(LIFE, number), Frame(b"head", b"bulk" * number))
 
 
 def until(holds: Callable[[], object]) -> None:
@@ -46,9 +46,9 @@ class Ends:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.stack = folder, ExitStack()
-        self.got: dict[Side, list[Parcel]] = {side: [] for side in Side}
+        self.got: dict[Endpoint, list[TransportMessage]] = {side: [] for side in Endpoint}
 
-    def start(self, me: Side, key: bytes = KEY, patience: float = 30.0) -> FolderEnd:
+    def start(self, me: Endpoint, key: bytes = KEY, patience: float = 30.0) -> FolderEnd:
         end = FolderEnd(
             self.folder, me, key, self.got[me].append, max_bytes=10_000, patience=patience
         )
@@ -56,7 +56,7 @@ class Ends:
         return end
 
     def pair(self) -> tuple[FolderEnd, FolderEnd]:
-        courier, trainer = self.start(Side.COURIER), self.start(Side.TRAINER)
+        courier, trainer = self.start(Endpoint.COURIER), self.start(Endpoint.TRAINER)
         until(lambda: courier.presence.there and trainer.presence.there)
         return courier, trainer
 
@@ -81,7 +81,7 @@ def killed(end: FolderEnd) -> None:
 def forged(end: FolderEnd, to: FolderEnd, number: int, key: bytes = KEY) -> bytes:
     """A letter as this end writes it."""
     me = end.presence
-    letter = Letter(me.me, Kind.PARCEL, me.life, to.presence.life, number)
+    letter = FileMessage(me.me, Kind.PARCEL, me.life, to.presence.life, number)
     return b"".join(letter.sealed(key, parcel(number).to_buffers()))
 
 
@@ -97,7 +97,7 @@ def test_letters_arrive_in_order_and_their_going_is_the_receipt(ends: Ends) -> N
     courier, trainer = ends.pair()
     posted = [courier.send(parcel(number)) for number in range(1, 9)]
     until(lambda: all(one.done() for one in posted))
-    assert ends.got[Side.TRAINER] == [parcel(number) for number in range(1, 9)]
+    assert ends.got[Endpoint.TRAINER] == [parcel(number) for number in range(1, 9)]
     assert os.listdir(ends.to_trainer) == [BEAT]
     assert not trainer.refused and ends.folder.stat().st_mode & 0o777 == 0o700
 
@@ -113,7 +113,7 @@ def test_a_trainer_has_a_connection_when_its_courier_has_one(ends: Ends) -> None
 
 
 def test_nothing_is_written_to_nobody(ends: Ends) -> None:
-    courier = ends.start(Side.COURIER)
+    courier = ends.start(Endpoint.COURIER)
     assert courier.send(parcel(1)).connection is None
     assert os.listdir(ends.to_trainer) == [BEAT]
 
@@ -123,11 +123,11 @@ def test_who_is_killed_comes_back_as_another_and_gets_nothing_old(ends: Ends) ->
     before = courier.connection()
     killed(trainer)
     courier.send(parcel(1))  # to a life that is over
-    again = ends.start(Side.TRAINER)
+    again = ends.start(Endpoint.TRAINER)
     until(lambda: courier.connection() not in (None, before))
     courier.send(parcel(2))
-    until(lambda: ends.got[Side.TRAINER])
-    assert ends.got[Side.TRAINER] == [parcel(2)] and again.refused == {"stale": 1}
+    until(lambda: ends.got[Endpoint.TRAINER])
+    assert ends.got[Endpoint.TRAINER] == [parcel(2)] and again.refused == {"stale": 1}
 
 
 def test_what_a_killed_end_left_is_cleared_by_its_next_life(ends: Ends) -> None:
@@ -136,18 +136,18 @@ def test_what_a_killed_end_left_is_cleared_by_its_next_life(ends: Ends) -> None:
     courier.send(parcel(1))
     killed(courier)
     (ends.to_trainer / ".x.1.tmp").touch()
-    ends.start(Side.COURIER)
+    ends.start(Endpoint.COURIER)
     assert os.listdir(ends.to_trainer) == [BEAT]
 
 
 def test_silence_and_farewell_are_told_apart(ends: Ends) -> None:
-    courier = ends.start(Side.COURIER, patience=0.2)
-    trainer = ends.start(Side.TRAINER)
+    courier = ends.start(Endpoint.COURIER, patience=0.2)
+    trainer = ends.start(Endpoint.TRAINER)
     until(lambda: courier.presence.there)
     killed(trainer)
     until(lambda: not courier.presence.there)
     assert not courier.presence.told.leaving
-    ends.start(Side.TRAINER).close()
+    ends.start(Endpoint.TRAINER).close()
     until(lambda: courier.presence.told.leaving)
 
 
@@ -157,13 +157,13 @@ def states(ends: Ends, patience: float = 30.0) -> list[str]:
 
 def test_who_looks_from_outside_sees_who_is_there_and_since_when(ends: Ends) -> None:
     began = time.time() - 1  # of what is written to a disk, seconds may be whole
-    courier = ends.start(Side.COURIER)
+    courier = ends.start(Endpoint.COURIER)
     assert is_letters(ends.folder) and not is_letters(ends.folder.parent)
     (talks, trains) = look(ends.folder, KEY)
     assert (talks.who, talks.state, trains.who) == ("courier", "unconnected", "trainer")
     assert trains.state == "nobody" and trains.at is None
     assert talks.at is not None and began <= talks.at <= time.time() + 1
-    trainer = ends.start(Side.TRAINER)
+    trainer = ends.start(Endpoint.TRAINER)
     courier.say(Told(line="a line"))
     until(lambda: states(ends) == ["connected", "here"])
     courier.say(Told(why="the port is closed"))
@@ -187,7 +187,7 @@ def test_who_leaves_when_the_folder_was_deleted_just_leaves(ends: Ends) -> None:
 
 def test_of_two_couriers_the_later_goes_on(ends: Ends) -> None:
     courier, trainer = ends.pair()
-    later = ends.start(Side.COURIER)
+    later = ends.start(Endpoint.COURIER)
     until(lambda: courier.failed)
     assert isinstance(courier.failed, RunError) and courier.failed.reason == "in-use"
     until(lambda: trainer.presence.peer == later.presence.life)
@@ -199,7 +199,7 @@ def test_a_writer_that_is_killed_leaves_no_letter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """As a signal does it: what a `finally` would tidy up stays, too."""
-    box = Box(tmp_path / "folder" / "to-trainer", 1000)
+    box = Mailbox(tmp_path / "folder" / "to-trainer", 1000)
     box.prepare()
     box.post(letter_name(1), [b"whole"])
 
@@ -222,20 +222,22 @@ def test_without_the_tag_a_changed_letter_would_be_believed(ends: Ends) -> None:
     courier, trainer = ends.pair()
     data = bytearray(forged(courier, trainer, 1))
     data[HEADER.size + 5] ^= 1  # of the step's life: the parcel stays well-formed
-    assert Parcel.from_bytes(bytes(data[HEADER.size : -32])) != parcel(1)
+    assert TransportMessage.from_bytes(bytes(data[HEADER.size : -32])) != parcel(1)
     with pytest.raises(WireError):
-        Letter.opened(bytes(data), KEY)
+        FileMessage.opened(bytes(data), KEY)
 
 
 def taken(ends: Ends, count: int) -> bool:
-    return len(ends.got[Side.TRAINER]) == count
+    return len(ends.got[Endpoint.TRAINER]) == count
 
 
 def bad_files(courier: FolderEnd, trainer: FolderEnd) -> dict[str, bytes]:
     """By the reason of their refusal."""
     good = forged(courier, trainer, 90)
     changed = good[:-40] + bytes([good[-40] ^ 1]) + good[-39:]
-    own = Letter(Side.TRAINER, Kind.PARCEL, trainer.presence.life, courier.presence.life, 90)
+    own = FileMessage(
+        Endpoint.TRAINER, Kind.PARCEL, trainer.presence.life, courier.presence.life, 90
+    )
     return {
         "tag": changed,
         "size": good[:50],
@@ -252,7 +254,7 @@ def test_a_file_that_is_no_letter_is_refused_and_the_next_one_arrives(
     drop(ends.to_trainer / letter_name(90), bad_files(courier, trainer)[reason])
     until(lambda: trainer.refused == {reason: 1})
     courier.send(parcel(1))
-    until(lambda: ends.got[Side.TRAINER] == [parcel(1)])
+    until(lambda: ends.got[Endpoint.TRAINER] == [parcel(1)])
     assert os.listdir(ends.to_trainer) == [BEAT]
 
 
@@ -272,11 +274,11 @@ def test_a_letter_is_taken_once_however_often_it_is_put_back(ends: Ends) -> None
         drop(ends.to_trainer / letter_name(number), data[number - 1])
     until(lambda: trainer.refused == {"number": 2})
     killed(trainer)
-    again = ends.start(Side.TRAINER)
+    again = ends.start(Endpoint.TRAINER)
     until(lambda: again.presence.there)
     drop(ends.to_trainer / letter_name(1), data[0])  # of yesterday
     until(lambda: again.refused == {"stale": 1})
-    assert ends.got[Side.TRAINER] == [parcel(1), parcel(2)]
+    assert ends.got[Endpoint.TRAINER] == [parcel(1), parcel(2)]
 
 
 def test_a_file_of_others_is_not_opened(ends: Ends, tmp_path: Path) -> None:
@@ -291,7 +293,7 @@ def test_a_file_of_others_is_not_opened(ends: Ends, tmp_path: Path) -> None:
     until(lambda: trainer.refused.get("mode"))
     drop(ends.to_trainer / letter_name(4), bytes(20_000))
     until(lambda: trainer.refused.get("size"))
-    assert not ends.got[Side.TRAINER] and elsewhere.exists()
+    assert not ends.got[Endpoint.TRAINER] and elsewhere.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -304,15 +306,15 @@ def test_a_file_or_folder_of_another_user_is_refused(ends: Ends, tmp_path: Path)
     until(lambda: trainer.refused == {"owner": 1})
     os.chown(ends.folder, 12345, 12345)
     with pytest.raises(SettingsError, match="another user's"):
-        ends.start(Side.TRAINER)
+        ends.start(Endpoint.TRAINER)
 
 
 def test_a_folder_that_is_open_to_others_is_refused_at_once_and_later(ends: Ends) -> None:
     ends.folder.mkdir(mode=0o755)
     with pytest.raises(SettingsError, match="chmod 700"):
-        ends.start(Side.COURIER)
+        ends.start(Endpoint.COURIER)
     ends.folder.chmod(0o700)
-    courier = ends.start(Side.COURIER)
+    courier = ends.start(Endpoint.COURIER)
     ends.to_trainer.chmod(0o770)
     until(lambda: courier.failed)
     assert isinstance(courier.failed, SettingsError)
@@ -336,17 +338,17 @@ def test_a_full_disk_loses_letters_and_says_so(
     assert "No space left" in caplog.text
     full.clear()
     courier.send(parcel(1))  # as when the coordinator asks again
-    until(lambda: ends.got[Side.TRAINER] == [parcel(1)])
+    until(lambda: ends.got[Endpoint.TRAINER] == [parcel(1)])
 
 
 def test_an_old_beat_brings_nobody_to_life() -> None:
     now = [0.0]
-    here, there = Presence(Side.COURIER, 10, lambda: now[0]), Presence(Side.TRAINER, 10)
+    here, there = Heartbeat(Endpoint.COURIER, 10, lambda: now[0]), Heartbeat(Endpoint.TRAINER, 10)
 
-    def beat(of: Presence, number: int) -> Letter:
+    def beat(of: Heartbeat, number: int) -> FileMessage:
         return of.beat(number)._replace(body=b"{}")
 
-    def hears(*letters: Letter) -> bool:
+    def hears(*letters: FileMessage) -> bool:
         for letter in letters:
             here.hear(letter)
         return here.there
@@ -359,19 +361,19 @@ def test_an_old_beat_brings_nobody_to_life() -> None:
     now[0] = 11.0
     assert not hears(answer)  # the same again is no sign of life
     assert hears(beat(there, 3))
-    successor = Presence(Side.TRAINER, 10)
+    successor = Heartbeat(Endpoint.TRAINER, 10)
     here.hear(beat(successor, 1))
     successor.hear(beat(here, 2))
     assert hears(beat(successor, 2)) and here.peer == successor.life
     assert hears(yesterday, answer)
     assert here.peer == here.heard == successor.life  # who is past stays so
-    mirror = Presence(Side.COURIER, 10)
+    mirror = Heartbeat(Endpoint.COURIER, 10)
     here.hear(beat(mirror, 9)._replace(to=here.life))
     assert here.peer == successor.life  # nobody is its own other end
 
 
 def test_each_kit_has_a_key_of_its_own(tmp_path: Path) -> None:
     kits = make_kits(tmp_path, ["east", "north"])
-    keys = {letter_key(tls) for tls in (*kits.sites.values(), kits.coordinator)}
+    keys = {message_key(tls) for tls in (*kits.sites.values(), kits.coordinator)}
     assert len(keys) == 3 and {len(key) for key in keys} == {32}
-    assert letter_key(kits.sites["east"]) == letter_key(kits.sites["east"])
+    assert message_key(kits.sites["east"]) == message_key(kits.sites["east"])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.engines.folder.box import Box
+from secure_fl.engines.folder.mailbox import Mailbox
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
@@ -29,9 +29,9 @@ def test_folders_carry_frames_as_every_engine_must(tmp_path: Path) -> None:
 
 def carried(mode: Protection, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """All that was written into the folders of a run in which values are shared and summed."""
-    written, post = list[bytes](), Box.post
+    written, post = list[bytes](), Mailbox.post
 
-    def noting(box: Box, name: str, pieces: Sequence[bytes]) -> None:
+    def noting(box: Mailbox, name: str, pieces: Sequence[bytes]) -> None:
         written.append(b"".join(pieces))
         post(box, name, pieces)
 
@@ -40,7 +40,7 @@ def carried(mode: Protection, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return shared, await cohort.sum({"secret": SECRET})
 
     with monkeypatch.context() as patch, ExitStack() as stack:
-        patch.setattr(Box, "post", noting)
+        patch.setattr(Mailbox, "post", noting)
         keys = make_keys(mode, list(NAMES), None)
         out = federate(
             dict.fromkeys(NAMES, program),

@@ -18,12 +18,12 @@ from secure_fl import (
     TrainingSettings,
     corpora,
 )
-from secure_fl.algorithms.baselines.unfederated import Centralized
+from secure_fl.algorithms.baselines.reference_points import Centralized
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config import load as config
 from secure_fl.data.examples import Example, Text
-from secure_fl.data.public import without_labels
+from secure_fl.data.public_set import without_labels
 from secure_fl.data.splits import write
 from secure_fl.errors import (
     DataError,
@@ -33,7 +33,7 @@ from secure_fl.errors import (
     TooFewParties,
     TrainingError,
 )
-from secure_fl.federation.ground_rules import rules_of
+from secure_fl.federation.validation import rules_of
 from secure_fl.settings import ModelSettings, Protection
 from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises, require
@@ -219,12 +219,6 @@ def test_public_shares_that_leave_too_little(tmp_path: Path) -> None:
         made("data.public=0.5", "data.labelled=0.001")
     with raises(DataError, party="host", split="dev"):
         made("data.public=0.05")
-
-
-def test_two_parties_of_one_name() -> None:
-    one, *_ = silos()
-    with pytest.raises(SettingsError, match="same name"):
-        small(silos=[one, one, one])
 
 
 def test_no_cuda_here() -> None:

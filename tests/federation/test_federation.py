@@ -57,7 +57,7 @@ def test_fedavg_with_one_step_is_a_step_on_the_mean_gradient() -> None:
     """One round of one SGD step each: the new weights follow from the parties' own steps."""
     federation = small(FedAvg(rounds=1))
     parties = silos()
-    sgd = federation.terms.training.model_copy(
+    sgd = federation.spec.training.model_copy(
         update={"optimizer": "sgd", "batch_size": 1000, "max_grad_norm": None, "weight_decay": 0.0}
     )
     together = weights(small(FedAvg(rounds=1), training=sgd, silos=parties).run())
@@ -125,7 +125,7 @@ def test_the_collusion_bound_is_printed_with_every_run() -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "said"),
-    [(Local(rounds=1), "Nothing is shared"), (Centralized(rounds=1), "All records lie in one")],
+    [(Local(rounds=1), "Nothing is shared"), (Centralized(rounds=1), "All records are in one")],
 )
 def test_who_forms_no_sum_names_no_bound(algorithm: Algorithm, said: str) -> None:
     statement = small(algorithm, "he+secagg").run().document["protection"]["statement"]

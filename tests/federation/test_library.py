@@ -17,7 +17,7 @@ from secure_fl.config.build import RunSettings
 from secure_fl.config.load import loads
 from secure_fl.display.sinks import to_csv
 from secure_fl.errors import DataError, RunError, SecureFLError, SettingsError
-from secure_fl.learning.tasks.text import Classification
+from secure_fl.learning.tasks.classification import Classification
 from secure_fl.settings import TrainingSettings
 from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises
@@ -44,7 +44,7 @@ def done(hospitals: list[Silo]) -> Result:
 
 @pytest.mark.parametrize("algorithm", [FedAvg(rounds=10), FedAvg, "fedavg"])
 def test_an_algorithm_by_settings_class_or_name(algorithm: Any, hospitals: list[Silo]) -> None:
-    assert Federation(hospitals, algorithm).terms.algorithm == FedAvg(rounds=10)
+    assert Federation(hospitals, algorithm).spec.algorithm == FedAvg(rounds=10)
 
 
 def test_a_data_frame_becomes_a_silo() -> None:
@@ -229,13 +229,6 @@ def test_a_model_is_evaluated_on_records_that_it_never_saw(
 ) -> None:
     everybody = [record for silo in hospitals for record in silo.test]
     assert done.evaluate(everybody)["accuracy"] == pytest.approx(done.pooled("test")["accuracy"])
-
-
-def test_pairs_are_predicted(done: Result) -> None:
-    assert done.predict(["a rash"], pairs=["after the tablets"])[0]["label"] in ("ade", "no-ade")
-    for wrong in (lambda: done.predict("a rash"), lambda: done.predict(["a"], pairs=["b", "c"])):
-        with pytest.raises(DataError):
-            wrong()
 
 
 # --- metrics and tasks of one's own ------------------------------------------

@@ -12,21 +12,20 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from secure_fl import FedAdam, FedAvg, Local, Silo, TaskSettings
+from secure_fl import FedAdam, FedAvg, Local, Silo
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli.main import main
 from secure_fl.corpora import make
-from secure_fl.corpora.ner import OWN
-from secure_fl.errors import DataError
+from secure_fl.corpora.entities import OWN
+from secure_fl.events import Event, Scored
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.exporting import load_exported
 from secure_fl.party.cohort import Cohort
 from secure_fl.runs import checkpoint
 from secure_fl.settings import DPSettings, TrainingSettings
-from secure_fl.testing.hospitals import frozen, small
+from secure_fl.testing.hospitals import frozen
 from tests.support.killing import Killed, after, kill_when
-from tests.support.raising import raises
 from tests.support.token_hospitals import HEAD, NAMES, corpora, ner
 
 
@@ -86,14 +85,6 @@ def test_one_label_set_means_one_shared_model() -> None:
     assert set(result.models) == {"model"} and result.document["local_heads"] is False
 
 
-def test_classes_that_a_hospital_has_not_seen_are_no_head_of_its_own() -> None:
-    splits = make("ade", parties=3, seed=1, size=40)
-    silos = [Silo(n, s.train, s.dev) for n, s in zip(NAMES, splits, strict=True)]
-    odd = [Silo(NAMES[0], [e for e in silos[0].train if e.label == "ade"]), *silos[1:]]  # type: ignore[union-attr]
-    with raises(DataError, "hospital-1", "no-ade", field="task.labels"):
-        small(FedAvg(), silos=odd, task=TaskSettings())
-
-
 def test_local_heads_under_differential_privacy(sent: list[str]) -> None:
     dp = DPSettings(epsilon=50.0, delta=1e-3, noise_multiplier=1.0)
     training = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu", dp=dp)
@@ -106,8 +97,8 @@ def test_resuming_gives_the_same_heads(tmp_path: Path) -> None:
     again = ner(FedAvg(rounds=2), folder=tmp_path / "again")
     stop = RuntimeError("the power fails")
 
-    def fail(event: dict[str, Any]) -> None:
-        if event["event"] == "metrics" and event["round"] == 2:
+    def fail(event: Event) -> None:
+        if isinstance(event, Scored) and event.round == 2:
             raise stop
 
     again.listener = fail

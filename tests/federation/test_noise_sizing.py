@@ -11,10 +11,10 @@ import pytest
 
 from secure_fl import Federation, ProtectionSettings, Silo
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto.planning import Predictions, plan_predictions
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.secure_sum import SecureSums
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.privacy.planning import PredictionPlan, plan_predictions
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.secure_sum import SecureSums
 from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.party.cohort import Cohort
@@ -35,7 +35,7 @@ def test_host_and_parties_find_the_same_noise_as_the_settings_ask() -> None:
     assert noise.epsilon(DELTA) == pytest.approx(8.0, rel=1e-4) and noise.epsilon(DELTA) <= 8.0
     assert (noise.parties, noise.dropouts, noise.colluders) == (4, 4 - 3, 1)
     assert noise.clip == pytest.approx(np.linalg.norm(VOTE))  # √(B(1 - 1/C)): a vote for sure
-    said = [e for e in out.events if e["event"] == "noise"]
+    said = [e["facts"] for e in out.events if e["event"] == "noise"]
     assert len(said) == 5 and {e["drowned"] for e in said} == {True}
     assert said[0]["std_guaranteed"] == pytest.approx(noise.std)
     given, _ = account(forced(std=20.0, epsilon=99.0)).size(EXAMPLES, CLASSES, 1, 4)
@@ -47,7 +47,7 @@ def test_what_drowns_the_signal_is_refused_with_the_table_before_anything_is_sen
     out = played(settings, catch=True)
     error = out.sessions["east"].error
     assert isinstance(error, BudgetError) and out.results == {}
-    plan = Predictions(4, CLASSES, EXAMPLES, EXAMPLES, 1, 1, DELTA, dropouts=1, colluders=1)
+    plan = PredictionPlan(4, CLASSES, EXAMPLES, EXAMPLES, 1, 1, DELTA, dropouts=1, colluders=1)
     found = plan_predictions(plan, epsilon=8.0)
     assert found.std_all_present > found.std_useful  # the reason
     for text in (
@@ -64,12 +64,12 @@ def test_what_drowns_the_signal_is_refused_with_the_table_before_anything_is_sen
     less = 1 - 1e-9  # at the edge of what is useful, nothing is refused
     edge = found.std_useful * math.sqrt(2 / 4) * less  # all present: 4 shares for 2
     account(NoiseSettings(epsilon=1e9, std=edge)).size(EXAMPLES, CLASSES, 1, 4)
-    with raises(BudgetError, reason="drowned"):
+    with raises(BudgetError, reason="noise-hides-signal"):
         account(NoiseSettings(epsilon=1e9, std=edge * (1 + 1e-6))).size(EXAMPLES, CLASSES, 1, 4)
 
 
 def test_a_useful_plan_runs_and_advice_makes_it_one() -> None:
-    plan = Predictions(4, CLASSES, EXAMPLES, EXAMPLES, 1, 1, DELTA, dropouts=1, colluders=1)
+    plan = PredictionPlan(4, CLASSES, EXAMPLES, EXAMPLES, 1, 1, DELTA, dropouts=1, colluders=1)
     opened = plan_predictions(plan, epsilon=8.0).opened_useful
     assert 0 < opened < EXAMPLES
     _, facts = account(NoiseSettings(epsilon=8.0)).size(opened, CLASSES, 1, 4)
@@ -87,9 +87,9 @@ def test_a_useful_plan_runs_and_advice_makes_it_one() -> None:
         ({"epsilon": 0}, "a number above 0"),
         ({"epsilon": math.inf}, "finite"),
         ({"epsilon": 8, "delta": 1}, "a number below 1"),
-        ({"epsilon": 8, "target_epsilon": 9}, "up to the budget"),
+        ({"epsilon": 8, "target_epsilon": 9}, "at most epsilon"),
         ({"epsilon": 8, "target_epsilon": 2, "std": 3}, "not both"),
-        ({"epsilon": 8, "dropouts": -1}, "from 0 on"),
+        ({"epsilon": 8, "dropouts": -1}, "of at least 0"),
         ({"epsilon": 8, "ledger": ""}, "not empty"),
     ],
 )
@@ -99,13 +99,13 @@ def test_odd_settings_are_refused(fields: dict[str, Any], said: str) -> None:
 
 
 def test_noise_is_refused_where_shares_or_other_values_would_be_seen() -> None:
-    with pytest.raises(SettingsError, match="with none, each would be seen"):
+    with pytest.raises(SettingsError, match="a mode that hides updates"):
         ProtectionSettings(mode="none", noise=NoiseSettings(epsilon=8.0))
     silos = [Silo(name, notes(10, name)) for name in NAMES]
     protection = ProtectionSettings(noise=NoiseSettings(epsilon=8.0))
     with raises(SettingsError, field="protection.noise"):
         Federation(silos, FedAvg(), protection=protection)
-    with raises(BudgetError, reason="nobody-left"):
+    with raises(BudgetError, reason="no-noise-source"):
         account(forced(dropouts=3)).size(EXAMPLES, CLASSES, 1, 4)
 
 
@@ -118,7 +118,7 @@ def test_host_sums_have_16_bits_and_fit_for_128_parties() -> None:
     cards = {name: keys["h000"].peers.get(name, keys["h000"].identity.public) for name in names}
     many = replace(keys["h000"], peers={**cards, HUB: keys[HUB].identity.public})
     protection = ProtectionSettings(bits=4)
-    sums = privacy_layer(protection, many, Rules(HUB, 3, 86), run=bytes(16), seed=0).sums
+    sums = privacy_layer(protection, many, CoordinatorRules(HUB, 3, 86), run=bytes(16), seed=0).sums
     assert isinstance(sums, SecureSums)
     scales, parties = sums.context.transcript.scales, sums.context.parties
     group = Group(tuple(names), {"y": VOTE})

@@ -138,30 +138,6 @@ def test_nested_state_survives(tmp_path: Path) -> None:
     assert back["rng"] == state["rng"]
 
 
-def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
-    """A real full disk: a file system of one megabyte, where the machine allows to mount one."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("this machine does not let tests mount a small file system")
-    try:
-        _fill(disk)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def _fill(disk: Path) -> None:
-    good = {"w": torch.ones(50_000)}
-    checkpoint.save(disk / "round-00001", good)
-    with raises(RunError, reason="unwritable"):
-        checkpoint.save(disk / "round-00002", {"w": torch.ones(500_000)})
-    assert sorted(p.name for p in disk.iterdir()) == ["round-00001"]
-    assert torch.equal(checkpoint.load(disk / "round-00001")["w"], good["w"])
-
-
 def test_a_file_size_limit_stops_the_run_but_not_the_resume(tmp_path: Path) -> None:
     """The same through a whole run, by a limit on file sizes, which every machine allows."""
     folder = tmp_path / "run"

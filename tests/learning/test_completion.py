@@ -17,13 +17,11 @@ from secure_fl.data.examples import Text
 from secure_fl.data.loaders import load
 from secure_fl.errors import DataError, ModelError
 from secure_fl.learning import anatomy, exporting, models
-from secure_fl.learning.adapters import adapted
 from secure_fl.learning.builtin import tiny_tokenizer
-from secure_fl.learning.dp.sound import sound
+from secure_fl.learning.dp.gradient_check import checked_clipping
 from secure_fl.learning.fetching import quiet
 from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.completion import TALLY, Completion, alike, end_of, open_ended
-from secure_fl.settings import AdapterSettings
 from secure_fl.testing.hospitals import small
 from tests.support.families import save
 from tests.support.raising import raises
@@ -194,41 +192,14 @@ def test_a_saved_folder_writes_in_a_pipeline(kind: str, tmp_path: Path) -> None:
     assert auto.generation_config.eos_token_id == end_of(tokenizer)
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-@pytest.mark.parametrize("base", ["float32", "bfloat16"])
-def test_adapters_of_a_writing_model_are_a_folder_for_peft(base: Any, tmp_path: Path) -> None:
-    import peft
-
-    spec = ModelSettings(layers=1, adapter=AdapterSettings(targets="linear", base=base))
-    tokenizer = tiny_tokenizer()
-    model = models.load_model(spec, TASK, tokenizer, 0)
-    assert all(".lora_" in name for name in anatomy.trainable(model))  # no head is sent
-    assert anatomy.word_output(model) not in adapted(model).values()
-    with torch.no_grad():
-        for layer in adapted(model).values():
-            layer.lora_B["default"].weight.normal_(0, 0.1)
-    folder = exporting.export(model, tokenizer, tmp_path, TASK)
-    with quiet():
-        whole = transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
-        whole = peft.PeftModel.from_pretrained(whole, str(folder)).eval()
-    assert isinstance(whole, peft.PeftModelForCausalLM)
-    batch = batch_of(tokenizer, *NOTES[:3])
-    with torch.no_grad():
-        found, ours = (TASK.loss(TASK.forward(one, batch), batch) for one in (whole, model))
-    torch.testing.assert_close(found, ours, atol=2e-2, rtol=2e-2)
-
-
 @pytest.mark.parametrize("clipping", ["per_sample", "ghost"])
-@pytest.mark.parametrize("adapter", [None, AdapterSettings()])
-def test_gradients_per_record_are_those_of_autograd(
-    adapter: Any, clipping: Any, tokenizer: Any
-) -> None:
-    model = models.load_model(ModelSettings(layers=1, adapter=adapter), TASK, tokenizer, 0).train()
+def test_gradients_per_record_are_those_of_autograd(clipping: Any, tokenizer: Any) -> None:
+    model = models.load_model(ModelSettings(layers=1), TASK, tokenizer, 0).train()
 
     def loss(module: Any, batch: Any) -> torch.Tensor:
         return TASK.loss(TASK.forward(module, batch), batch, reduction="none")
 
-    assert sound(model, loss, batch_of(tokenizer, *NOTES[:2]), clipping) == clipping
+    assert checked_clipping(model, loss, batch_of(tokenizer, *NOTES[:2]), clipping) == clipping
 
 
 def test_hospitals_learn_to_write_together_sealed(tmp_path: Path) -> None:

@@ -14,13 +14,11 @@ import torch
 import transformers
 
 from secure_fl.errors import ModelError
-from secure_fl.learning import builtin, exporting, models, onnx_file
-from secure_fl.learning.adapter_files import merged
+from secure_fl.learning import exporting, models
 from secure_fl.learning.anatomy import body_of
 from secure_fl.learning.tasks import Task, make_task
-from secure_fl.settings import AdapterSettings, ModelSettings, TaskSettings
+from secure_fl.settings import ModelSettings, TaskSettings
 from tests.support.families import save
-from tests.support.raising import raises
 
 TASK = make_task(TaskSettings(labels=("a", "b", "c")))
 TEXT = "fever and cough"
@@ -81,14 +79,6 @@ def test_attentive_pooling_over_other_families(kind: str, tmp_path: Path) -> Non
     assert str(tmp_path) not in config
 
 
-def test_adapters_on_attentive_pooling_answer_once_they_are_merged(tmp_path: Path) -> None:
-    spec = ModelSettings(adapter=AdapterSettings(rank=2))
-    tokenizer = builtin.tiny_tokenizer()
-    model = models.load_model(spec, TASK, tokenizer, 4, pooling="attentive")
-    exporting.export(merged(model), tokenizer, tmp_path / "out", TASK)
-    assert elsewhere(tmp_path / "out", tmp_path)["said"].keys() == {*TASK.labels}
-
-
 def test_a_damaged_attentive_folder_is_refused(tmp_path: Path) -> None:
     attentive(tmp_path, ModelSettings())
     (tmp_path / exporting.WEIGHTS).write_bytes(b"nothing")
@@ -131,76 +121,3 @@ def test_a_new_run_of_a_damaged_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"no")
     with pytest.raises(ModelError):
         models.load_model(folder, TASK, tokenizer, 0)
-
-
-# --- ONNX --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["bert", "modernbert", "gpt2"])
-def test_an_onnx_file_answers_as_the_model_does_without_pytorch(kind: str, tmp_path: Path) -> None:
-    """The check inside is not what is tested here: another length, in another process."""
-    spec = save(tmp_path / "checkpoint", kind)
-    tokenizer = models.load_tokenizer(spec)
-    model = models.load_model(spec, TASK, tokenizer, 4)
-    folder = exporting.export(model, tokenizer, tmp_path / "out", TASK)
-    ids = [[5, 9, 2, 7, 11]]
-    columns = {"input_ids": torch.tensor(ids), "attention_mask": ONES, "token_type_ids": 0 * ONES}
-    with torch.no_grad():
-        ours = TASK.forward(model.eval(), columns)
-    said = json.loads(run_onnx(onnx_file.write(folder), ids))
-    assert said["logits"] == [pytest.approx(row, abs=1e-4) for row in ours.tolist()]
-    assert not said["torch"]
-
-
-def test_entities_and_attentive_pooling_have_onnx_files_too(tmp_path: Path) -> None:
-    attentive(tmp_path / "pooled", ModelSettings())
-    assert onnx_file.write(tmp_path / "pooled").stat().st_size > 100_000
-    task = make_task(TaskSettings(kind="ner", labels=("Drug",)))
-    tokenizer = models.load_tokenizer(ModelSettings())
-    model = models.load_model(ModelSettings(), task, tokenizer, 4)
-    folder = exporting.export(model, tokenizer, tmp_path / "out", task)
-    said = json.loads(run_onnx(onnx_file.write(folder), [[5, 9, 2]]))
-    assert len(said["logits"][0]) == 3 and len(said["logits"][0][0]) == len(task.labels)
-
-
-def test_an_onnx_file_that_answers_otherwise_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attentive(tmp_path, ModelSettings())
-    trace = onnx_file._trace
-
-    def other(logits: onnx_file.Logits, *rest: Any) -> None:
-        trace(logits, *rest)
-        with torch.no_grad():
-            list(logits.parameters())[-1].add_(1.0)
-
-    monkeypatch.setattr(onnx_file, "_trace", other)
-    with raises(ModelError, "would be off by"):
-        onnx_file.write(tmp_path)
-    assert not list(tmp_path.glob("*onnx*"))
-
-
-def test_without_the_libraries_it_is_said_how_to_get_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with raises(ModelError, "onnxruntime"):
-        onnx_file.write(tmp_path)
-
-
-ONES = torch.ones(1, 5, dtype=torch.int64)
-ASK_ONNX = """
-import json, sys
-import numpy as np, onnxruntime
-ids = np.array(json.loads(sys.argv[2]), np.int64)
-given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": 0 * ids}
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-names = [one.name for one in session.get_inputs()]
-logits = session.run(["logits"], {name: given[name] for name in names})[0]
-print(json.dumps({"logits": logits.tolist(), "torch": "torch" in sys.modules}))
-"""
-
-
-def run_onnx(file: Path, ids: list[list[int]]) -> str:
-    command = [sys.executable, "-c", ASK_ONNX, str(file), json.dumps(ids)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

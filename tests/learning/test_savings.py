@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from secure_fl import FedAvg, ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.algorithms.baselines.heterofl import HeteroFL
+from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.corpora import make
 from secure_fl.data.examples import Text
-from secure_fl.display.watch import warning
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.learning import anatomy, models, training
+from secure_fl.learning import anatomy, local_training, models
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.tasks import make_task
-from secure_fl.settings import AdapterSettings, DPSettings
+from secure_fl.settings import DPSettings
 from secure_fl.testing.hospitals import LABELS, small
+from tests.support.event_documents import into
 from tests.support.raising import raises
 
 TASK = make_task(TaskSettings(labels=LABELS, max_length=32))
@@ -61,10 +61,9 @@ def test_under_dp_they_are_refused(saving: str) -> None:
         TrainingSettings.model_validate({saving: True, "dp": DP})
 
 
-def once(adapter: AdapterSettings | None, *, again: bool) -> tuple[dict[str, Tensor], int]:
+def once(*, again: bool) -> tuple[dict[str, Tensor], int]:
     """A step's gradients under dropout, and the bytes that were kept for them."""
-    spec = ModelSettings(adapter=adapter)
-    model = models.load_model(spec, TASK, tiny_tokenizer(), 0).train()
+    model = models.load_model(ModelSettings(), TASK, tiny_tokenizer(), 0).train()
     if again:
         models.recompute(model)
     batch, kept = passed(1, alike=False)[0], {0: 0}
@@ -82,9 +81,8 @@ def once(adapter: AdapterSettings | None, *, again: bool) -> tuple[dict[str, Ten
     return found, sum(size for at, size in kept.items() if at not in weights)
 
 
-@pytest.mark.parametrize("adapter", [None, AdapterSettings()])
-def test_layers_computed_again_give_the_same_gradients_in_less_memory(adapter: Any) -> None:
-    (plain, kept), (again, fewer) = once(adapter, again=False), once(adapter, again=True)
+def test_layers_computed_again_give_the_same_gradients_in_less_memory() -> None:
+    (plain, kept), (again, fewer) = once(again=False), once(again=True)
     assert plain.keys() == again.keys() != set()
     for name, gradient in plain.items():
         torch.testing.assert_close(again[name], gradient, atol=1e-7, rtol=1e-5)
@@ -116,13 +114,13 @@ def test_what_cannot_is_refused_before_it_trains(monkeypatch: pytest.MonkeyPatch
 def test_a_processor_without_bfloat16_trains_in_float32_and_says_so(
     knows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "knows_bfloat16", lambda device: knows)
+    monkeypatch.setattr(local_training, "supports_bfloat16", lambda device: knows)
 
     def trained(precision: str) -> tuple[dict[str, Tensor], list[Any]]:
         events: list[Any] = []
         asked = TrainingSettings.model_validate({"precision": precision, "batch_size": 8})
-        run = small(FedAvg(rounds=1), training=asked, listener=events.append).run()
-        warned = [warning(event) for event in events if event["event"] == "warning"]
+        run = small(FedAvg(rounds=1), training=asked, listener=into(events)).run()
+        warned = [event["text"] for event in events if event["event"] == "warning"]
         return run.model.state_dict(), warned
 
     full, silent = trained("float32")

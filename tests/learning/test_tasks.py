@@ -234,13 +234,6 @@ def test_each_kind_learns_a_toy_by_heart(kind: Kind, tokenizer: Any) -> None:
     assert after == pytest.approx(again, abs=1e-4)
 
 
-def test_attentive_pooling_learns_too(tokenizer: Any) -> None:
-    task, encoded, _ = made("classification", tokenizer)
-    model = models.load_model(ModelSettings(layers=2), task, tokenizer, 1, pooling="attentive")
-    fit(task, encoded, model, steps=60)
-    assert task.evaluate(model, encoded)["accuracy"] > 0.95
-
-
 def test_evaluation_restores_every_modules_mode(tokenizer: Any) -> None:
     for kind in ("classification", "ranking"):
         task, encoded, model = made(kind, tokenizer)
@@ -314,32 +307,3 @@ def test_ranking_scores_average_over_impressions(tokenizer: Any) -> None:
     # First: one miss above the click. Second: perfect. Third: no click, not counted.
     assert scores["auc"] == pytest.approx((1 / 2 + 1) / 2)
     assert scores["mrr"] == pytest.approx((1 / 2 + 1) / 2)
-
-
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
-@pytest.mark.parametrize(
-    ("kind", "pooling"),
-    [("classification", "cls"), ("classification", "attentive"), ("ner", "cls")],
-)
-def test_opacus_gives_each_examples_gradient(
-    kind: Kind, pooling: models.Pooling, tokenizer: Any
-) -> None:
-    from opacus import GradSampleModule
-
-    task, encoded, _ = made(kind, tokenizer)
-    model = models.load_model(ModelSettings(layers=2), task, tokenizer, 1, pooling=pooling)
-    parameters = anatomy.trainable(model)
-    batch = encoded.batch(range(4))
-    losses = task.loss(task.forward(model, batch), batch, reduction="none")
-    each = [
-        torch.autograd.grad(loss, list(parameters.values()), retain_graph=True) for loss in losses
-    ]
-    wrapped = GradSampleModule(model.train(), loss_reduction="mean")
-    for module in model.modules():  # Opacus listens in training mode only: silence the dropout
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    task.loss(task.forward(wrapped, batch), batch).backward()
-    assert list(anatomy.trainable(wrapped)) == list(parameters)  # the wrapper's prefix is gone
-    for value, *rows in zip(parameters.values(), *each, strict=True):
-        sampled: Any = value
-        assert torch.allclose(sampled.grad_sample, torch.stack(rows), atol=1e-6)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from secure_fl.testing.pilot import LocalPilot, local_pilot
 from tests.support.edge import PLAN
+from tests.support.local_pilot import LocalPilot, local_pilot
 
 
 @pytest.fixture

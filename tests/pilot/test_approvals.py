@@ -9,18 +9,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Ledger
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.errors import KeyringError
 from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.pilot.approvals import Approval, Papers, rules_of
 from secure_fl.pilot.approving import ASKED, Approving
 from secure_fl.pilot.plan import load_plan
 from secure_fl.pilot.progress import progress
-from secure_fl.policy.broken import PolicyRefusal
-from secure_fl.policy.file import load_site
+from secure_fl.policy.policy_file import load_site
 from secure_fl.policy.rules import Plan
-from secure_fl.testing.pilot import local_pilot, plan_of
+from secure_fl.policy.violations import PolicyRefusal
+from tests.support.local_pilot import local_pilot, plan_of
 from tests.support.raising import raises
 
 RULES = """\

@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.clear_sum import ClearTotal
-from secure_fl.crypto.segments import from_slots
+from secure_fl.crypto.sealing.blind_sum import blind_totals
+from secure_fl.crypto.sealing.clear_sum import ClearTotal
+from secure_fl.crypto.sealing.segments import from_slots
 from secure_fl.errors import CohortError, PartyFailed, RunError, TooFewParties, WireError
-from secure_fl.pilot.lobby import RESTARTED
+from secure_fl.events import RoundStarted
+from secure_fl.pilot.member_faults import RESTARTS
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
-from secure_fl.pilot.toll import RESTARTS
+from secure_fl.pilot.run_id import RESTARTED
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Audience, Continue, Segment, SumInput
-from secure_fl.protocol.ports import Offered
+from secure_fl.protocol.ports import OfferedKeys
 from secure_fl.runs.folder import RunFolder
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot
 from tests.support.limits import files_of_at_most
+from tests.support.local_pilot import LocalPilot, local_pilot
 from tests.support.raising import raises
 
 
@@ -68,7 +69,7 @@ def test_a_folder_on_a_full_disk_can_be_let_go_of(tmp_path: Path) -> None:
     folder = RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=False)
     with files_of_at_most(4):
         with raises(RunError, reason="unwritable"):
-            folder.record({"event": "round", "party": "a", "round": 1})
+            folder.record(RoundStarted(party="a", round=1, members=("a",)))
         folder.close()
     RunFolder.open(tmp_path, "[run]\nseed = 0\n", resume=True).close()
 
@@ -138,7 +139,7 @@ SEGMENTS = tuple(Segment(bytes([n]) * 32, 6 * 4, 4) for n in (1, 2))
 def test_of_an_answer_that_cannot_be_read_nothing_is_added() -> None:
     total = blind_totals(
         ProtectionSettings(mode="secagg"), ("a", "b"), host=None, threshold=2, run=bytes(16)
-    )(Audience.PARTIES, Offered())
+    )(Audience.PARTIES, OfferedKeys())
     one, large = from_slots(np.ones(4, np.uint64)), from_slots(np.full(4, 2**47, np.uint64))
     total.add("a", SEGMENTS, one + one)
     with raises(WireError, field="slots"):

@@ -75,7 +75,7 @@ def test_who_was_lost_between_two_sums_is_left_out_of_the_second_again(
     require_no_second_sum(town)
     assert done(town) == "1234"
     require_equal(town, "fedkd")
-    left = [(event["round"], event["parties"]) for event in town.seen("left out")]
+    left = [(event["round"], event["parties"]) for event in town.seen("excluded")]
     assert left == ([(2, ["hospital-4"])] if before else [])
     assert gatherings(town) == ["1234"] * (3 if before else 2)  # it joins after the round
     assert set(over(town, 2, 2).values()) == {FOUR[:3] if before else FOUR}
@@ -118,7 +118,9 @@ def test_a_coordinator_cannot_have_the_second_sum_over_all(
     if notes == "lost":
         for file in opened(tmp_path):
             file.unlink()
-    monkeypatch.setattr("secure_fl.pilot.lead.lead_run", partial(lead_run, make=Forgetful))
+    monkeypatch.setattr(
+        "secure_fl.pilot.coordinator_process.lead_run", partial(lead_run, make=Forgetful)
+    )
     if notes == "lost":
         town.lead(patience=0).run()
         assert set(over(town, 2, 2).values()) == {FOUR}

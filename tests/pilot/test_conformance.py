@@ -24,24 +24,24 @@ from secure_fl.algorithms.registry import ALGORITHMS, Entry
 from secure_fl.config.build import RunSettings
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PAGE
+from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.party import FlareParty
 from secure_fl.errors import CohortError
 from secure_fl.events import EventLog
 from secure_fl.learning.tasks import make_task
 from secure_fl.pilot.certificates import make_kits
-from secure_fl.pilot.lead import RunLeader
+from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS, SPENT
 from secure_fl.runs.party_checkpoints import OPENED
 from secure_fl.runs.party_checkpoints import TOLD as SIGNED
-from secure_fl.runs.result import summarise
+from secure_fl.runs.result_document import summarise
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import HOST, members, silos
-from secure_fl.testing.pilot import LocalPilot, plan_of
 from tests.support.faults import Storm
 from tests.support.hubs import free_url
+from tests.support.local_pilot import LocalPilot, plan_of
 from tests.support.raising import raises
 
 # Settings that make models small or tiers known, for whichever algorithm has them.
@@ -130,7 +130,7 @@ class Line:
     def carry(self, town: LocalPilot) -> None:
         """Lead a town's run to its end."""
         self.town = town
-        recorder = EventLog("coordinator", town.events.append)
+        recorder = EventLog("coordinator", town.record)
         RunLeader(self, town.coordinator, town.roster, town.plan, recorder).run()
 
 

@@ -4,57 +4,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.cli.main import main
-from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.sum_under_way import SumUnderWay
 from secure_fl.display.run_page import write_run_page
-from secure_fl.errors import CohortError, Misconduct
-from secure_fl.pilot.lead import RunLeader
+from secure_fl.errors import CohortError, SecureFLError
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
+from tests.support.spoiling import Spoiler
 
 LIAR = "hospital-3"
 
 
-def spoiling(
-    monkeypatch: pytest.MonkeyPatch, in_round: int, liars: tuple[str, ...] = (LIAR,)
-) -> None:
-    """In one round the liars change a slot of what they send, after they tagged it."""
-    sealed, seal = SumUnderWay._masked, SumUnderWay._seal
-
-    def remember(sum: SumUnderWay, group: Any, at: Any) -> Any:
-        sum.round = at[0]  # type: ignore[attr-defined]
-        return seal(sum, group, at)
-
-    def masked(sum: SumUnderWay, *what: Any) -> Slots:
-        slots = sealed(sum, *what)
-        if sum._context.me == LIAR and sum.round >= in_round:  # type: ignore[attr-defined]
-            slots[0] = (slots[0] + np.uint64(1)) % np.uint64(COHORT.modulus)
-        return slots
-
-    monkeypatch.setattr(SumUnderWay, "_seal", remember)
-    monkeypatch.setattr(SumUnderWay, "_masked", masked)
-
-
 def five(folder: Path) -> LocalPilot:
+    """A pilot of five, one of which spoils its contributions from round 2 on."""
     protection = ProtectionSettings(min_cohort=3)
-    return local_pilot(folder, plan_of(FedAvg(rounds=3), protection=protection), 5)
+    made = local_pilot(folder, plan_of(FedAvg(rounds=3), protection=protection), 5)
+    made.faults[LIAR] = Spoiler(made.keys[LIAR], when=lambda sent: sent.at[0] >= 2).faults
+    return made
 
 
-def test_the_others_go_on_without_who_spoiled_a_sum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_others_go_on_without_who_spoiled_a_sum(tmp_path: Path) -> None:
     made = five(tmp_path)
-    spoiling(monkeypatch, 2)
     lead = made.lead(patience=0)
     lead.run()
     assert lead.document()["convicted"] == [LIAR]
@@ -62,9 +37,11 @@ def test_the_others_go_on_without_who_spoiled_a_sum(
     assert {name for name, process in made.processes.items() if process.done} == set(honest)
     models = {(tmp_path / name / "run" / "model" / "model.safetensors") for name in honest}
     assert len({file.read_bytes() for file in models}) == 1
-    named = [event["parties"] for event in made.seen("named") if event["party"] == "coordinator"]
+    named = [
+        event["parties"] for event in made.seen("convicted") if event["party"] == "coordinator"
+    ]
     assert named == [[LIAR]]
-    last = [event for event in made.seen("round") if event["party"] == "coordinator"][-1]
+    last = [event for event in made.seen("round_started") if event["party"] == "coordinator"][-1]
     assert last["members"] == honest
     for name in honest:  # nobody's keys count as attacked, and all have the evidence
         notes = [line.keys() for line in made.processes[name]._memory._lines]
@@ -73,11 +50,8 @@ def test_the_others_go_on_without_who_spoiled_a_sum(
         assert evidence(made, name).exists()
 
 
-def test_whoever_reads_of_the_run_is_told_who_spoiled_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_reads_of_the_run_is_told_who_spoiled_it(tmp_path: Path) -> None:
     made = five(tmp_path)
-    spoiling(monkeypatch, 2)
     made.lead(patience=0).run()
     run, said = tmp_path / "hospital-1" / "run", f"as the evidence here shows: {LIAR}"
     assert json.loads((run / "result.json").read_text())["convicted"] == [LIAR]
@@ -85,7 +59,7 @@ def test_whoever_reads_of_the_run_is_told_who_spoiled_it(
     for command in (["status"], ["runs", "show"]):
         told = CliRunner().invoke(main, [*command, str(run)])
         assert said in " ".join(told.output.split()), told.output
-    heard = [event for event in made.seen("named") if event["party"] == "hospital-1"]
+    heard = [event for event in made.seen("convicted") if event["party"] == "hospital-1"]
     assert len(heard) == 1  # and `join` says it once
 
 
@@ -94,35 +68,33 @@ def evidence(made: LocalPilot, name: str, accused: str = LIAR) -> Path:
     return own / "evidence" / accused
 
 
-def stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> LocalPilot:
+def stopped(folder: Path) -> LocalPilot:
     """A run that stopped when the liar was named, and a liar that is honest from now on."""
     made = five(folder)
-    with monkeypatch.context() as patch:
-        spoiling(patch, 2)
-        patch.setattr(RunLeader, "_go_on_without", lambda *_: require_nobody())
-        with pytest.raises(Misconduct):
-            made.lead(patience=0).run()
+    lead = made.lead(patience=0)
+
+    def stop(town: LocalPilot, _: str) -> None:
+        lead.stopping = any(told["event"] == "convicted" for told in town.events)
+
+    made.after = stop
+    with pytest.raises(SecureFLError):
+        lead.run()
+    assert made.seen("convicted")
+    made.after = lambda town, party: None
+    made.faults.clear()
     return made
 
 
-def require_nobody() -> None:
-    raise Misconduct("the coordinator's process ends here", party=LIAR)
-
-
-def test_a_coordinator_that_has_forgotten_who_was_named_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = stopped(tmp_path, monkeypatch)
+def test_a_coordinator_that_has_forgotten_who_was_named_is_refused(tmp_path: Path) -> None:
+    made = stopped(tmp_path)
     with raises(CohortError, party="hospital-1"):
         made.lead(patience=0).run()
     made.lead(patience=0, named={LIAR}).run()
     assert {n for n, process in made.processes.items() if process.done} == {*made.members} - {LIAR}
 
 
-def test_a_site_does_not_go_on_by_evidence_that_was_edited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = stopped(tmp_path, monkeypatch)
+def test_a_site_does_not_go_on_by_evidence_that_was_edited(tmp_path: Path) -> None:
+    made = stopped(tmp_path)
     file = evidence(made, "hospital-1")
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import PROGRAM, free_port, kill, killed_after, this_code
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.progress import progress
-from secure_fl.pilot.trial import HUB, Trial, make_trial
-from secure_fl.testing.network import alone, not_alone
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
+from tests.support.network import alone, not_alone
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, free_port, kill, killed_after, this_code
 
 pytestmark = pytest.mark.slow
 NAMES = ("east", "north", "west")
@@ -38,19 +38,19 @@ Processes = dict[str, subprocess.Popen[bytes]]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+def made(tmp_path_factory: pytest.TempPathFactory) -> PilotFolders:
     folder = tmp_path_factory.mktemp("trial") / "made"
     plan = plan_of(FedAvg(rounds=ROUNDS, epochs=2))
-    return make_trial(folder, NAMES, plan, port=free_port(), size=48, cost=Cost(log_n=10))
+    return make_pilot_folders(folder, NAMES, plan, port=free_port(), size=48, cost=Cost(log_n=10))
 
 
 @pytest.fixture(scope="module")
-def plain(made: Trial, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def plain(made: PilotFolders, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The model of a run in which every hospital dials itself."""
     return run(made, tmp_path_factory.mktemp("plain") / "trial", halves=False)[0]
 
 
-def start(trial: Trial, name: str, what: str, *prefix: str) -> subprocess.Popen[bytes]:
+def start(trial: PilotFolders, name: str, what: str, *prefix: str) -> subprocess.Popen[bytes]:
     with (trial.of(name) / f"{what}.log").open("ab") as log:
         return subprocess.Popen(
             [*prefix, sys.executable, "-c", PROGRAM, *COMMANDS[what]],
@@ -62,7 +62,7 @@ def start(trial: Trial, name: str, what: str, *prefix: str) -> subprocess.Popen[
 
 
 @contextmanager
-def running(trial: Trial, *, halves: bool, prefix: tuple[str, ...]) -> Iterator[Processes]:
+def running(trial: PilotFolders, *, halves: bool, prefix: tuple[str, ...]) -> Iterator[Processes]:
     """North is in two halves, the others are whole."""
     processes = {HUB: start(trial, HUB, "hub")}
     for name in ("east", "west", *([] if halves else ["north"])):
@@ -75,16 +75,16 @@ def running(trial: Trial, *, halves: bool, prefix: tuple[str, ...]) -> Iterator[
 
 
 def run(
-    made: Trial,
+    made: PilotFolders,
     folder: Path,
-    disturb: Callable[[Trial, Processes], None] = lambda trial, processes: None,
+    disturb: Callable[[PilotFolders, Processes], None] = lambda trial, processes: None,
     *,
     halves: bool = True,
     prefix: tuple[str, ...] = (),
-) -> tuple[bytes, Trial]:
+) -> tuple[bytes, PilotFolders]:
     """The model that a run ends with, bit for bit the same at all."""
     shutil.copytree(made.folder, folder)
-    trial = Trial(folder, made.names)
+    trial = PilotFolders(folder, made.names)
     with running(trial, halves=halves, prefix=prefix) as processes:
         disturb(trial, processes)
         status = processes[HUB].wait(LONGEST)
@@ -97,7 +97,7 @@ def run(
     return model, trial
 
 
-def begun(trial: Trial, number: int) -> None:
+def begun(trial: PilotFolders, number: int) -> None:
     until = time.monotonic() + LONGEST
     while not (trial.of(HUB) / "run" / "events.jsonl").exists() or (
         progress(trial.of(HUB) / "run")["round"] < number
@@ -106,13 +106,15 @@ def begun(trial: Trial, number: int) -> None:
         time.sleep(0.05)
 
 
-def restart(trial: Trial, processes: Processes, what: str) -> None:
+def restart(trial: PilotFolders, processes: Processes, what: str) -> None:
     kill(processes[what])
     processes[what] = start(trial, "north", what)
 
 
-def test_killed_in_turn_they_end_with_the_same_bits(made: Trial, plain: bytes, tmp_path) -> None:
-    def disturb(trial: Trial, processes: Processes) -> None:
+def test_killed_in_turn_they_end_with_the_same_bits(
+    made: PilotFolders, plain: bytes, tmp_path
+) -> None:
+    def disturb(trial: PilotFolders, processes: Processes) -> None:
         for round, what in ((2, "courier"), (3, "trainer"), (4, "courier")):
             begun(trial, round)
             restart(trial, processes, what)
@@ -120,12 +122,12 @@ def test_killed_in_turn_they_end_with_the_same_bits(made: Trial, plain: bytes, t
     model, trial = run(made, tmp_path / "trial", disturb)
     assert model == plain
     log = (trial.of("north") / "courier.log").read_text()
-    assert "waits for a trainer" in log and "the trainer is here" in log
+    assert "waits for a trainer" in log and "the trainer is running" in log
     assert os.listdir(trial.of("north") / LETTERS / "to-trainer") == ["beat"]
 
 
 @pytest.mark.skipif(bool(why := not_alone()), reason=why)
-def test_a_trainer_without_any_network(made: Trial, plain: bytes, tmp_path) -> None:
+def test_a_trainer_without_any_network(made: PilotFolders, plain: bytes, tmp_path) -> None:
     model, trial = run(made, tmp_path / "trial", prefix=alone())
     assert model == plain
     said = (trial.of("north") / "trainer.log").read_text()

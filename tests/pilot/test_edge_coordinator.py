@@ -8,13 +8,13 @@ from collections import Counter
 import pytest
 
 from secure_fl.errors import WireError
-from secure_fl.pilot.lobby import RESTARTED
 from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.run_id import RESTARTED
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import peek
 from secure_fl.protocol.messages import Failed, Gather, Hello, Invite
-from secure_fl.testing.mutants import changed, odd, signed, tree
 from tests.support.edge import SAMPLES, Asker
+from tests.support.mutants import changed, odd, signed, tree
 
 
 @pytest.mark.parametrize("state", ["never invited", "invited", "seated"])

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from secure_fl.coordinator.assembly import links_to
-from secure_fl.crypto.identity import PublicIdentity
+from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.errors import WireError
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame, Link, peek
-from secure_fl.testing.fuzzing import Found, Fuzzer
-from secure_fl.testing.mutants import MUTATORS
-from secure_fl.testing.pilot import local_pilot
 from tests.support.edge import PLAN
+from tests.support.fuzzing import Fuzzer, FuzzFinding
+from tests.support.local_pilot import local_pilot
+from tests.support.mutants import MUTATORS
 
 
 def weather(folder: Path, mutants: int, seed: int = 0) -> Fuzzer:
@@ -95,7 +95,7 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
     links = {"receiver": NoReceiver, "count": NoCount, "sender": NoSender}
     if bug in links:
         patch.setattr("secure_fl.pilot.hospital.Link", links[bug])
-        patch.setattr("secure_fl.pilot.gathering.links_to", partial(links_to, link=links[bug]))
+        patch.setattr("secure_fl.pilot.invitations.links_to", partial(links_to, link=links[bug]))
     elif bug == "signature":
         patch.setattr(PublicIdentity, "verify", lambda self, digest, signature: None)
     else:
@@ -116,5 +116,5 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
 def test_the_storm_finds_planted_bugs(opened, monkeypatch, bug, seen):
     plant(monkeypatch, bug)
     fuzzer = Fuzzer(opened(), 100, eager=True)
-    with pytest.raises(Found, match=seen):
+    with pytest.raises(FuzzFinding, match=seen):
         fuzzer.lead().run()

@@ -14,13 +14,13 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.errors import SecureFLError
-from secure_fl.pilot.lobby import rules_of_roster
+from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.settings import Protection, ProtectionSettings
-from secure_fl.testing.mutants import changed, head_of, signed, tree
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.edge import envelope_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
+from tests.support.mutants import changed, head_of, signed, tree
 
 
 def another(rng: random.Random, message: Any) -> Any:

@@ -8,14 +8,14 @@ import time
 import msgspec
 import pytest
 
-from secure_fl.crypto.clear_sum import ClearTotal
-from secure_fl.crypto.identity import Identity
-from secure_fl.engines.parcel import HEADER, Kind, Parcel, StepId
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.sealing.clear_sum import ClearTotal
+from secure_fl.engines.transport_message import HEADER, Kind, StepId, TransportMessage
 from secure_fl.errors import SecureFLError, WireError
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Frame, Link, peek
-from secure_fl.testing.mutants import head_of, nested
 from tests.support.edge import envelope_of, peak
+from tests.support.mutants import head_of, nested
 from tests.support.raising import raises
 
 
@@ -57,7 +57,7 @@ def test_parcels_are_whole_or_errors():
     """The engine's own layer: any bytes at all."""
     rng = random.Random(5)
     frame, step = Frame(b"h" * 90, b"b" * 300), StepId(b"l" * 16, 7)
-    genuine = [b"".join(Parcel(kind, step, frame).to_buffers()) for kind in Kind]
+    genuine = [b"".join(TransportMessage(kind, step, frame).to_buffers()) for kind in Kind]
     refused = 0
     for _ in range(20_000):
         data = bytearray(rng.choice(genuine))
@@ -65,14 +65,14 @@ def test_parcels_are_whole_or_errors():
             data[rng.randrange(min(len(data), 32))] = rng.randrange(256)
         data = data[: rng.choice((len(data), rng.randrange(len(data) + 1)))]
         try:
-            parcel = Parcel.from_bytes(data)
+            parcel = TransportMessage.from_bytes(data)
         except WireError:
             refused += 1
         else:  # what was read is what is there, and no byte more
             assert b"".join(parcel.to_buffers()) == bytes(data)
     assert 1000 < refused < 19_000
     header = HEADER.pack(1, Kind.STEP, b"l" * 16, 7)
-    assert peak(Parcel.from_bytes, header + b"\xff\xff\xff\xff" + b"x") < 2**12
+    assert peak(TransportMessage.from_bytes, header + b"\xff\xff\xff\xff" + b"x") < 2**12
 
 
 def test_a_wrong_kind_does_not_move_the_counter():

@@ -12,13 +12,13 @@ import pytest
 
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.plan import read_plan, write_plan
-from secure_fl.policy.file import DPLimits, SitePolicy
+from secure_fl.policy.policy_file import DPLimits, SitePolicy
 from secure_fl.policy.rules import Company, Plan, check
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.messages import Failed, Gather, Hello, Stop
-from secure_fl.testing.mutants import head_of, signed, tree
-from secure_fl.testing.pilot import LocalPilot
 from tests.support.edge import PLAN, Asker
+from tests.support.local_pilot import LocalPilot
+from tests.support.mutants import head_of, signed, tree
 
 
 def _allow(policy: SitePolicy, company: Company, plan: Plan) -> None:
@@ -113,7 +113,7 @@ def test_plans_beyond_the_limit_and_broken_text_do_not_decode(opened):
         assert asker.throw(head) is None
     raw = head_of([*tree(frame)[:-1], [31, "z" * 8]], b"").replace(b"z" * 8, b"\xff\xfe" * 4)
     assert asker.throw(raw + made.coordinator.sign(frames.digest(raw))) is None
-    assert made.seen("invited") == []
+    assert made.seen("plan_accepted") == []
 
 
 def test_edited_plans_are_plans_or_settings_errors():

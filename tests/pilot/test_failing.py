@@ -13,12 +13,11 @@ from secure_fl.algorithms import updates
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import PartyFailed
 from secure_fl.learning.site import Site
-from secure_fl.party.session import Session
-from secure_fl.pilot.toll import FAILED, MOST_FAILURES
+from secure_fl.pilot.member_faults import FAILED, MOST_FAILURES
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Boundary, Failed, SumInput
 from secure_fl.settings import Protection, ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 SICK = "hospital-2"
@@ -30,53 +29,48 @@ def four(folder: Path, rounds: int = 3) -> LocalPilot:
 
 
 def answering(
-    monkeypatch: pytest.MonkeyPatch,
+    made: LocalPilot,
     other: messages.FromParty,
     times: int = 99,
     after: int = 0,
     sick: Collection[str] = (SICK,),
 ) -> list[int]:
     """Let some hospitals answer so in place of their contributions, after so many honest ones."""
-    honest, said = Session._answer, list[int]()
+    said = list[int]()
 
-    def answer(session: Session, message: Any, frame: Any) -> Any:
-        found, bulk = honest(session, message, frame)
-        if session.party in sick and isinstance(found, SumInput) and len(said) < times + after:
+    def answer(honest: SumInput, bulk: bytes) -> tuple[messages.FromParty, bytes]:
+        if len(said) < times + after:
             said.append(1)
             if len(said) > after:
                 return other, b""
-        return found, bulk
+        return honest, bulk
 
-    monkeypatch.setattr("secure_fl.party.session.Session._answer", answer)
+    made.faults |= {name: {SumInput: answer} for name in sick}
     return said
 
 
 @pytest.mark.parametrize("other", [Failed("training"), Boundary(1), SumInput("host", ())])  # type: ignore[arg-type]
 def test_who_fails_or_contradicts_is_lost_and_comes_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: messages.FromParty
+    tmp_path: Path, other: messages.FromParty
 ) -> None:
     made = four(tmp_path)
-    answering(monkeypatch, other, 1)
+    answering(made, other, 1)
     made.lead(patience=0).run()
     assert all(made.processes[name].done for name in made.members)
 
 
-def test_who_fails_each_time_is_asked_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_fails_each_time_is_asked_no_more(tmp_path: Path) -> None:
     made = four(tmp_path, rounds=6)
-    answering(monkeypatch, Failed("training"))
+    answering(made, Failed("training"))
     made.lead(patience=0).run()
     made.kill(SICK)  # it was left where it was
     assert {name for name, one in made.processes.items() if one.done} == {*made.members} - {SICK}
     assert len(made.seen("failed")) == MOST_FAILURES + 1
 
 
-def test_where_too_few_are_left_its_failure_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_too_few_are_left_its_failure_ends_the_run(tmp_path: Path) -> None:
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
-    answering(monkeypatch, Failed("training"))
+    answering(made, Failed("training"))
     with pytest.raises(PartyFailed) as caught:
         made.lead(patience=0).run()
     made.kill(SICK)
@@ -84,12 +78,10 @@ def test_where_too_few_are_left_its_failure_ends_the_run(
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_what_most_fail_by_alike_names_none_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
-) -> None:
+def test_what_most_fail_by_alike_names_none_of_them(tmp_path: Path, others: int) -> None:
     """One gave what none can use, and may say that it can: the first to refuse is honest."""
     made = four(tmp_path)
-    answering(monkeypatch, Failed("training"), sick=[*made.members][others:])
+    answering(made, Failed("training"), sick=[*made.members][others:])
     with raises(PartyFailed, "all for the same reason") as caught:
         made.lead(patience=0).run()
     for process in made.processes.values():
@@ -99,14 +91,14 @@ def test_what_most_fail_by_alike_names_none_of_them(
 
 @pytest.mark.parametrize("other", [Failed("training"), Boundary(9)], ids=["fails", "contradicts"])
 def test_who_stays_away_from_a_round_that_cannot_end_without_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: messages.FromParty
+    tmp_path: Path, other: messages.FromParty
 ) -> None:
     """It was in the first sum of a round, and fails since; then another is lost for a while.
 
     By its failures alone the run would wait for it in vain, and stop without a name.
     """
     made = four(tmp_path)
-    said, killed = answering(monkeypatch, other, after=1), list[str]()
+    said, killed = answering(made, other, after=1), list[str]()
 
     def after(town: LocalPilot, party: str) -> None:
         if len(said) > 1 and not killed and party == "hospital-1":

@@ -5,22 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator import steps
+from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import PartyFailed, SecureFLError, TooFewParties
-from secure_fl.party.session import Session
+from secure_fl.pilot.member_faults import MOST_FAILURES
 from secure_fl.pilot.progress import saved_in
-from secure_fl.pilot.toll import MOST_FAILURES
 from secure_fl.protocol.messages import Ready
 from secure_fl.runs import checkpoint
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.event_documents import event_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 LIAR, OTHERS = "hospital-4", ("hospital-1", "hospital-2", "hospital-3")
@@ -58,7 +57,7 @@ def test_one_members_empty_disk_sends_all_back_where_operators_allow_it(tmp_path
     made = four_rounds(tmp_path, goes_back=True)
     made.lead(patience=0).run()
     assert len([told for told in made.seen("gathered")]) == 2
-    rounds = [told["round"] for told in made.seen("round") if told["party"] == "hospital-1"]
+    rounds = [told["round"] for told in made.seen("round_saved") if told["party"] == "hospital-1"]
     assert rounds == [1, 2, 3, 1, 2, 3, 4]
 
 
@@ -68,7 +67,7 @@ def test_one_members_empty_disk_costs_the_others_no_round(tmp_path: Path) -> Non
         made.lead(patience=0).run()
     (told, *_) = made.seen("refused")
     assert "--go-back" in told["why"] and "after_round" in told["why"]
-    assert made.seen("goes back")[-1]["parties"] == [LIAR]  # whom operators have to ask
+    assert made.seen("rounds_repeated")[-1]["parties"] == [LIAR]  # whom operators have to ask
     assert all(kept(made, name) == ["round-00002", "round-00003"] for name in OTHERS)
     made.goes_back = True  # it is true, and they say so
     for name in made.members:
@@ -78,21 +77,17 @@ def test_one_members_empty_disk_costs_the_others_no_round(tmp_path: Path) -> Non
     assert all(process.done for process in made.processes.values())
 
 
-def say_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def say_empty(made: LocalPilot) -> None:
     """Let the liar say at each gathering that it has saved nothing."""
-    answer = Session._answer
 
-    def empty(session: Session, message: Any, frame: Any) -> Any:
-        said, bulk = answer(session, message, frame)
-        if isinstance(said, Ready) and session.party == LIAR:
-            said = structs.replace(said, checkpoints=(), opened=())
-        return said, bulk
+    def empty(honest: Ready, bulk: bytes) -> tuple[Ready, bytes]:
+        return structs.replace(honest, checkpoints=(), opened=()), bulk
 
-    monkeypatch.setattr("secure_fl.party.session.Session._answer", empty)
+    made.faults[LIAR] = {Ready: empty}
 
 
 def test_who_has_an_empty_disk_each_time_cannot_make_all_repeat_a_round_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """One is lost in the first round, and comes back after it: all gather, and begin it again."""
     protection = ProtectionSettings(min_cohort=3)
@@ -105,52 +100,46 @@ def test_who_has_an_empty_disk_each_time_cannot_make_all_repeat_a_round_for_ever
             del kills[town.exchanges]
             town.kill(party)
 
-    say_empty(monkeypatch)
+    say_empty(made)
     made.after = after
     with raises(PartyFailed, party=LIAR):
         made.lead(patience=20).run()
     for process in made.processes.values():
         process.close()
-    ended = [told["round"] for told in made.seen("round") if told["party"] == "hospital-1"]
+    ended = [told["round"] for told in made.seen("round_saved") if told["party"] == "hospital-1"]
     assert ended == [1, 1] and kept(made, "hospital-1") == ["round-00001", "round-00002"]
-    assert [told["parties"] for told in made.seen("forgot")] == [[LIAR]] * 2
+    assert [told["parties"] for told in made.seen("rounds_missing")] == [[LIAR]] * 2
 
 
-def test_who_lacks_what_it_had_too_often_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_lacks_what_it_had_too_often_is_left_out(tmp_path: Path) -> None:
     """The others have the state, and need nobody's word for it."""
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=MOST_FAILURES + 3)), count=4)
-    answer = Session._answer
 
-    def empty(session: Session, message: Any, frame: Any) -> Any:
-        said, bulk = answer(session, message, frame)
-        if isinstance(said, Ready) and session.party == LIAR:
-            for round in (made.folder / LIAR).rglob("checkpoints/round-*"):
-                shutil.rmtree(round)
-            said = structs.replace(said, checkpoints=())
-        return said, bulk
+    def empty(honest: Ready, bulk: bytes) -> tuple[Ready, bytes]:
+        for round in (made.folder / LIAR).rglob("checkpoints/round-*"):
+            shutil.rmtree(round)
+        return structs.replace(honest, checkpoints=()), bulk
 
     def after(town: LocalPilot, party: str) -> None:
-        round = len([told for told in town.seen("round") if told["party"] == OTHERS[0]])
+        round = len([told for told in town.seen("round_saved") if told["party"] == OTHERS[0]])
         if party == OTHERS[0] and len(begun) < round <= MOST_FAILURES + 1:
             begun.append(round)
             town.kill(party)
             town.start(party)
 
     begun = list[int]()
-    monkeypatch.setattr("secure_fl.party.session.Session._answer", empty)
+    made.faults[LIAR] = {Ready: empty}
     made.after = after
     made.lead(patience=20).run()
     made.kill(LIAR)
     assert all(made.processes[name].done for name in OTHERS)
-    assert [told["parties"] for told in made.seen("forgot")] == [[LIAR]] * (MOST_FAILURES + 1)
-    assert [LIAR] in [told["parties"] for told in made.seen("left out")]
+    assert [told["parties"] for told in made.seen("rounds_missing")] == [[LIAR]] * (
+        MOST_FAILURES + 1
+    )
+    assert [LIAR] in [told["parties"] for told in made.seen("excluded")]
 
 
-def test_who_lacks_what_it_had_is_left_out_where_the_others_can_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_lacks_what_it_had_is_left_out_where_the_others_can_go_on(tmp_path: Path) -> None:
     """Storm 189: by its word and another's absence too few held the last round; nobody was named.
 
     The coordinator that hears it is another process than the one that it told it had saved.
@@ -164,16 +153,16 @@ def test_who_lacks_what_it_had_is_left_out_where_the_others_can_go_on(
             del kills[town.exchanges]
             town.kill(party)
 
-    say_empty(monkeypatch)
+    say_empty(made)
     made.after = after
     made.lead(patience=20).run()
     assert not kills and made.down == {"hospital-5"}
     made.start("hospital-5")
     told = [event for event in made.events if event["party"] == "coordinator"]
-    made.lead(patience=0, saved=saved_in(told)).run()
+    made.lead(patience=0, saved=saved_in(map(event_of, told))).run()
     made.kill(LIAR)
     assert all(made.processes[name].done for name in (*OTHERS, "hospital-5"))
-    assert [told["parties"] for told in made.seen("forgot")] == [[LIAR]] * 2
+    assert [told["parties"] for told in made.seen("rounds_missing")] == [[LIAR]] * 2
 
 
 def rewound(made: LocalPilot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +170,7 @@ def rewound(made: LocalPilot, monkeypatch: pytest.MonkeyPatch) -> None:
     lead = made.lead(patience=0)
 
     def stop_in_the_third(town: LocalPilot, _: str) -> None:
-        lead.stopping = any(told["round"] == 2 for told in town.seen("round"))
+        lead.stopping = any(told["round"] == 2 for told in town.seen("round_saved"))
 
     made.before = stop_in_the_third
     with pytest.raises(SecureFLError):
@@ -210,5 +199,5 @@ def test_what_a_coordinator_says_deletes_nothing_before_a_sum_was_admitted(
         made.kill(name)
         made.start(name)
     made.lead(patience=0).run()
-    rounds = [told["round"] for told in made.seen("round") if told["party"] == "hospital-1"]
+    rounds = [told["round"] for told in made.seen("round_saved") if told["party"] == "hospital-1"]
     assert rounds.count(1) == (2 if dropped else 1), rounds

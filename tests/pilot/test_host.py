@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
 from secure_fl.errors import CohortError, SettingsError
-from secure_fl.pilot import lead
+from secure_fl.pilot import coordinator_process
 from secure_fl.settings import ProtectionSettings, TrainingSettings
-from secure_fl.testing.pilot import plan_of
 from tests.support.clinic import HUB, Clinic
+from tests.support.local_pilot import plan_of
+from tests.support.processes import PROGRAM, free_port, killed_after, this_code
 from tests.support.raising import raises
 
 MODES: list[dict[str, Any]] = [{}, {"mode": "secagg"}]  # {}: as it comes
@@ -59,7 +59,7 @@ def test_a_host_without_masks_is_refused_before_anybody_is_invited(opened):
 
 
 def test_a_hospital_refuses_a_host_without_masks_whatever_the_coordinator_says(opened, monkeypatch):
-    monkeypatch.setattr(lead, "require_masks", lambda *_: None)
+    monkeypatch.setattr(coordinator_process, "require_masks", lambda *_: None)
     clinic = opened({"mode": "he"})
     with raises(CohortError, "(settings)", party="hospital-1"):
         clinic.run()

@@ -9,16 +9,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.roster import Member, Roster, make_roster
-from secure_fl.crypto.roster_files import roster_bytes
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.roster import Member, Roster, make_roster
+from secure_fl.crypto.keys.roster_files import roster_bytes
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import KeyringError
 from secure_fl.pilot import certificates
 from secure_fl.pilot.kits import load_kit, write_kits
-from secure_fl.pilot.trial import HUB, Trial, make_trial
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
 from tests.support.raising import raises
 
 THE_HUB = Identity.generate("hub")
@@ -120,9 +120,11 @@ def test_a_clock_that_is_behind_is_told_apart(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def trial(tmp_path: Path, old: pytest.MonkeyPatch) -> Trial:
+def trial(tmp_path: Path, old: pytest.MonkeyPatch) -> PilotFolders:
     names = ("north", "south", "east")
-    return make_trial(tmp_path / "t", names, plan_of(), port=18443, size=8, cost=Cost(log_n=10))
+    return make_pilot_folders(
+        tmp_path / "t", names, plan_of(), port=18443, size=8, cost=Cost(log_n=10)
+    )
 
 
 def test_join_and_coordinate_refuse_before_they_dial(trial):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Member, make_roster
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Member, make_roster
 from secure_fl.errors import KeyringError
 from secure_fl.pilot.kits import load_kit, write_kits
-from secure_fl.testing.mutants import cut, flipped, longer
+from tests.support.mutants import cut, flipped, longer
 from tests.support.raising import raises
 
 

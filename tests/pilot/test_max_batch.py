@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl.algorithms.baselines.dsfl import DSFL
-from secure_fl.algorithms.public_records import PublicRecords, logits
+from secure_fl.algorithms.baselines.settings import DSFL
+from secure_fl.algorithms.public_distillation import PublicRecords, logits
 from secure_fl.corpora import make, public
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
-from secure_fl.learning.schedule import ALONE
+from secure_fl.learning.learning_rates import ALONE
 from secure_fl.learning.site import AT_ONCE, Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
-from secure_fl.learning.tasks.base import Task
+from secure_fl.learning.tasks.task import Task
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS
-from secure_fl.testing.pilot import plan_of
 from tests.support.clinic import Clinic
+from tests.support.local_pilot import plan_of
 from tests.support.private import make_site
 
 MOST = 4
@@ -46,7 +47,11 @@ def site(max_batch: int | None) -> Site:
     silo = Silo("north", records.train, records.dev, public=texts)
     task = make_task(TaskSettings(labels=LABELS, max_length=32), silo.train)
     training, recorder = TrainingSettings(batch_size=8, device="cpu"), EventLog("north")
-    return Site(silo, task, ModelSettings(layers=1), training, 0, recorder, max_batch=max_batch)
+    return Site(
+        silo,
+        SiteSpec(task, ModelSettings(layers=1), training, 0),
+        SiteContext(recorder, max_batch=max_batch),
+    )
 
 
 def looked_at(place: Site) -> tuple[dict[str, Any], torch.Tensor]:

@@ -11,17 +11,17 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.config.build import RunSettings
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.raw import _planes, _words
-from secure_fl.crypto.roster import Member
-from secure_fl.crypto.scheme import COHORT
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Member
+from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing.blind_sum import blind_totals
+from secure_fl.crypto.sealing.public import _planes, _words
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
-from secure_fl.pilot.site import MOST_FORGED, Memory
+from secure_fl.pilot.site_memory import MOST_FORGED, SiteMemory
 from secure_fl.policy.rules import Plan
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
 from tests.support.attacker import tampering
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 
@@ -46,12 +46,12 @@ def test_another_name_does_not_repeat_inputs_over_other_hospitals(tmp_path: Path
 
 
 def test_a_run_goes_on_under_its_name(tmp_path: Path) -> None:
-    memory = Memory(tmp_path)
+    memory = SiteMemory(tmp_path)
     memory.begin("study", "notes", 0)
-    Memory(tmp_path).begin("study", "notes", 0)  # a new process
+    SiteMemory(tmp_path).begin("study", "notes", 0)  # a new process
     memory.begin("study", "others", 0)
     with raises(CohortError, "'study'", "0", field="run.seed"):
-        Memory(tmp_path).begin("study2", "notes", 0)
+        SiteMemory(tmp_path).begin("study2", "notes", 0)
     assert (tmp_path / "runs.jsonl").stat().st_mode & 0o777 == 0o600
 
 
@@ -107,23 +107,23 @@ def test_keys_under_which_a_sum_was_forged_open_nothing_more(
         made.lead(patience=0).run()
     told, *_ = made.seen("refused")
     assert told["party"] == victim and "keys rotate" in told["why"]
-    with raises(KeyringError, reason="retired"):
+    with raises(KeyringError, reason="retired-keys"):
         made.processes[victim]._memory.require_unforged(made.roster)
-    Memory(tmp_path / "another").require_unforged(made.roster)
+    SiteMemory(tmp_path / "another").require_unforged(made.roster)
 
 
 def test_a_name_that_has_passed_to_another_site_does_not_go_on_with_a_run(tmp_path: Path) -> None:
     """By name, a repeated round would be over the same parties, and the difference somebody's."""
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
-    memory, before, later = Memory(tmp_path / "notes"), made.roster, made.roster.members
+    memory, before, later = SiteMemory(tmp_path / "notes"), made.roster, made.roster.members
     memory.require_same_sites("study", before)
-    Memory(tmp_path / "notes").require_same_sites("study", replace(before, version=2))
+    SiteMemory(tmp_path / "notes").require_same_sites("study", replace(before, version=2))
     joined = Member("joined", "party", None, Identity.generate("joined").public)
-    Memory(tmp_path / "notes").require_same_sites(
+    SiteMemory(tmp_path / "notes").require_same_sites(
         "study", replace(before, members=(*later, joined))
     )
     other = replace(later[0], identity=Identity.generate(later[0].name).public)
     passed = replace(before, members=(other, *later[1:]))
     with raises(CohortError, later[0].name, field="roster"):
-        Memory(tmp_path / "notes").require_same_sites("study", passed)
-    Memory(tmp_path / "notes").require_same_sites("another", passed)
+        SiteMemory(tmp_path / "notes").require_same_sites("study", passed)
+    SiteMemory(tmp_path / "notes").require_same_sites("another", passed)

@@ -10,18 +10,30 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import RunError
-from secure_fl.events import Event, EventLog
+from secure_fl.events import (
+    Event,
+    EventLog,
+    MembersGathered,
+    MembersLost,
+    PredictionNoise,
+    PrivacySpent,
+    Refused,
+    RoundStarted,
+    Scored,
+    Waiting,
+)
 from secure_fl.pilot import scraping
-from secure_fl.pilot.lead import RunLeader
+from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.metrics import Meter, serving
 from secure_fl.pilot.scraping import HERE, registry_of
-from secure_fl.testing.pilot import local_pilot, plan_of
+from tests.support.local_pilot import local_pilot, plan_of
 from tests.support.raising import raises
 
 
@@ -62,17 +74,17 @@ def test_a_run_s_events_become_numbers(tmp_path, served):
             town.kill(party)
 
     made.before = before
-    noted: list[Event] = []  # by the coordinator; the hospitals' events are none of it
+    noted: list[dict[str, Any]] = []  # by the coordinator; the hospitals' events are none of it
 
     def record(event: Event) -> None:
-        noted.append(event)
+        noted.append(event.document())
         meter.note(event)
 
     recorder = EventLog("coordinator", record)
     lead = RunLeader(made, made.coordinator, made.roster, made.plan, recorder, sleep=made.nap)
     lead.run()
 
-    def seen(kind: str) -> list[Event]:
+    def seen(kind: str) -> list[dict[str, Any]]:
         return [event for event in noted if event["event"] == kind]
 
     found = fetch(port)
@@ -80,7 +92,7 @@ def test_a_run_s_events_become_numbers(tmp_path, served):
     assert found["secure_fl_gathered_total"] == len(seen("gathered")) >= 2
     assert found["secure_fl_waiting"] == 0  # it was gathered since
     assert found['secure_fl_lost_total{member="hospital-1"}'] == 1
-    assert found["secure_fl_round"] == seen("round")[-1]["round"]
+    assert found["secure_fl_round"] == seen("round_started")[-1]["round"]
     assert found["secure_fl_members"] == 3
     assert found['secure_fl_member_present{member="hospital-1"}'] == 1  # it came back
     for name, bytes_of in lead.traffic().items():
@@ -91,10 +103,10 @@ def test_a_run_s_events_become_numbers(tmp_path, served):
 
 def test_who_is_lost_is_not_present(served):
     meter, port = served
-    meter.note({"event": "gathered", "members": ["north", "south", "east"]})
-    meter.note({"event": "lost", "round": 2, "parties": ["south"], "code": "wire"})
+    meter.note(MembersGathered(members=("north", "south", "east")))
+    meter.note(MembersLost(round=2, parties=("south",), code="wire"))
     assert fetch(port)['secure_fl_member_present{member="south"}'] == 0
-    meter.note({"event": "round", "round": 3, "members": ["north", "east"]})
+    meter.note(RoundStarted(round=3, members=("north", "east")))
     found = fetch(port)
     assert found['secure_fl_member_present{member="south"}'] == 0
     assert found['secure_fl_member_present{member="north"}'] == 1
@@ -103,10 +115,18 @@ def test_who_is_lost_is_not_present(served):
 
 
 OWN = (
-    {"event": "metrics", "round": 1, "split": "dev", "accuracy": 0.625},
-    {"event": "pooled", "round": 1, "split": "dev", "accuracy": 0.5},
-    {"event": "privacy", "round": 1, "epsilon": 0.75, "epsilon_planned": 1.0},
-    {"event": "noise", "epsilon": 0.25},
+    Scored(round=1, split="dev", values={"accuracy": 0.625}),
+    Scored(round=1, split="dev", values={"accuracy": 0.5}, pooled=True),
+    PrivacySpent(
+        round=1,
+        noise_multiplier=1.0,
+        sample_rate=0.5,
+        steps=4,
+        epsilon=0.75,
+        epsilon_planned=1.0,
+        delta=1e-5,
+    ),
+    PredictionNoise(facts={"epsilon": 0.25}),
 )
 
 
@@ -143,22 +163,22 @@ def test_a_hospital_shows_its_own_bytes_scores_and_refusals(tmp_path):
     for way in ("up", "down"):  # those of the run; a coordinator counts the lobby's as well
         assert 0 < found[f'secure_fl_bytes_total{{direction="{way}"}}'] <= moved[way]
     assert not any("hospital-1" in name for name in found)
-    meter.note({"event": "refused", "code": "policy", "why": "records of ward 7"})
+    meter.note(Refused(code="policy", why="records of ward 7"))
     assert 'secure_fl_refused_total{code="policy"} 1.0\n' in text(meter)
     assert "ward" not in text(meter)
 
 
 def test_labels_are_escaped():
     meter = Meter()
-    meter.note({"event": "lost", "parties": ['a\\b"c\nd'], "round": 1})
+    meter.note(MembersLost(parties=('a\\b"c\nd',), round=1))
     assert 'secure_fl_lost_total{member="a\\\\b\\"c\\nd"} 1.0\n' in text(meter)
 
 
 def test_waiting_lasts_until_a_run_is_gathered():
     meter = Meter()
-    meter.note({"event": "waiting", "code": "cohort"})
+    meter.note(Waiting(parties=("east",), code="cohort"))
     assert "secure_fl_waiting 1.0\n" in text(meter)
-    meter.note({"event": "gathered", "members": ["north", "south"]})
+    meter.note(MembersGathered(members=("north", "south")))
     assert "secure_fl_waiting 0.0\n" in text(meter)
 
 
@@ -167,7 +187,7 @@ def test_seconds_since_the_last_event():
     meter = Meter(clock=lambda: now)
     now = 130.0
     assert "secure_fl_seconds_since_last_event 30.0\n" in text(meter)
-    meter.note({"event": "waiting", "code": "cohort"})
+    meter.note(Waiting(parties=("east",), code="cohort"))
     now = 131.5
     assert "secure_fl_seconds_since_last_event 1.5\n" in text(meter)
 
@@ -241,7 +261,7 @@ def test_who_is_slow_is_sent_away_and_holds_up_no_run(served, monkeypatch):
         slow.sendall(b"GET /met")
         began = time.monotonic()
         for number in range(2000):
-            meter.note({"event": "round", "round": number, "members": ["north"]})
+            meter.note(RoundStarted(round=number, members=("north",)))
         assert time.monotonic() - began < 0.9  # events do not wait for the request
         assert fetch(port)["secure_fl_round"] == 1999  # nor does who asks meanwhile
         assert slow.recv(1) == b""
@@ -253,7 +273,7 @@ def test_it_listens_on_this_machine_only_and_ends_with_the_run():
         assert port is not None
         (thread,) = (t for t in threading.enumerate() if t.name == "metrics")
         assert thread.daemon
-        with raises(RunError, port, reason="address"), serving(Meter(), port):
+        with raises(RunError, port, reason="unusable-address"), serving(Meter(), port):
             pass
         with pytest.raises(OSError, match="refused"):  # loopback, by another address
             socket.create_connection(("127.0.0.2", port), timeout=2)
@@ -270,7 +290,7 @@ def test_it_is_off_unless_asked_for():
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "secure_fl.pilot.scraping")
-    with raises(RunError, reason="extra") as caught, serving(Meter(), 0):
+    with raises(RunError, reason="missing-extra") as caught, serving(Meter(), 0):
         pass
     assert ".[metrics]" in caught.value.fix
     with serving(Meter(), None) as port:  # nor is it needed where nothing is shown

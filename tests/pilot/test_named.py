@@ -10,13 +10,13 @@ import pytest
 from msgspec import structs
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.crypto.evidence import FalseShare
-from secure_fl.crypto.identity import PublicIdentity
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.crypto.blame.evidence import FalseShare
+from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.protocol.messages import UnmaskShares
-from secure_fl.testing.pilot import local_pilot, plan_of
+from tests.support.local_pilot import local_pilot, plan_of
 
 LIAR = "hospital-2"
 
@@ -41,7 +41,7 @@ def test_the_others_end_the_run_and_the_evidence_is_kept(
         set(made.members) - {LIAR}
     )
     made.processes[LIAR].close()  # it waits for a coordinator that asks it no more
-    (named,), gathered = made.seen("named"), made.seen("gathered")
+    (named,), gathered = made.seen("convicted"), made.seen("gathered")
     assert named["parties"] == [LIAR] and len(gathered) == 1
     FalseShare.read(named["evidence"]).check({m.name: m.identity for m in made.roster.members})
 
@@ -51,4 +51,4 @@ def test_the_others_end_the_run_and_the_evidence_is_kept(
     lines = [json.dumps(event) for event in (*gathered, named)]
     (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
     told = progress(folder)
-    assert told["members"][LIAR]["state"] == "named" and LIAR in told["notes"][-1]
+    assert told["members"][LIAR]["state"] == "convicted" and LIAR in told["notes"][-1]

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import PROGRAM, kill, killed_after, this_code
-from secure_fl.crypto.ledger import load_chain
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
+from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.pilot.progress import progress
-from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan
 from secure_fl.settings import DPSettings
-from secure_fl.testing.network import HUB_NAME, Network, missing
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
+from tests.support.network import HUB_NAME, Network, missing
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, kill, killed_after, this_code
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := missing()), reason=why)]
 NAMES = ("east", "north", "west")
@@ -34,22 +34,22 @@ Processes = dict[str, subprocess.Popen[bytes]]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+def made(tmp_path_factory: pytest.TempPathFactory) -> PilotFolders:
     """A trial behind port 443."""
     return make(tmp_path_factory.mktemp("trial") / "made", plan_of(FedAvg(rounds=ROUNDS, epochs=2)))
 
 
-def make(folder: Path, plan: Plan) -> Trial:
+def make(folder: Path, plan: Plan) -> PilotFolders:
     cheap = Cost(log_n=10)
-    return make_trial(folder, NAMES, plan, port=443, size=48, cost=cheap, hosts=[HUB_NAME])
+    return make_pilot_folders(folder, NAMES, plan, port=443, size=48, cost=cheap, hosts=[HUB_NAME])
 
 
 @pytest.fixture(scope="module")
-def calm(made: Trial, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def calm(made: PilotFolders, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return over(made, tmp_path_factory.mktemp("calm") / "trial", lambda network, run: None)[0]
 
 
-def start(trial: Trial, network: Network, name: str) -> subprocess.Popen[bytes]:
+def start(trial: PilotFolders, network: Network, name: str) -> subprocess.Popen[bytes]:
     here = ["coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "5"]
     command = here if name == HUB else ["join", "site.toml", *COMMON]
     with (trial.of(name) / "log").open("ab") as log:
@@ -63,20 +63,24 @@ def start(trial: Trial, network: Network, name: str) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def running(trial: Trial, network: Network) -> Iterator[Processes]:
+def running(trial: PilotFolders, network: Network) -> Iterator[Processes]:
     with killed_after({name: start(trial, network, name) for name in (HUB, *NAMES)}) as processes:
         yield processes
 
 
 def over(
-    made: Trial, folder: Path, disturb: Callable[[Network, Path], None], *, moves: bool = False
+    made: PilotFolders,
+    folder: Path,
+    disturb: Callable[[Network, Path], None],
+    *,
+    moves: bool = False,
 ) -> tuple[bytes, dict[str, str]]:
     """The model that a run over some network ends with, and everybody's log.
 
     `moves`: when it was disturbed, the coordinator is killed, and begins again at another address.
     """
     shutil.copytree(made.folder, folder)
-    trial = Trial(folder, made.names)
+    trial = PilotFolders(folder, made.names)
     with Network(NAMES) as network, running(trial, network) as processes:
         disturb(network, trial.of(HUB) / "run")
         if moves:
@@ -102,7 +106,7 @@ def begun(run: Path, number: int) -> None:
 
 
 def test_a_slow_lossy_line_behind_a_firewall_that_forgets(
-    made: Trial, calm: bytes, tmp_path: Path
+    made: PilotFolders, calm: bytes, tmp_path: Path
 ) -> None:
     def bad(network: Network, run: Path) -> None:
         for line in network.lines.values():
@@ -113,7 +117,9 @@ def test_a_slow_lossy_line_behind_a_firewall_that_forgets(
     assert model == calm
 
 
-def test_a_blackout_and_an_address_that_changes(made: Trial, calm: bytes, tmp_path: Path) -> None:
+def test_a_blackout_and_an_address_that_changes(
+    made: PilotFolders, calm: bytes, tmp_path: Path
+) -> None:
     """Longer than a broken line is noticed, than the grace, and than TCP's first tries."""
 
     def dark(network: Network, run: Path) -> None:
@@ -138,7 +144,7 @@ def test_a_blackout_and_an_address_that_changes(made: Trial, calm: bytes, tmp_pa
 
 
 def test_a_coordinator_that_moved_to_another_address(
-    made: Trial, calm: bytes, tmp_path: Path
+    made: PilotFolders, calm: bytes, tmp_path: Path
 ) -> None:
     model, logs = over(made, tmp_path / "trial", lambda _, run: begun(run, 2), moves=True)
     assert model == calm

@@ -12,18 +12,17 @@ from safetensors.torch import load_file
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.crypto.ledger import load_chain
-from secure_fl.crypto.ledger_view import totals
+from secure_fl.crypto.privacy.ledger import load_chain, totals
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
-from secure_fl.pilot.lead import Halted
-from secure_fl.pilot.lobby import run_id
+from secure_fl.pilot.coordinator_process import OperatorStop
 from secure_fl.pilot.plan import read_plan, write_plan
+from secure_fl.pilot.run_id import run_id
 from secure_fl.policy.rules import Plan, PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Gather, Hello, Invite, Stop
 from secure_fl.settings import ProtectionSettings, TrainingSettings
 from secure_fl.testing.hospitals import silos, small
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 
@@ -158,9 +157,9 @@ def test_an_operator_stops_after_a_round_and_while_it_waits(tmp_path, when):
     made.before = before
     made.nap = lambda seconds: lead.stop()  # type: ignore[method-assign]
     lead = made.lead()
-    with pytest.raises(Halted):
+    with pytest.raises(OperatorStop):
         lead.run()
-    assert made.seen("stopped")[-1]["code"] == Halted.code
+    assert made.seen("stopped")[-1]["code"] == OperatorStop.code
     made.before = lambda town, party: None
     made.start("hospital-1")
     made.lead().run()
@@ -171,9 +170,9 @@ def test_an_operator_who_stops_before_the_start_asks_nobody(tmp_path):
     made = local_pilot(tmp_path)
     lead = made.lead()
     lead.stop()
-    with pytest.raises(Halted):
+    with pytest.raises(OperatorStop):
         lead.run()
-    assert made.seen("stopped")[-1]["code"] == Halted.code and not made.seen("gathered")
+    assert made.seen("stopped")[-1]["code"] == OperatorStop.code and not made.seen("gathered")
 
 
 def test_a_run_id_is_never_repeated(tmp_path):

@@ -15,17 +15,17 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.cli.processes import PROGRAM, free_port, kill, killed_after, this_code
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import PlanRefused
-from secure_fl.federation.evaluation import Evaluation, pinned
+from secure_fl.features.evaluation.evaluation import Evaluation, pinned
 from secure_fl.pilot.progress import progress
-from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.questions import QuestionPlan
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.statistics.questions import loads
 from secure_fl.testing.hospitals import LABELS, small
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, free_port, kill, killed_after, this_code
 
 pytestmark = pytest.mark.slow
 NAMES = ("east", "north", "west")
@@ -35,12 +35,12 @@ CHEAP = Cost(log_n=10)
 
 
 @pytest.fixture
-def trial(tmp_path) -> Trial:
+def trial(tmp_path) -> PilotFolders:
     plan = plan_of(FedAvg(rounds=4, epochs=2))
-    return make_trial(tmp_path, NAMES, plan, port=free_port(), size=48, cost=Cost(log_n=10))
+    return make_pilot_folders(tmp_path, NAMES, plan, port=free_port(), size=48, cost=Cost(log_n=10))
 
 
-def start(trial: Trial, name: str, **machine: str) -> subprocess.Popen[str]:
+def start(trial: PilotFolders, name: str, **machine: str) -> subprocess.Popen[str]:
     arguments = (
         ["coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "5"]
         if name == HUB
@@ -58,7 +58,7 @@ def start(trial: Trial, name: str, **machine: str) -> subprocess.Popen[str]:
 
 @contextmanager
 def running(
-    trial: Trial, machines: Mapping[str, Mapping[str, str]] | None = None
+    trial: PilotFolders, machines: Mapping[str, Mapping[str, str]] | None = None
 ) -> Iterator[dict[str, subprocess.Popen[str]]]:
     machines = machines or {}
     started = {n: start(trial, n, **machines.get(n, {})) for n in (HUB, *trial.names)}
@@ -66,7 +66,7 @@ def running(
         yield processes
 
 
-def wait_for_round(trial: Trial, number: int) -> None:
+def wait_for_round(trial: PilotFolders, number: int) -> None:
     until = time.monotonic() + LONGEST
     while time.monotonic() < until:
         if (trial.of(HUB) / "run" / "events.jsonl").exists():
@@ -76,7 +76,7 @@ def wait_for_round(trial: Trial, number: int) -> None:
     raise AssertionError(f"round {number} never came")
 
 
-def finished(trial: Trial) -> None:
+def finished(trial: PilotFolders) -> None:
     found = progress(trial.of(HUB) / "run")
     assert found["state"] == "finished" and found["round"] == 4
     models = set()
@@ -129,7 +129,7 @@ def test_a_coordinator_that_is_killed_comes_back(trial):
 def test_questions_are_answered_alike_at_all(tmp_path):
     asked = loads('[[question]]\nname="n"\nkind="categories"\nfield="label"\nvalues=["ade"]')
     questions = QuestionPlan.of(asked, dataset="notes")
-    trial = make_trial(
+    trial = make_pilot_folders(
         tmp_path, NAMES, plan_of(), port=free_port(), size=48, cost=CHEAP, questions=questions
     )
     ended(trial)
@@ -147,7 +147,7 @@ def test_an_evaluation_gives_all_the_same_scores(tmp_path):
     small(learned[0], training=learned[1], folder=tmp_path / "learned").run()
     cfg = pinned([tmp_path / "learned"], TaskSettings(labels=LABELS, max_length=32))
     plan = plan_of(cfg, training=TrainingSettings(device="cpu"))
-    trial = make_trial(tmp_path / "t", NAMES, plan, port=free_port(), size=48, cost=CHEAP)
+    trial = make_pilot_folders(tmp_path / "t", NAMES, plan, port=free_port(), size=48, cost=CHEAP)
     site = trial.of("west") / "site.toml"
     site.write_text(site.read_text().replace("[site]\n", "[site]\nshare_scores = true\n"))
     ended(trial)
@@ -160,7 +160,7 @@ def test_an_evaluation_gives_all_the_same_scores(tmp_path):
     assert "accuracy" not in told and "learned/test" not in told
 
 
-def ended(trial: Trial) -> None:
+def ended(trial: PilotFolders) -> None:
     with running(trial) as processes:
         out, _ = processes[HUB].communicate(timeout=LONGEST)
         assert processes[HUB].returncode == 0, out
@@ -195,7 +195,7 @@ def test_hospitals_whose_machines_round_otherwise_share_one_student(tmp_path):
     }
     plan = plan_of(FedKD(rounds=2, student_layers=1), model=ModelSettings(layers=2))
     cheap = Cost(log_n=10)
-    trial = make_trial(tmp_path, NAMES, plan, port=free_port(), size=48, cost=cheap)
+    trial = make_pilot_folders(tmp_path, NAMES, plan, port=free_port(), size=48, cost=cheap)
     with running(trial, machines) as processes:
         out, _ = processes[HUB].communicate(timeout=LONGEST)
         assert processes[HUB].returncode == 0, out

@@ -13,16 +13,16 @@ from secure_fl.errors import CohortError, SecureFLError, SettingsError
 from secure_fl.pilot.hospital import Asked
 from secure_fl.pilot.plan import load_proposal, read_plan, read_proposal, write_plan
 from secure_fl.pilot.progress import progress
-from secure_fl.policy.broken import PolicyRefusal
-from secure_fl.policy.file import SitePolicy
+from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.questions import QuestionPlan, check_questions
 from secure_fl.policy.rules import Company
+from secure_fl.policy.violations import PolicyRefusal
 from secure_fl.statistics.note import Note
 from secure_fl.statistics.questions import loads
 from secure_fl.statistics.rules import StatisticsRules
 from secure_fl.statistics.site import StatisticsSite
 from secure_fl.testing.hospitals import silos
-from secure_fl.testing.pilot import LocalPilot
+from tests.support.local_pilot import LocalPilot
 from tests.support.raising import raises
 from tests.support.tables import hospitals
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from secure_fl.algorithms.baselines.heterofl import HeteroFL
+from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.errors import CohortError, RunError
 from secure_fl.party.opened_sums import OpenedSumsLog
@@ -156,7 +156,7 @@ def test_where_nobody_can_join_the_others_go_on_without(tmp_path: Path) -> None:
     with pytest.raises(CoordinatorKilled):
         town.lead().run()
     town.lead(patience=0).run()
-    assert [event["parties"] for event in town.seen("left out")] == [["hospital-2"]]
+    assert [event["parties"] for event in town.seen("excluded")] == [["hospital-2"]]
     assert gatherings(town) == ["123456", "123456", "13456"]
     assert done(town) == "13456"
 
@@ -191,7 +191,7 @@ def test_of_sums_in_a_row_over_the_same_parties_the_last_is_told(tmp_path: Path)
     notes = OpenedSumsLog(tmp_path / "opened.jsonl")
     for number, who in enumerate(("abcd", "abcd", "abc", "ab"), 1):
         notes.admit(1, number, tuple(who), "x")
-    notes.let_in(1, ("a", "b"))
+    notes.note_handover(1, ("a", "b"))
     notes.admit(2, 1, ("a", "b"), "x")
     told = [(round, number, "".join(who)) for round, number, who in notes.rounds()]
     assert told == [(1, 0, "ab"), (1, 2, "abcd"), (1, 3, "abc"), (1, 4, "ab"), (2, 1, "ab")]

@@ -12,15 +12,19 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError, RunError
-from secure_fl.events import Event, EventLog
-from secure_fl.pilot.lead import RunLeader
+from secure_fl.events import Event, EventLog, MembersGathered, RoundStarted, Waiting
+from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.plan import write_plan
 from secure_fl.policy.rules import Plan, PolicyRefusal
 from secure_fl.runs.folder import RunFolder
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 BAD, GOOD = plan_of(FedAvg(rounds=3)), plan_of(FedAvg(rounds=1))
+
+
+GATHERED = MembersGathered(party="coordinator", members=("hospital-1",))
+STARTED = RoundStarted(party="coordinator", round=1, members=("hospital-1",))
 
 
 def at_most_two(plan: Plan) -> None:
@@ -75,12 +79,12 @@ def test_who_had_taken_a_seat_when_another_refused_takes_the_next_plan(tmp_path)
     assert all(seat.done for seat in made.processes.values())
 
 
-@pytest.mark.parametrize("trace", ["gathered", "round", "parties", "result", "unreadable"])
+@pytest.mark.parametrize("trace", [GATHERED, STARTED, "parties", "result", "unreadable"])
 def test_any_trace_of_a_run_keeps_its_settings(tmp_path, trace):
     run = RunFolder.open(tmp_path, write_plan(BAD), resume=False)
-    run.record({"event": "waiting", "party": "coordinator"})
-    if trace in ("gathered", "round"):
-        run.record({"event": trace, "party": "coordinator"})
+    run.record(Waiting(party="coordinator", parties=("hospital-1",)))
+    if isinstance(trace, Event):
+        run.record(trace)
     run.close()
     if trace == "parties":
         (tmp_path / "parties").mkdir()

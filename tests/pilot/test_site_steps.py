@@ -17,14 +17,14 @@ from click.testing import CliRunner, Result
 from secure_fl import corpora
 from secure_fl.cli.keyring import open_ring
 from secure_fl.cli.main import main
-from secure_fl.cli.processes import PROGRAM, free_port, killed_after, this_code
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster_files import card_bytes, load_card, load_roster
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster_files import card_bytes, load_card, load_roster
 from secure_fl.data.splits import write
 from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.kit_files import open_kit
 from secure_fl.pilot.kits import load_kit, require_host, require_own
-from secure_fl.policy.file import load_site
+from secure_fl.policy.policy_file import load_site
+from tests.support.processes import PROGRAM, free_port, killed_after, this_code
 from tests.support.raising import raises
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pilot.md").read_text(encoding="utf-8")
@@ -147,15 +147,15 @@ def test_a_kit_that_was_changed_or_is_for_another_card_does_not_open(places: Pla
     require_own(load_kit(open_kit(kit, me, folder / "kit")), me)  # it is genuine
     assert (folder / "kit" / "client.key").stat().st_mode & 0o077 == 0
     for reason, changed in (
-        ("sealed", data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]),
-        ("form", data[: len(data) // 2]),
-        ("version", data.replace(b"secure-fl/kit/2", b"secure-fl/kit/9")),
+        ("cannot-open", data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]),
+        ("malformed", data[: len(data) // 2]),
+        ("other-format", data.replace(b"secure-fl/kit/2", b"secure-fl/kit/9")),
     ):
         kit.write_bytes(changed)
         with raises(KeyringError, reason=reason):
             open_kit(kit, me, folder / "other")
     kit.write_bytes(data)
-    with raises(KeyringError, reason="recipient"):
+    with raises(KeyringError, reason="other-recipient"):
         open_kit(kit, places_identity(places.folder / "east"), folder / "other")
     assert not (folder / "other").exists()
 

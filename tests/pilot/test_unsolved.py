@@ -4,44 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator.inquest import HIDDEN
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.errors import KeyringError, PartyFailed, SecureFLError
-from secure_fl.party.session import Session
+from secure_fl.events import Convicted, SumDisputed, Withheld
 from secure_fl.pilot.progress import unsolved_in
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.event_documents import event_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
+from tests.support.spoiling import Spoiler
 
 LIAR = "hospital-3"
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPilot]:
+def made(tmp_path: Path) -> Iterator[LocalPilot]:
     """A pilot in which one tags wrongly each time, and never shows what it sent."""
-    masked, examine = SumUnderWay._masked, Session._examine
-
-    def spoiled(sum: SumUnderWay, *what: Any) -> Any:
-        slots = masked(sum, *what)
-        if sum._context.me == LIAR:
-            slots[-1] = (slots[-1] + np.uint64(1)) % np.uint64(COHORT.modulus)
-        return slots
-
-    def hiding(session: Session, message: Any, frame: Any) -> Any:
-        found, bulk = examine(session, message, frame)
-        return found, b"" if session.party == LIAR else bulk
-
-    monkeypatch.setattr(SumUnderWay, "_masked", spoiled)
-    monkeypatch.setattr("secure_fl.party.session.Session._examine", hiding)
     plan = plan_of(FedAvg(rounds=2), protection=ProtectionSettings(min_cohort=3))
     town = local_pilot(tmp_path, plan, 5)
+    town.faults[LIAR] = Spoiler(town.keys[LIAR], slot=-1, hides=True).faults
     yield town
     for process in town.processes.values():
         process.close()
@@ -50,7 +35,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPilot
 def lead(made: LocalPilot, *, remembers: bool) -> None:
     """Lead it as a process that begins anew, with what is in the coordinator's folder or not."""
     told = [event for event in made.events if event["party"] == "coordinator"]
-    made.lead(patience=0, unsolved=unsolved_in(told) if remembers else ()).run()
+    made.lead(patience=0, unsolved=unsolved_in(map(event_of, told)) if remembers else ()).run()
 
 
 def require_keys(made: LocalPilot) -> None:
@@ -62,7 +47,7 @@ def test_a_coordinator_that_forgets_costs_all_their_keys(made: LocalPilot) -> No
     for _ in range(2):
         with pytest.raises(SecureFLError):
             lead(made, remembers=False)
-    with raises(KeyringError, reason="retired"):
+    with raises(KeyringError, reason="retired-keys"):
         require_keys(made)
 
 
@@ -71,7 +56,7 @@ def test_one_that_remembers_stops_and_names_who_hides(made: LocalPilot) -> None:
         with raises(PartyFailed, party=LIAR, reason=HIDDEN):
             lead(made, remembers=True)
     require_keys(made)
-    assert [event["parties"] for event in made.seen("hidden")] == [[LIAR]] * 2
+    assert [event["parties"] for event in made.seen("withheld")] == [[LIAR]] * 2
 
 
 @pytest.mark.parametrize("nth", [1, 2])  # as it is sent the total; as the others look into it
@@ -91,12 +76,12 @@ def test_an_inquiry_that_anothers_restart_ended_or_forestalled_counts_as_well(
     with raises(PartyFailed, party=LIAR, reason=HIDDEN):
         lead(made, remembers=True)
     require_keys(made)
-    assert len(made.seen("complaint")) == 2 and len(made.seen("hidden")) == 1
+    assert len(made.seen("sum_disputed")) == 2 and len(made.seen("withheld")) == 1
 
 
 def test_an_inquiry_that_a_crash_ended_counts_as_well() -> None:
-    complaint, named = {"event": "complaint"}, {"event": "named", "parties": ["x"]}
-    hidden = {"event": "hidden", "parties": ["y"]}
+    complaint = SumDisputed(parties=("x",), round=1)
+    named, hidden = Convicted(parties=("x",), round=1), Withheld(parties=("y",))
     assert unsolved_in([complaint, named, complaint, complaint, hidden]) == ["", "y"]
     assert unsolved_in([complaint, named, complaint]) == [""]
 
@@ -113,4 +98,4 @@ def test_who_hides_is_named_where_too_few_are_left_without_it(made: LocalPilot) 
     with raises(PartyFailed, party=LIAR, reason=HIDDEN):
         lead(made, remembers=True)
     require_keys(made)
-    assert [event["parties"] for event in made.seen("hidden")] == [[LIAR]] * 2
+    assert [event["parties"] for event in made.seen("withheld")] == [[LIAR]] * 2

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from secure_fl.policy.file import SitePolicy
-from secure_fl.policy.words import describe
+from secure_fl.policy.describe import describe
+from secure_fl.policy.policy_file import SitePolicy
 from tests.support.policy_cases import CASES
 from tests.support.policy_plans import FEDID, OPEN, OURS, policy
 

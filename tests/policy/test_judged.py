@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.evaluate import EvaluatedModel
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.faults import sections
+from secure_fl.features.evaluation.algorithm import EvaluatedModel
+from secure_fl.field_errors import sections
 from secure_fl.policy.rules import Plan
 from secure_fl.settings import Section
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl.policy.file import DPLimits, NoiseLimits, SitePolicy
-from secure_fl.policy.rules import Broken, Company, Plan, PolicyRefusal, broken_rules, check
+from secure_fl.policy.policy_file import DPLimits, NoiseLimits, SitePolicy
+from secure_fl.policy.rules import Company, Plan, PolicyRefusal, Violation, broken_rules, check
 from tests.support.policy_plans import (
     AFTER,
     BEFORE,
@@ -281,7 +281,7 @@ def test_accepted_means_that_every_promise_holds_and_refused_that_one_does_not(
 def test_no_field_of_a_plan_changes_what_another_rule_says(
     held: SitePolicy, mine: Flat, other: Flat, company: Company
 ) -> None:
-    def verdicts(flat: Flat) -> dict[str, Broken]:
+    def verdicts(flat: Flat) -> dict[str, Violation]:
         return {b.rule: b for b in broken_rules(held, made(flat), company, TODAY)}
 
     before = verdicts(mine)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl.crypto.identity import Identity
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.errors import CryptoError, SecureFLError, WireError
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk, Frame, Link

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.coordinator.step import Reply, Step
-from secure_fl.coordinator.steps import AgreeStep
+from secure_fl.coordinator.run_steps import AgreeStep
+from secure_fl.coordinator.sum_steps import Reply, Step
 from secure_fl.errors import Disagreement
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from secure_fl.crypto import secret
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.roster import Roster
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.sealing import secret
+from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import KeyringError, SecureFLError
 from secure_fl.party.cohort import Cohort
-from secure_fl.pilot.site import site_keys
+from secure_fl.pilot.site_memory import site_keys
 from secure_fl.protocol.messages import Audience
 from secure_fl.testing.harness import Program, federate
 from tests.support.key_sites import CHEAP, signed, site

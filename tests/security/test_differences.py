@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl.algorithms.baselines.heterofl import HeteroFL
+from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.algorithms.exact import orthonormal
-from secure_fl.algorithms.factors import Joint
-from secure_fl.algorithms.lowrank import Subspace
+from secure_fl.algorithms.fedkd.factor_exchange import JointFactors
+from secure_fl.algorithms.fedkd.lowrank import Subspace
 from secure_fl.algorithms.updates import Update
-from secure_fl.crypto.segments import Layout
-from secure_fl.crypto.transcript import Scales
+from secure_fl.crypto.sealing.segments import Layout
+from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import TooFewParties
 from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
@@ -29,7 +29,7 @@ from tests.support.raising import raises
 VICTIM = "west"
 
 
-class Curious(Joint):
+class Curious(JointFactors):
     """What a party sees of one exchange of factors anyway."""
 
     async def _sum(self, values: Update, *, together: bool = False) -> tuple[Update, Update]:

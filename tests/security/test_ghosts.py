@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from secure_fl.errors import CohortError
-from secure_fl.party import groups
+from secure_fl.party import summing as party_summing
 from secure_fl.protocol import messages
 from secure_fl.testing.harness import Federated, federate
 from tests.support.attacker import NAMES, Lie, lying, summing, told
@@ -57,7 +57,7 @@ def strange_readers(_: str, said: messages.Owners) -> messages.Owners:
 def test_ghosts_would_shrink_chosen_sums_and_nobody_would_notice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(groups, "_check_members", lambda *_: None)
+    monkeypatch.setattr(party_summing, "_check_members", lambda *_: None)
     out = summed(ghosts(20_000, only="second"), times=3)
     assert out.error is None
     assert all(found["first"] > 0.95 for found in shares(out))

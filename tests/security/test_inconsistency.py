@@ -1,7 +1,7 @@
 """Who shows parties different models, rounds or broadcasts reads no single update (P3, P5).
 
 Pasquini, Francati, Ateniese (CCS 2022): a dead model sends nothing, so if all but one are given
-one, the next sum is the update of the party that is left. `Seen` makes masks not cancel then.
+one, the next sum is the update of the party that is left. `SeenHistory` then spoils the masks.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.coordinator.step import Reply, Step
-from secure_fl.coordinator.steps import AgreeStep
-from secure_fl.crypto import masking, public, secret, tags
+from secure_fl.coordinator.run_steps import AgreeStep
+from secure_fl.coordinator.sum_steps import Reply, Step
 from secure_fl.crypto.primitives import keyed_digest
-from secure_fl.crypto.raw import from_parts, to_parts
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import to_slots
-from secure_fl.crypto.transcript import Seen
+from secure_fl.crypto.sealing import masking, public, secret, tags
+from secure_fl.crypto.sealing.public import from_parts, to_parts
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import to_slots
+from secure_fl.crypto.sealing.transcript import SeenHistory
 from secure_fl.errors import SecureFLError
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
@@ -275,11 +275,11 @@ def test_an_update_is_read_off_by_dead_models_where_masks_are_not_bound(
     attack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if attack == "all":
-        monkeypatch.setattr(Seen, "by", lambda self, readers, *, host: b"")
+        monkeypatch.setattr(SeenHistory, "by", lambda self, readers, *, host: b"")
     if attack == "readers":
         monkeypatch.setattr(messages.Owners, "plain", lambda self: b"")
     else:
-        monkeypatch.setattr(Seen, "beyond", lambda self, me, peers, readers, *, host: {})
+        monkeypatch.setattr(SeenHistory, "beyond", lambda self, me, peers, readers, *, host: {})
     _, found = deceive(*ATTACKS[attack])
     np.testing.assert_allclose(found, X[VICTIM], atol=1e-4)
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.coordinator.step import Reply, Step
+from secure_fl.coordinator.sum_steps import Reply, Step
 from secure_fl.federation.keys import make_keys
-from secure_fl.party import groups
+from secure_fl.party import summing as party_summing
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.protocol.arrays import pack
@@ -137,7 +137,7 @@ def test_a_party_that_is_told_of_fewer_members_is_in_no_sum_of_the_others(
 
     It refuses contributors that it was told are gone; where it does not, its masks fit no others'.
     """
-    monkeypatch.setattr(groups, "_check_members", lambda *_: None)
+    monkeypatch.setattr(party_summing, "_check_members", lambda *_: None)
 
     def program(name: str) -> Program:
         async def run(cohort: Cohort) -> Any:

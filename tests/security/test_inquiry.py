@@ -10,18 +10,17 @@ import pytest
 from msgspec import structs
 from tenseal import sealapi
 
-from secure_fl.crypto import masking, public, raw, secret
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.inquiry import Case
-from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.packing import Codec
-from secure_fl.crypto.public import SeededSum
-from secure_fl.crypto.raw import from_parts, to_parts
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import Field, Layout
-from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.crypto.blame.inquiry import InquiryEvidence
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.sealing import masking, public, secret
+from secure_fl.crypto.sealing.blind_sum import blind_totals
+from secure_fl.crypto.sealing.masking import Slots, StreamId
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.public import SeededSum, from_parts, to_parts
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
+from secure_fl.crypto.sealing.segments import Field, Layout
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CryptoError, Misconduct, PartyFailed, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
@@ -71,15 +70,15 @@ def lying(
     liars: tuple[str, ...] = (LIAR,),
 ) -> None:
     """Let some change their slots after the tag was made, under the self mask."""
-    sealed = SumUnderWay._masked
+    sealed = SecureSumInProgress._masked
 
-    def masked(sum: SumUnderWay, *what: Any) -> Slots:
+    def masked(sum: SecureSumInProgress, *what: Any) -> Slots:
         slots = sealed(sum, *what)
         if sum._context.me in liars:
             change(slots)
         return slots
 
-    monkeypatch.setattr(SumUnderWay, "_masked", masked)
+    monkeypatch.setattr(SecureSumInProgress, "_masked", masked)
 
 
 def wrong_tag(slots: Slots) -> None:
@@ -103,11 +102,13 @@ def test_who_tags_wrongly_is_named_by_everybody(
     out, kept = run(mode)
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
     assert convicted(out) == {LIAR} and out.results == {}
-    told = [event for event in out.events if event["event"] == "named"]
+    told = [event for event in out.events if event["event"] == "convicted"]
     assert {tuple(event["parties"]) for event in told} == {(LIAR,)} and len(told) == 5
     if mode == "he+secagg":
         for name in NAMES:
-            Case.from_bytes(kept[name].cases[LIAR]).check(KEYS[NAMES[0]], coordinator_of(out))
+            InquiryEvidence.from_bytes(kept[name].cases[LIAR]).check(
+                KEYS[NAMES[0]], coordinator_of(out)
+            )
 
 
 def coordinator_of(out: Federated) -> Any:
@@ -127,7 +128,7 @@ def test_a_coordinator_that_changes_a_total_is_convicted_by_its_own_signature(
     out, kept = run(mode, run=run_id, new_total=tampering(honest, changed))
     assert isinstance(out.error, TamperError) and convicted(out) == {"coordinator"}
     if mode == "he+secagg":
-        case = Case.from_bytes(kept["east"].cases["coordinator"])
+        case = InquiryEvidence.from_bytes(kept["east"].cases["coordinator"])
         case.check(KEYS["west"], coordinator_of(out))
         with raises(CryptoError):  # without the upload that was shown last
             structs.replace(case, frames=case.frames[:-1]).check(KEYS["west"], coordinator_of(out))
@@ -219,14 +220,14 @@ def test_where_somebody_was_lost_the_masks_with_it_are_part_of_the_tag(
     lying(monkeypatch, wrong_tag)
     out, kept = run(engine=lose)
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
-    Case.from_bytes(kept["south"].cases[LIAR]).check(KEYS["west"], coordinator_of(out))
+    InquiryEvidence.from_bytes(kept["south"].cases[LIAR]).check(KEYS["west"], coordinator_of(out))
 
 
 def test_evidence_that_was_edited_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     lying(monkeypatch, wrong_tag)
     out, kept = run()
     coordinator = coordinator_of(out)
-    case = Case.from_bytes(kept["east"].cases[LIAR])
+    case = InquiryEvidence.from_bytes(kept["east"].cases[LIAR])
     first, second = case.frames
     flipped = second[:-1] + bytes([second[-1] ^ 1])
     for edited in (
@@ -249,7 +250,7 @@ def test_evidence_that_was_edited_is_refused(monkeypatch: pytest.MonkeyPatch) ->
             case.check(keys, card)
     for data in (b"", b"no", case.to_bytes()[:-1]):
         with raises(CryptoError):
-            Case.from_bytes(data)
+            InquiryEvidence.from_bytes(data)
 
 
 # --- what an inquiry shows ------------------------------------------------------------------------
@@ -352,9 +353,9 @@ def test_members_of_another_tier_look_as_well(
     low = 7.0 - (lost is not None)
     assert out.results["x3"]["low"].tolist() == pytest.approx([low] * 20, abs=1e-3)
     assert out.results["east"]["high"].tolist() == pytest.approx([4.0] * 20, abs=1e-3)
-    sealed, sums = SumUnderWay._masked, list[str]()
+    sealed, sums = SecureSumInProgress._masked, list[str]()
 
-    def masked(sum: SumUnderWay, *what: Any) -> Slots:
+    def masked(sum: SecureSumInProgress, *what: Any) -> Slots:
         slots = sealed(sum, *what)
         if sum._context.me == LIAR:
             sums.append(what[1].owners)
@@ -362,7 +363,7 @@ def test_members_of_another_tier_look_as_well(
                 wrong_tag(slots)
         return slots
 
-    monkeypatch.setattr(SumUnderWay, "_masked", masked)
+    monkeypatch.setattr(SecureSumInProgress, "_masked", masked)
     out = run()
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
 
@@ -371,16 +372,16 @@ def test_who_seals_with_too_much_noise_is_found_by_its_noise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Alone its upload opens, and fits; the sum does not, and the coordinator added right."""
-    sealed = SumUnderWay._seal
+    sealed = SecureSumInProgress._seal
 
-    def seal(sum: SumUnderWay, group: Any, at: Any) -> Any:
+    def seal(sum: SecureSumInProgress, group: Any, at: Any) -> Any:
         segment, data = sealed(sum, group, at)
         if sum._context.me != LIAR:
             return segment, data
         noisy = from_parts([_noisy(part) for part in to_parts(data, segment.slots)])
         return structs.replace(segment, size=len(noisy)), noisy
 
-    monkeypatch.setattr(SumUnderWay, "_seal", seal)
+    monkeypatch.setattr(SecureSumInProgress, "_seal", seal)
     # Of many values some have the honest noise, 17 of 6.4 in a sum, that is missing to the bound.
     out, _ = run(times=12)
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
@@ -390,5 +391,5 @@ def test_who_seals_with_too_much_noise_is_found_by_its_noise(
 def _noisy(part: bytes) -> bytes:
     """The first half of a ciphertext with an error just below what an upload alone opens with."""
     (modulus, _) = sealapi.CoeffModulus.Create(COHORT.degree, list(COHORT.coefficient_bits))
-    size = (len(part) - 1 - raw.SEED_BYTES) // raw.WORD_BYTES
-    return part[:1] + raw.moved(part[1:], size, 495, modulus.value())
+    size = (len(part) - 1 - public.SEED_BYTES) // public.WORD_BYTES
+    return part[:1] + public.moved(part[1:], size, 495, modulus.value())

@@ -13,17 +13,17 @@ from msgspec import structs
 from secure_fl import FedAvg
 from secure_fl.coordinator import assembly
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.coordinator.step import Reply, Step
-from secure_fl.coordinator.steps import HandoverStep
-from secure_fl.crypto.clear_sum import ClearEnvelopes
-from secure_fl.crypto.envelopes import Envelopes as SealedEnvelopes
+from secure_fl.coordinator.run_steps import HandoverStep
+from secure_fl.coordinator.sum_steps import Reply, Step
+from secure_fl.crypto.sealing.clear_sum import ClearEnvelopes
+from secure_fl.crypto.sealing.envelopes import Envelopes as SealedEnvelopes
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.joining import Handover
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Bulk
 from secure_fl.protocol.messages import Begin, HandedOver
-from secure_fl.protocol.ports import Envelopes
+from secure_fl.protocol.ports import EnvelopeLayer
 from secure_fl.testing.hospitals import small
 from tests.support.attacker import Liar, Wiretap, lying, told
 from tests.support.joining import FOUR, LATE, THREE, stopped, tampered
@@ -163,7 +163,7 @@ def proofs(of: Handover, states: dict[str, bytes]) -> dict[str, bytes]:
     return {p: proof(of, CLEAR[p], p, state) for p, state in states.items()}
 
 
-def proof(of: Handover, envelopes: Envelopes, party: str, state: bytes) -> bytes:
+def proof(of: Handover, envelopes: EnvelopeLayer, party: str, state: bytes) -> bytes:
     return envelopes.vouch(of.digest(envelopes, state, party))
 
 
@@ -188,7 +188,7 @@ def test_a_hospital_that_conspires_cannot_vouch_for_another() -> None:
     a, b, c = (SealedEnvelopes(keys[n], bytes(16)) for n in "abc")
     three = Handover(3, ("a", "b", "c"), ("c",), None, 3)
 
-    def check(by: Envelopes) -> None:
+    def check(by: EnvelopeLayer) -> None:
         made = {"a": proof(three, a, "a", b"dead"), "b": proof(three, by, "b", b"dead")}
         three.check(made, three.members, b"dead", "a", c)
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto import blind_sum, packing, sharing, step_keys, transcript
-from secure_fl.crypto.blind_sum import ProtectedTotal
-from secure_fl.crypto.evidence import FalseShare
-from secure_fl.crypto.identity import Identity, PublicIdentity
-from secure_fl.crypto.segments import Layout
-from secure_fl.crypto.step_keys import StepKeys
-from secure_fl.crypto.sum_under_way import SumUnderWay
-from secure_fl.crypto.transcript import Scales
+from secure_fl.crypto.blame.evidence import FalseShare
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity
+from secure_fl.crypto.sealing import blind_sum, packing, sharing, step_keys, transcript
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
+from secure_fl.crypto.sealing.segments import Layout
+from secure_fl.crypto.sealing.step_keys import StepKeys
+from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import CryptoError, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol.messages import Ready, SumId, UnmaskShares
@@ -122,10 +122,10 @@ def test_the_grid_that_a_total_gives_is_added_in_one_order() -> None:
 
 def with_a_negative_norm_later(monkeypatch: pytest.MonkeyPatch) -> Federated:
     """Sums that carry their norms; in the second of three, the liar's is below nothing."""
-    seal, encode = SumUnderWay._seal, Layout.encode
+    seal, encode = SecureSumInProgress._seal, Layout.encode
     speaking: list[tuple[str, int]] = []
 
-    def sealing(sum: SumUnderWay, group: Group, at: SumId) -> object:
+    def sealing(sum: SecureSumInProgress, group: Group, at: SumId) -> object:
         speaking.append((sum._context.me, at[1]))
         return seal(sum, group, at)
 
@@ -137,7 +137,7 @@ def with_a_negative_norm_later(monkeypatch: pytest.MonkeyPatch) -> Federated:
             slots[:end] = packing.encode_wide(np.array([large - 1e6, small]))
         return slots, leftovers
 
-    monkeypatch.setattr(SumUnderWay, "_seal", sealing)
+    monkeypatch.setattr(SecureSumInProgress, "_seal", sealing)
     monkeypatch.setattr(Layout, "encode", encoding)
     programs = {name: summing(VALUES, times=3, carry=True) for name in NAMES}
     return federate(programs, mode="he+secagg", catch=True, min_cohort=3)
@@ -216,7 +216,7 @@ def test_who_reveals_a_false_share_is_named_and_the_others_go_on(
     for first, second in out.results.values():  # its input was in the first sum already
         np.testing.assert_allclose(first["x"], 4 * VALUES["x"], atol=1e-3)
         np.testing.assert_allclose(second["x"], 3 * VALUES["x"], atol=1e-3)
-    (told,) = [event for event in out.events if event["event"] == "named"]
+    (told,) = [event for event in out.events if event["event"] == "convicted"]
     assert told["parties"] == ["east"]
     found = FalseShare.read(told["evidence"])
     assert (found.accused, found.owner) == ("east", "north")
@@ -224,7 +224,7 @@ def test_who_reveals_a_false_share_is_named_and_the_others_go_on(
 
 
 def test_evidence_that_was_edited_convicts_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    (told,) = [e for e in with_false_shares(monkeypatch).events if e["event"] == "named"]
+    (told,) = [e for e in with_false_shares(monkeypatch).events if e["event"] == "convicted"]
     found, other = FalseShare.read(told["evidence"]), Identity.generate("east").public
     for edited, cards in (
         (structs.replace(found, head=found.head[:-1] + bytes([found.head[-1] ^ 1])), CARDS),

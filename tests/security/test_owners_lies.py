@@ -16,8 +16,8 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.coordinator.machine import Coordinator
 from secure_fl.errors import CohortError, TooFewParties
-from secure_fl.federation.ground_rules import statement_of_some
-from secure_fl.party import groups
+from secure_fl.federation.validation import statement_of_some
+from secure_fl.party import summing as party_summing
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
@@ -60,7 +60,7 @@ def test_the_host_is_no_contributor_to_hide_behind(
         return structs.replace(message, owners={"x": (party, HOST)})
 
     if not looked:
-        monkeypatch.setattr(groups, "_check_members", lambda *_: None)
+        monkeypatch.setattr(party_summing, "_check_members", lambda *_: None)
     tap = Wiretap()
     programs = {name: giving(k) for k, name in enumerate((*NAMES, HOST), 1)}
     out = federate(

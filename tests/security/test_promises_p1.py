@@ -12,27 +12,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import ProtectedTotal, blind_totals
-from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.raw import to_parts
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import to_slots
+from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, blind_totals
+from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.public import to_parts
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import to_slots
 from secure_fl.errors import CohortError, CryptoError, SecureFLError
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Audience
-from secure_fl.protocol.ports import Offered
+from secure_fl.protocol.ports import OfferedKeys
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, Wiretap, looks_uniform, marked, summing
 
 BLIND = (
-    "import sys, secure_fl.coordinator.machine, secure_fl.crypto.blind_sum;"
-    "import secure_fl.crypto.blind_sum, secure_fl.crypto.public;"
-    "print(sorted({'torch', 'transformers', 'opacus', 'secure_fl.crypto.secret', "
-    "'secure_fl.crypto.keyring', 'secure_fl.crypto.secure_sum', "
-    "'secure_fl.crypto.sum_under_way', 'secure_fl.federation.keys', "
+    "import sys, secure_fl.coordinator.machine, secure_fl.crypto.sealing.blind_sum;"
+    "import secure_fl.crypto.sealing.blind_sum, secure_fl.crypto.sealing.public;"
+    "print(sorted({'torch', 'transformers', 'opacus', 'secure_fl.crypto.sealing.secret', "
+    "'secure_fl.crypto.keys.keyring', 'secure_fl.crypto.sealing.secure_sum', "
+    "'secure_fl.federation.keys', "
     "'secure_fl.algorithms', 'secure_fl.learning.models'} & set(sys.modules)))"
 )
 
@@ -42,7 +42,7 @@ def test_a_coordinators_process_never_loads_what_could_open() -> None:
     assert done.stdout.strip() == "[]"
     party = BLIND.replace("import sys,", "import sys, secure_fl.federation.keys,")
     done = subprocess.run([sys.executable, "-c", party], capture_output=True, text=True, check=True)
-    assert "secure_fl.crypto.secret" in done.stdout  # the check can fail
+    assert "secure_fl.crypto.sealing.secret" in done.stdout  # the check can fail
 
 
 def test_a_coordinator_offered_a_secret_key_refuses_to_start() -> None:
@@ -55,7 +55,7 @@ def test_a_coordinator_offered_a_secret_key_refuses_to_start() -> None:
                 COHORT.modulus,
                 offered,
                 masks=True,
-                offered=Offered(),
+                offered=OfferedKeys(),
                 numbers={},
                 host=None,
                 threshold=1,
@@ -177,5 +177,5 @@ def test_ciphertexts_alone_carry_no_host_sum() -> None:
     assert isinstance(out.error, SecureFLError) and "hub" not in out.results
     with pytest.raises(CohortError, match="needs masks"):
         blind_totals(ProtectionSettings(mode="he"), NAMES, host="hub", threshold=3, run=bytes(16))(
-            messages.Audience.HOST, Offered()
+            messages.Audience.HOST, OfferedKeys()
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.crypto import masking
+from secure_fl.crypto.sealing import masking
 from secure_fl.errors import CohortError, TooFewParties
 from secure_fl.protocol import messages
 from secure_fl.testing.harness import federate

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from secure_fl.crypto.masking import public_key
+from secure_fl.crypto.sealing.masking import public_key
 from secure_fl.errors import CohortError, SecureFLError
 from secure_fl.protocol import messages
 from secure_fl.testing.harness import federate

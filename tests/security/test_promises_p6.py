@@ -10,13 +10,12 @@ import pytest
 from tenseal import sealapi
 
 from secure_fl.audits.selftest.malicious_federation import ChangedSum
-from secure_fl.crypto import masking, public, tags
-from secure_fl.crypto.blind_sum import blind_totals
-from secure_fl.crypto.masking import StreamId
-from secure_fl.crypto.public import read_sum
-from secure_fl.crypto.raw import MemoryFile, from_parts, to_parts
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.segments import from_slots, to_slots
+from secure_fl.crypto.sealing import masking, public, tags
+from secure_fl.crypto.sealing.blind_sum import blind_totals
+from secure_fl.crypto.sealing.masking import StreamId
+from secure_fl.crypto.sealing.public import MemoryFile, from_parts, read_sum, to_parts
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import from_slots, to_slots
 from secure_fl.errors import CryptoError, TamperError, WireError
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import Program, federate
@@ -206,7 +205,7 @@ def test_a_party_counted_twice_or_left_out_is_refused(mode: Protection) -> None:
 
             class Counting:
                 check, masked, result = total.check, total.masked, total.result
-                lost, selves = total.lost, total.selves
+                lost, self_mask_seeds = total.lost, total.self_mask_seeds
 
                 def add(self, sender: str, segments: Any, data: bytes) -> None:
                     for _ in range(often if sender == "north" else 1):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.crypto.scheme import largest_cohort
+from secure_fl.crypto.sealing.scheme import largest_cohort
 from secure_fl.errors import CohortError, CryptoError, TooFewParties
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol import messages
@@ -173,7 +173,7 @@ def test_many_parties_sum_exactly(n: int) -> None:
 
 
 def test_129_parties_are_refused_before_anything_is_sent() -> None:
-    from secure_fl.crypto.scheme import COHORT
+    from secure_fl.crypto.sealing.scheme import COHORT
 
     assert largest_cohort(COHORT) == 128
     programs = {p: summing({"x": np.ones(9)}) for p in names(129)}

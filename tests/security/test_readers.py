@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto.secure_sum import SecureSums
-from secure_fl.crypto.sum_under_way import SumUnderWay
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress, SecureSums
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TooFewParties
 from secure_fl.protocol import messages
 from secure_fl.protocol.ports import Upload
@@ -42,7 +41,7 @@ def test_a_reader_that_contributes_is_refused(
     """A hospital that runs another program: it seals into a segment that it only reads."""
     honest = SecureSums.begin
 
-    def begin(self: SecureSums, groups: Any, rule: Any, at: Any) -> SumUnderWay:
+    def begin(self: SecureSums, groups: Any, rule: Any, at: Any) -> SecureSumInProgress:
         if self.context.me != "west":
             return honest(self, groups, rule, at)
         keys = self._keys

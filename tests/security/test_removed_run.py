@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,15 @@ import numpy as np
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator import steps
+from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import SecureFLError
 from secure_fl.party.opened_sums import OpenedSumsLog
+from secure_fl.party.sum_request import SumRequest
 from secure_fl.party.summing import Summing
-from secure_fl.pilot.site import Memory
+from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 
 VICTIM, CURIOUS = "hospital-4", "hospital-1"
 EXACT = ProtectionSettings(mode="secagg", bits=24)
@@ -29,9 +29,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
     seen: dict[str, list[dict[str, Any]]] = {VICTIM: [], CURIOUS: []}
     sum = Summing.sum
 
-    async def watching(self: Summing, values: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
-        found = await sum(self, values, *rest, **more)
-        me = self._who.me
+    async def watching(self: Summing, request: SumRequest) -> Any:
+        found, values = await sum(self, request), request.values
+        me = self._members.me
         if me in seen and self.round:
             seen[me].append(dict(found if me == CURIOUS else values))
         return found
@@ -58,7 +58,7 @@ def test_inputs_of_a_run_that_was_removed_are_summed_over_nobody_else(
     """The attack, by a coordinator that lies: with notes in the run's folder it succeeds."""
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1), protection=EXACT), count=4)
     if not kept:
-        monkeypatch.setattr(Memory, "opened", lambda *_: None)
+        monkeypatch.setattr(SiteMemory, "opened", lambda *_: None)
     seen = watched(monkeypatch)
     made.lead(patience=0).run()
     first, update = seen[CURIOUS][0], seen[VICTIM][0]
@@ -92,10 +92,10 @@ def test_the_same_hospitals_begin_a_removed_run_again(tmp_path: Path) -> None:
 
 
 def test_notes_of_a_run_that_began_in_its_folder_move_to_the_ledger(tmp_path: Path) -> None:
-    before, now = tmp_path / "opened.jsonl", Memory(tmp_path).opened("study", "notes", 0)
+    before, now = tmp_path / "opened.jsonl", SiteMemory(tmp_path).opened("study", "notes", 0)
     OpenedSumsLog(before).admit(1, 1, ("a", "b", "c"), "x")
     for _ in range(2):  # it is moved once
         notes = OpenedSumsLog.kept(before, now)
         assert notes.rounds() == ((1, 1, ("a", "b", "c")),) and not before.exists()
     assert now.stat().st_mode & 0o777 == 0o600
-    assert Memory(tmp_path).opened("study", "notes", 1) != now  # other inputs
+    assert SiteMemory(tmp_path).opened("study", "notes", 1) != now  # other inputs

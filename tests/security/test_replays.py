@@ -45,7 +45,7 @@ def test_a_failed_program_is_never_begun_again(kind: type) -> None:
 
     async def program(cohort: Any) -> None:
         begun.append(cohort.me)
-        raise TamperError("as if the total had been changed", reason="sum")
+        raise TamperError("as if the total had been changed", reason="wrong-sum")
 
     class Again(Liar):
         def _exchange(self, reply: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from secure_fl import Federation, ProtectionSettings, Silo, TrainingSettings
-from secure_fl.algorithms.baselines.dsfl import DSFL
+from secure_fl.algorithms.baselines.settings import DSFL
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.public_coins import sampled

@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Member
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Member
 from secure_fl.errors import CohortError, WireError
-from secure_fl.pilot import gathering, hospital, lobby
-from secure_fl.pilot.gathering import Gathering
-from secure_fl.pilot.lead import RunLeader
+from secure_fl.pilot import hospital, invitations, run_id
+from secure_fl.pilot.coordinator_process import RunLeader
+from secure_fl.pilot.invitations import Gathering
 from secure_fl.pilot.plan import write_plan
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty, Gather, Gathered, Invite
-from secure_fl.testing.pilot import LocalPilot, local_pilot
+from tests.support.local_pilot import LocalPilot, local_pilot
 from tests.support.raising import raises
 
 T = TypeVar("T")
@@ -92,10 +92,10 @@ def test_without_the_roster_in_a_run_s_id_both_would_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def careless(roster: Any, plan: str, nonces: Any) -> bytes:
-        return lobby.run_id(made.roster, plan, nonces)
+        return run_id.run_id(made.roster, plan, nonces)
 
     made = told_another(tmp_path)
-    monkeypatch.setattr(gathering, "run_id", careless)
+    monkeypatch.setattr(invitations, "run_id", careless)
     monkeypatch.setattr(hospital, "run_id", careless)
     led_by_a_liar(made)[0].run()
     assert all(process.done for process in made.processes.values())
@@ -106,7 +106,7 @@ def test_a_site_with_another_roster_has_another_run(tmp_path: Path) -> None:
     with raises(WireError, "another run's id", party="hospital-3"):
         made.lead().run()
     opened = [file.read_text() for file in tmp_path.rglob("opened/*/*.jsonl")]
-    assert not made.seen("round") and not any(opened)
+    assert not made.seen("round_started") and not any(opened)
     for process in made.processes.values():
         process.close()
 

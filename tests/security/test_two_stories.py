@@ -12,15 +12,22 @@ import pytest
 from msgspec import structs
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.coordinator import resume, step, steps
-from secure_fl.coordinator.step import Reply, SumStep, offers_to
-from secure_fl.crypto.identity import Identity
+from secure_fl.coordinator import resume
+from secure_fl.coordinator import run_steps as steps
+from secure_fl.coordinator import sum_steps as step
+from secure_fl.coordinator.sum_steps import Reply, SumStep, offers_to
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError, WireError
-from secure_fl.protocol import stories
-from secure_fl.protocol.messages import Offer, Told, Unmask
-from secure_fl.protocol.stories import Story, TwoStories, found_in, of_offers
+from secure_fl.protocol import survivor_log
+from secure_fl.protocol.messages import Offer, SurvivorStatement, Unmask
+from secure_fl.protocol.survivor_log import (
+    EquivocationProof,
+    SurvivorLog,
+    find_equivocation,
+    statements_of,
+)
 from secure_fl.settings import ProtectionSettings
-from secure_fl.testing.pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 RUN, NAMES = b"r" * 16, ("east", "middle", "north", "south", "west")
@@ -28,17 +35,17 @@ VICTIM, GONE = "hospital-5", "hospital-1"
 ALL, FEWER = Unmask(NAMES, ()), Unmask(NAMES[:-1], NAMES[-1:])
 
 
-def signed(who: Identity, *lists: Unmask) -> Told:
+def signed(who: Identity, *lists: Unmask) -> SurvivorStatement:
     """What a coordinator has signed after these lists."""
-    story, last = Story(RUN), None
+    story, last = SurvivorLog(RUN), None
     for one in lists:
-        last = story.tell(who, one).told
+        last = story.sign(who, one).statement
     assert last is not None
     return last
 
 
-def offered(told: Told | None) -> tuple[Told, ...]:
-    return of_offers([Offer(bytes(32), {}, bytes(32), {}, told), None])
+def offered(told: SurvivorStatement | None) -> tuple[SurvivorStatement, ...]:
+    return statements_of([Offer(bytes(32), {}, bytes(32), {}, told), None])
 
 
 # --- statements ---------------------------------------------------------------------------------
@@ -47,10 +54,10 @@ def offered(told: Told | None) -> tuple[Told, ...]:
 def test_two_statements_about_one_sum_convict_whatever_was_told_alike_since() -> None:
     me = Identity.generate("coordinator")
     one, other = signed(me, ALL, ALL, FEWER), signed(me, ALL, FEWER, FEWER)
-    found = found_in([signed(me, ALL), one], offered(other), me.public)
-    assert found == TwoStories("coordinator", one, other)
+    found = find_equivocation([signed(me, ALL), one], offered(other), me.public)
+    assert found == EquivocationProof("coordinator", one, other)
     found.check(me.public)
-    again = TwoStories.from_bytes(found.to_bytes())
+    again = EquivocationProof.from_bytes(found.to_bytes())
     assert again == found
 
 
@@ -58,10 +65,10 @@ def test_one_story_convicts_nobody() -> None:
     me, other = Identity.generate("coordinator"), Identity.generate("coordinator")
     mine = [signed(me, ALL), signed(me, ALL, FEWER)]
     for same in (None, mine[0], mine[1], signed(me, ALL, FEWER, ALL)):
-        assert found_in(mine, offered(same), me.public) is None
+        assert find_equivocation(mine, offered(same), me.public) is None
     invented = [signed(other, FEWER), structs.replace(mine[0], digest=bytes(32))]
     for false in invented:  # by a member, to blame the coordinator
-        assert found_in(mine, offered(false), me.public) is None
+        assert find_equivocation(mine, offered(false), me.public) is None
 
 
 def test_evidence_that_was_edited_convicts_nobody() -> None:
@@ -69,28 +76,28 @@ def test_evidence_that_was_edited_convicts_nobody() -> None:
     one, two = signed(me, ALL), signed(me, FEWER)
     of_another_run = structs.replace(two, run=b"s" * 16)
     for false in (
-        TwoStories("coordinator", one, one),
-        TwoStories("coordinator", one, of_another_run),
-        TwoStories("coordinator", one, structs.replace(two, signature=one.signature)),
-        TwoStories("east", one, two),
+        EquivocationProof("coordinator", one, one),
+        EquivocationProof("coordinator", one, of_another_run),
+        EquivocationProof("coordinator", one, structs.replace(two, signature=one.signature)),
+        EquivocationProof("east", one, two),
     ):
         with pytest.raises(SecureFLError):
             false.check(me.public)
     with pytest.raises(SecureFLError):
-        TwoStories("coordinator", one, two).check(other.public)
+        EquivocationProof("coordinator", one, two).check(other.public)
 
 
 def test_a_member_hears_nothing_that_is_not_signed() -> None:
     me = Identity.generate("coordinator")
-    told = Story(RUN).tell(me, ALL)
-    Story(RUN).hear(me.public, told)
-    for false in (ALL, structs.replace(FEWER, told=told.told)):
+    told = SurvivorLog(RUN).sign(me, ALL)
+    SurvivorLog(RUN).verify(me.public, told)
+    for false in (ALL, structs.replace(FEWER, statement=told.statement)):
         with pytest.raises(CohortError):
-            Story(RUN).hear(me.public, false)
-    late = Story(RUN)
-    late.hear(me.public, told)
+            SurvivorLog(RUN).verify(me.public, false)
+    late = SurvivorLog(RUN)
+    late.verify(me.public, told)
     with pytest.raises(CohortError):  # the same again: no sum has two lists
-        late.hear(me.public, told)
+        late.verify(me.public, told)
 
 
 # --- pilots -------------------------------------------------------------------------------------
@@ -144,10 +151,10 @@ def test_a_member_that_was_kept_apart_brings_the_evidence_with_its_keys(
     assert [e["parties"] for e in made.seen("lost")][:1] == [[VICTIM]]
     assert sorted(evidence(made)) == others
     for file in evidence(made).values():
-        kept = TwoStories.from_bytes(file.read_bytes())
+        kept = EquivocationProof.from_bytes(file.read_bytes())
         assert kept is not None
         kept.check(made.coordinator.public)
-    named = {e["party"] for e in made.seen("named") if e["parties"] == ["coordinator"]}
+    named = {e["party"] for e in made.seen("convicted") if e["parties"] == ["coordinator"]}
     assert named >= set(others)
     file = evidence(made)["hospital-2"]
     whole = file.read_bytes()
@@ -189,7 +196,7 @@ def test_where_no_sum_can_be_any_more_members_compare_as_they_are_stopped(
     told_apart(made, monkeypatch)
     assert sorted(evidence(made)) == sorted(made.members)
     for file in evidence(made).values():
-        kept = TwoStories.from_bytes(file.read_bytes())
+        kept = EquivocationProof.from_bytes(file.read_bytes())
         assert kept is not None
         kept.check(made.coordinator.public)
     whys = [told["why"] for told in made.seen("refused") if "why" in told]
@@ -202,7 +209,7 @@ def test_a_coordinator_that_passes_nothing_on_says_who_is_possible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = five(tmp_path)
-    monkeypatch.setattr(resume, "of_offers", lambda *_: ())
+    monkeypatch.setattr(resume, "statements_of", lambda *_: ())
     error = told_apart(made, monkeypatch)
     assert not evidence(made) and "told them different things, at once or" in str(error)
     assert "told.jsonl" in str(error)
@@ -213,10 +220,10 @@ def test_without_comparing_nobody_would_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = five(tmp_path)
-    monkeypatch.setattr(stories, "found_in", lambda *_: None)
+    monkeypatch.setattr(survivor_log, "find_equivocation", lambda *_: None)
     assert led(made, monkeypatch) is None
     assert [e["parties"] for e in made.seen("lost")][:1] == [[VICTIM]]
-    assert not evidence(made) and not made.seen("named")
+    assert not evidence(made) and not made.seen("convicted")
 
 
 def test_a_coordinator_that_takes_the_evidence_out_of_the_keys_gets_no_sum(
@@ -225,7 +232,7 @@ def test_a_coordinator_that_takes_the_evidence_out_of_the_keys_gets_no_sum(
     made = five(tmp_path)
 
     def without(member: str, offers: Any) -> Any:
-        return {n: structs.replace(o, told=None) for n, o in offers_to(member, offers).items()}
+        return {n: structs.replace(o, statement=None) for n, o in offers_to(member, offers).items()}
 
     monkeypatch.setattr(step, "offers_to", without)
     monkeypatch.setattr(steps, "offers_to", without)
@@ -238,4 +245,4 @@ def test_evidence_of_nothing_names_the_accused() -> None:
     me = Identity.generate("coordinator")
     one = signed(me, ALL)
     with raises(WireError, party="coordinator"):
-        TwoStories("coordinator", one, one).check(me.public)
+        EquivocationProof("coordinator", one, one).check(me.public)

@@ -50,7 +50,7 @@ def test_what_is_wrong_is_said(text: str, named: str) -> None:
 
 
 def test_all_faults_are_told_together() -> None:
-    with raises(SettingsError, "2 faults"):
+    with raises(SettingsError, "2 errors"):
         loads(COUNT + "a = 1\n" + COUNT.replace('"n"', '"m"') + "b = 1")
 
 

@@ -10,14 +10,14 @@ import numpy as np
 from scipy.stats import chisquare
 
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.coordinator.step import Reply, Step
-from secure_fl.crypto.masking import Slots
+from secure_fl.coordinator.sum_steps import Reply, Step
+from secure_fl.crypto.sealing.masking import Slots
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import Audience, UnmaskShares
-from secure_fl.protocol.ports import BlindTotal, Offered, TotalFor
+from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
 from secure_fl.testing.harness import Program
 
 NAMES = ("east", "north", "south", "west")
@@ -115,7 +115,11 @@ class Tampering:
     ) -> None:
         self._honest, self._change = honest, change
         self.add, self.check, self.masked = honest.add, honest.check, honest.masked
-        self.lost, self.selves, self.forget = honest.lost, honest.selves, honest.forget
+        self.lost, self.self_mask_seeds, self.forget = (
+            honest.lost,
+            honest.self_mask_seeds,
+            honest.forget,
+        )
 
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
@@ -128,7 +132,7 @@ def tampering(
 ) -> TotalFor:
     """For `federate(new_total=...)`."""
 
-    def make(audience: Audience, offered: Offered) -> BlindTotal:
+    def make(audience: Audience, offered: OfferedKeys) -> BlindTotal:
         return Tampering(new_total(audience, offered), change)
 
     return make

@@ -9,23 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.cli.join import hospital_of
-from secure_fl.crypto import secret
-from secure_fl.crypto.files import write_atomic
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.keyring import KeyRing
-from secure_fl.crypto.roster import Member, make_roster
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.files import write_atomic
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.roster import Member, make_roster
+from secure_fl.crypto.keys.vault import Cost
+from secure_fl.crypto.sealing import secret
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import write
 from secure_fl.events import EventLog
+from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.hospital import HospitalProcess
 from secure_fl.pilot.kits import load_kit, write_kits
-from secure_fl.pilot.lead import RunLeader
 from secure_fl.pilot.plan import write_plan
-from secure_fl.policy.file import load_site
+from secure_fl.policy.policy_file import load_site
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.testing.hospitals import HOST, members
+from tests.support.event_documents import into
 
 PASSPHRASE = "correct horse battery"
 HUB = "hub"
@@ -114,7 +115,7 @@ class Clinic:
             place = self.folder / name
             rules, kit = load_site(place / "site.toml"), load_kit(self.folder / "kits" / name)
             self.processes[name] = hospital_of(
-                rules, kit, place / "passphrase", place / "runs", self.events.append
+                rules, kit, place / "passphrase", place / "runs", into(self.events)
             )
 
     def connected(self) -> frozenset[str]:
@@ -127,7 +128,7 @@ class Clinic:
     def run(self) -> None:
         """Lead the plan to its end."""
         self.open()
-        recorder = EventLog("coordinator", self.events.append)
+        recorder = EventLog("coordinator", into(self.events))
         RunLeader(self, self.coordinator, self.roster, self.plan, recorder, patience=0).run()
 
     def close(self) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from secure_fl.learning.dp.layers import no_dropout
-from secure_fl.learning.dp.model import Bounds, Loss, privately
-from secure_fl.learning.dp.randomness import Coins, PoissonBatches
+from secure_fl.learning.dp.opacus_support import no_dropout
+from secure_fl.learning.dp.private_model import Bounds, Loss, privately
+from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches
 from secure_fl.learning.tasks import Batch
 
 

@@ -7,12 +7,12 @@ from functools import cache
 
 import numpy as np
 
-from secure_fl.coordinator.step import offers_to
-from secure_fl.crypto import masking, sharing
-from secure_fl.crypto.identity import Channel, Identity, channel
-from secure_fl.crypto.masking import Slots, StreamId
-from secure_fl.crypto.scheme import COHORT
-from secure_fl.crypto.step_keys import StepKeys
+from secure_fl.coordinator.sum_steps import offers_to
+from secure_fl.crypto.keys.identity import Channel, Identity, channel
+from secure_fl.crypto.sealing import masking, sharing
+from secure_fl.crypto.sealing.masking import Slots, StreamId
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import SecureFLError
 from secure_fl.protocol.messages import Offer, UnmaskShares
 

@@ -11,13 +11,13 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import SecureFLError
-from secure_fl.pilot.lobby import run_id
 from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.run_id import run_id
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk, Frame, Link, peek
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Start, Stop
-from secure_fl.testing.pilot import LocalPilot, plan_of
 from tests.support.error_codes import error_codes
+from tests.support.local_pilot import LocalPilot, plan_of
 
 PLAN = plan_of(FedAvg(rounds=1))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from secure_fl.errors import SecureFLError
-from secure_fl.pilot.lobby import RESTARTED
+from secure_fl.pilot.run_id import RESTARTED
 
 
 def error_codes(cls: type[SecureFLError] = SecureFLError) -> set[str]:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from secure_fl.algorithms.factors import Exchange, Way, exchange_of
+from secure_fl.algorithms.fedkd.factor_exchange import factor_exchange
+from secure_fl.algorithms.fedkd.settings import FactorMode
 from secure_fl.algorithms.updates import Update
-from secure_fl.events import Event, EventLog
+from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Program, federate
+from tests.support.event_documents import into
 
 NAMES = ("east", "north", "south", "west")
-WAYS: tuple[Way, ...] = get_args(Way)
+WAYS: tuple[FactorMode, ...] = get_args(FactorMode)
 MODES: tuple[Protection, ...] = get_args(Protection)
-SLOW = pytest.mark.slow
 Matrix = NDArray[np.float64]
 
 
@@ -49,12 +49,11 @@ class Sum:
 
 def exchanged(
     updates: Mapping[str, Sequence[Update]],
-    way: Way = "joint",
+    way: FactorMode = "joint",
     *,
     T: float = 0.95,
     max_rank: int | None = None,
     weights: Mapping[str, float] | None = None,
-    after: Callable[[Exchange], None] = lambda way: None,
     **options: Any,
 ) -> dict[str, Log]:
     """Let every party exchange its updates, one after the other, through the real door."""
@@ -63,9 +62,9 @@ def exchanged(
         async def run(cohort: Cohort) -> Log:
             log, mine = Log(), updates[name]
             weight = (weights or {}).get(name, 1.0)
-            events: list[Event] = []
-            recorder = EventLog(name, events.append)
-            ready = exchange_of(way, cohort, recorder, mine[0], 5, max_rank)
+            events: list[dict[str, Any]] = []
+            recorder = EventLog(name, into(events))
+            ready = factor_exchange(way, cohort, recorder, mine[0], 5, max_rank)
             for Δ in mine:
                 personal = ready.personal.state_dict()
                 log.given.append(
@@ -75,8 +74,7 @@ def exchanged(
                 log.kept.append(
                     {n: torch.zeros_like(δ) for n, δ in Δ.items()} | ready.personal.state_dict()
                 )
-                after(ready)
-            log.width = [e["widths"] for e in events if e["event"] == "factors"]
+            log.width = [e["widths"] for e in events if e["event"] == "factor_widths"]
             return log
 
         return run

@@ -26,8 +26,8 @@ SIZES = {
     "max_position_embeddings": 64,
 }
 COLUMNS = ("FedAvg", "FedKD", "InclusiveFL", "HeteroFL", "NER", "completion", "DP-SGD", "saved")
-ROTARY = "positions turn a head's channels in pairs, and a narrower head has other pairs"
-FUSED = "its heads and its feed-forward units are not matrices of their own"
+ROTARY = "rotary positions pair a head's channels, and a narrower head has other pairs"
+FUSED = "its heads and its feed-forward units are not separate matrices"
 ALONE = "one layer's weights serve at all depths"
 NO_NER = "transformers has no gemma3_text model that classifies tokens"
 READS = "it reads texts from both sides"

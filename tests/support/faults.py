@@ -17,9 +17,9 @@ from secure_fl.errors import SecureFLError
 from secure_fl.events import Event, Listener
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Failed
-from secure_fl.testing.pilot import LocalPilot
 from tests.support.error_codes import error_codes
 from tests.support.limits import lifted_after, limit_files
+from tests.support.local_pilot import LocalPilot
 
 KINDS = (
     "killed before", "killed within", "killed after", "killed once answered", "restarted",
@@ -68,7 +68,7 @@ class Storm(LocalPilot):
         """As in calm weather, but what happens inside a step can be disturbed."""
 
         def hear(event: Event) -> None:
-            self.events.append(event)
+            self.record(event)
             self._fuse(name)
 
         return hear

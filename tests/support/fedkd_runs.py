@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 from secure_fl import Federation, Silo
-from secure_fl.algorithms.factors import Way
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
 
-WAYS: tuple[Way, ...] = get_args(Way)
 NAMES = [f"hospital-{i}" for i in (1, 2, 3)]
 SGD = TrainingSettings(
     optimizer="sgd",
@@ -37,4 +36,4 @@ def run(algorithm: FedKD, mode: Any = "none", **options: Any) -> Federation:
 
 def site_of(silo: Silo, model: ModelSettings, training: TrainingSettings = SGD) -> Site:
     task = make_task(TaskSettings(labels=LABELS, max_length=32))
-    return Site(silo, task, model, training, 0, EventLog(silo.name))
+    return Site(silo, SiteSpec(task, model, training, 0), SiteContext(EventLog(silo.name)))

@@ -11,10 +11,10 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from secure_fl.engines.folder.end import FolderEnd
-from secure_fl.engines.folder.letter import Side
-from secure_fl.engines.folder.party import FolderParty
-from secure_fl.engines.folder.presence import Told
-from secure_fl.engines.parcel import Kind, Parcel, StepId
+from secure_fl.engines.folder.file_message import Endpoint
+from secure_fl.engines.folder.folder_party import FolderParty
+from secure_fl.engines.folder.heartbeat import Told
+from secure_fl.engines.transport_message import Kind, StepId, TransportMessage
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
 
@@ -26,13 +26,13 @@ class Folders:
     """A coordinator beside its couriers: each party answers through a folder of its own."""
 
     def __init__(self, sessions: Mapping[str, Session], folder: Path, stack: ExitStack) -> None:
-        self._answers: SimpleQueue[tuple[str, Parcel]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[str, TransportMessage]] = SimpleQueue()
         self._ends: dict[str, FolderEnd] = {}
         self._number = 0
         folder.mkdir(parents=True, exist_ok=True)
         for name, session in sessions.items():
             deliver = partial(self._deliver, name)
-            end = self._ends[name] = FolderEnd(folder / name, Side.COURIER, KEY, deliver)
+            end = self._ends[name] = FolderEnd(folder / name, Endpoint.COURIER, KEY, deliver)
             stack.callback(end.close)
             end.say(Told("a line"))
             party = stack.enter_context(FolderParty(folder / name, KEY))
@@ -47,11 +47,11 @@ class Folders:
         for name, frame in frames.items():
             while not self._ends[name].connection():
                 time.sleep(0.005)
-            parcel = Parcel(Kind.STEP, StepId(bytes(16), self._number), frame)
+            parcel = TransportMessage(Kind.STEP, StepId(bytes(16), self._number), frame)
             self._ends[name].send(parcel)
         for _ in frames:
             name, answer = self._answers.get(timeout=DEADLINE)
             yield name, answer.frame
 
-    def _deliver(self, name: str, parcel: Parcel) -> None:
+    def _deliver(self, name: str, parcel: TransportMessage) -> None:
         self._answers.put((name, parcel))

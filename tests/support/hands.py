@@ -15,6 +15,7 @@ from secure_fl.events import EventLog
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
@@ -56,7 +57,11 @@ def site_of(
     """A member outside of any run."""
     training = training or TrainingSettings(batch_size=8, device="cpu", learning_rate=2e-3)
     task = make_task(TaskSettings(labels=labels, max_length=32))
-    return Site(silo, task, ModelSettings(layers=1), training, seed, EventLog(silo.name))
+    return Site(
+        silo,
+        SiteSpec(task, ModelSettings(layers=1), training, seed),
+        SiteContext(EventLog(silo.name)),
+    )
 
 
 class Hand:

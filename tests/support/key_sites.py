@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime, timedelta
 
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.roster import Member, Roster, make_roster
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Member, Roster, make_roster
+from secure_fl.crypto.keys.vault import Cost
 
 CHEAP = Cost(log_n=10)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from secure_fl.events import Event
+from secure_fl.events import Event, RoundStarted, Scored
 
 Moment = Callable[[Event], bool]
 
@@ -37,11 +37,14 @@ def at_event(number: int) -> Moment:
 
 def after(round: int) -> Moment:
     """When everybody has finished a round, and nothing of the next one was sent."""
-    return lambda e: (e["event"], e["party"], e.get("round")) == ("round", "coordinator", round + 1)
+    return lambda event: isinstance(event, RoundStarted) and event.round == round + 1
 
 
 def within(round: int, party: str | None = None) -> Moment:
     """When a party (or this one) has opened a round's sums, and has not saved the round."""
-    return lambda e: (
-        (e["event"], e.get("round")) == ("metrics", round) and party in (None, e["party"])
+    return lambda event: (
+        isinstance(event, Scored)
+        and not event.pooled
+        and event.round == round
+        and party in (None, event.party)
     )

@@ -11,7 +11,7 @@ import pytest
 from secure_fl import Federation, ProtectionSettings, Silo, TrainingSettings
 from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.registry import ALGORITHMS, Entry
-from secure_fl.crypto.noise_ledger import NoiseLedger
+from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.messages import Audience

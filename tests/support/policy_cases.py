@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from secure_fl.policy.file import SitePolicy
+from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.rules import Company, Plan
 from tests.support.policy_plans import (
     AFTER,

@@ -11,8 +11,8 @@ import pytest
 
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.crypto.primitives import spoken
-from secure_fl.policy.file import DPLimits, NoiseLimits, SitePolicy
-from secure_fl.policy.rules import Broken, Company, Plan, PolicyRefusal, check
+from secure_fl.policy.policy_file import DPLimits, NoiseLimits, SitePolicy
+from secure_fl.policy.rules import Company, Plan, PolicyRefusal, Violation, check
 
 TODAY = date(2026, 6, 1)
 OURS, FOREIGN = spoken(b"ours"), spoken(b"foreign")
@@ -122,7 +122,7 @@ def policy(base: SitePolicy = POLICY, **changes: Any) -> SitePolicy:
     return SitePolicy(**{n: getattr(base, n) for n in SitePolicy.model_fields} | nested | changes)
 
 
-def refused(*args: Any, today: date = TODAY) -> tuple[Broken, ...]:
+def refused(*args: Any, today: date = TODAY) -> tuple[Violation, ...]:
     with pytest.raises(PolicyRefusal) as caught:
         check(*args, today=today)
     return caught.value.broken

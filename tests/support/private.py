@@ -18,13 +18,14 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from secure_fl.crypto.ledger import Ledger
+from secure_fl.crypto.privacy.ledger import Ledger
+from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.data.examples import Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
-from secure_fl.learning.dp.account import DpAccount
 from secure_fl.learning.dp.scope import sampling_units
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
 
@@ -129,7 +130,11 @@ def make_site(
         silo.name, dp, units, batch_size, passes=passes, ledger=ledger, run="this run"
     )
     model = ModelSettings(layers=1)
-    return Site(silo, task, model, training, 1, EventLog("north", listener), privacy=privacy)
+    return Site(
+        silo,
+        SiteSpec(task, model, training, 1),
+        SiteContext(EventLog("north", listener), privacy=privacy),
+    )
 
 
 def seeded(seed: int = 0) -> torch.Generator:

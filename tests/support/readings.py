@@ -18,6 +18,7 @@ from secure_fl.data.examples import Example
 from secure_fl.events import EventLog
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Task, labels_of, make_task
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings
@@ -101,7 +102,11 @@ def moved(
     """How a party's training moves the shared model: what it would send without protection."""
     settings = ModelSettings(layers=2, freeze_embeddings=frozen)
     silo = Silo("hospital", tuple(records))
-    site = Site(silo, prior.task, settings, prior.training, seed, EventLog("hospital"))
+    site = Site(
+        silo,
+        SiteSpec(prior.task, settings, prior.training, seed),
+        SiteContext(EventLog("hospital")),
+    )
     model = prior.model()
     if not dropout:
         for module in model.modules():

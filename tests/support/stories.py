@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from secure_fl.display.story import Story, read_story
+from secure_fl.display.run_history import RunHistory, read_run_history
+from secure_fl.events import Crossing
 
 PARTIES = ("north", "south", "west")
 STUDY = """\
@@ -57,7 +58,7 @@ def events(rounds: int, parties: tuple[str, ...], shift: float) -> Iterator[dict
     for n in range(1, rounds + 1):
         members = parties if n != 2 else parties[:-1]
         told = {"round": n, "members": members, "at": 1000.0 + 3 * n}
-        yield {"event": "round", "party": "coordinator"} | told
+        yield {"event": "round_started", "party": "coordinator"} | told
         if n == 2:
             yield {"event": "lost", "party": "coordinator", "parties": parties[-1:]}
         for place, name in enumerate(members):
@@ -65,11 +66,12 @@ def events(rounds: int, parties: tuple[str, ...], shift: float) -> Iterator[dict
             yield {"event": "train", "party": name} | step
             for split in ("dev", "test"):
                 own = score(n, shift + 0.02 * place)
-                yield {"event": "metrics", "party": name, "round": n, "split": split} | own
+                yield {"event": "scores", "party": name, "round": n, "split": split, "values": own}
         for split in ("dev", "test"):
-            yield {"event": "pooled", "party": parties[0], "round": n, "split": split} | score(n)
+            pooled = {"round": n, "split": split, "values": score(n), "pooled": True}
+            yield {"event": "scores", "party": parties[0]} | pooled
     last = {"round": rounds + 1, "members": parties, "at": 1003.0 + 3 * rounds}
-    yield {"event": "round", "party": "coordinator"} | last
+    yield {"event": "round_started", "party": "coordinator"} | last
 
 
 def document(rounds: int, algorithm: str, parties: tuple[str, ...], shift: float) -> dict[str, Any]:
@@ -129,18 +131,28 @@ def written(
     for name in parties:
         (folder / "parties" / name).mkdir(parents=True)
         crossings = [
-            {"round": n, "direction": way, "head_bytes": 500, "bulk_bytes": 109_500 + n}
+            Crossing(
+                party=name,
+                round=n,
+                exchange=n,
+                direction=way,
+                kind="SumInput",
+                audience="parties",
+                head_bytes=500,
+                bulk_bytes=109_500 + n,
+                digest="",
+            )
             for n in range(1, rounds + 1)
             for way in ("out", "in")
         ]
-        text = "".join(f"{json.dumps(one)}\n" for one in crossings)
-        (folder / "parties" / name / "transcript.jsonl").write_text(text)
+        lines_of = b"".join(crossing.line() for crossing in crossings)
+        (folder / "parties" / name / "transcript.jsonl").write_bytes(lines_of)
     if done:
         text = json.dumps(document(rounds, algorithm, parties, shift))
         (folder / "result.json").write_text(text)
     return folder
 
 
-def story(folder: Path, **options: Any) -> Story:
+def story(folder: Path, **options: Any) -> RunHistory:
     """The same, read."""
-    return read_story(written(folder, **options))
+    return read_run_history(written(folder, **options))

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from secure_fl.crypto.ledger import load_chain
+from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.runs import checkpoint
 from secure_fl.testing.hospitals import HOST

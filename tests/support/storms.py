@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.feddf import FedDF
-from secure_fl.algorithms.baselines.feddropout import FedDropout
-from secure_fl.algorithms.baselines.fetchsgd import FetchSGD
-from secure_fl.algorithms.baselines.heterofl import HeteroFL
+from secure_fl.algorithms.baselines.settings import FedDF, FedDropout, FetchSGD, HeteroFL
 from secure_fl.algorithms.fedadam import FedAdam
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
@@ -21,8 +18,8 @@ from secure_fl.errors import CohortError
 from secure_fl.policy.rules import Plan
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
 from secure_fl.testing.hospitals import members, silos
-from secure_fl.testing.pilot import plan_of
 from tests.support.faults import CoordinatorKilled, Storm
+from tests.support.local_pilot import plan_of
 
 TIERS = ("weak", "strong")
 DEPTHS = {"weak": 1, "strong": 2}

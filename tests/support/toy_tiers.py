@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secure_fl.algorithms.inclusive.mixing import Own
-from secure_fl.algorithms.inclusive.settings import Ladder
-from secure_fl.algorithms.inclusive.turn import Peers, Turn
+from secure_fl.algorithms.inclusivefl.mixing import PartyModel
+from secure_fl.algorithms.inclusivefl.participants import Participants, TierMembers
+from secure_fl.algorithms.inclusivefl.settings import Ladder
 from secure_fl.party.cohort import Cohort
 from secure_fl.testing.harness import Federated, Program, federate
 
@@ -29,9 +29,11 @@ def part(name: str) -> Any:
     return known[name] if name in known else int(name.split(".")[1])
 
 
-def own_of(party: str, tier: str, depths: Mapping[str, int], size: int) -> Own:
+def own_of(party: str, tier: str, depths: Mapping[str, int], size: int) -> PartyModel:
     names = names_of(depths[tier])
-    return Own(party, tier, {n: part(n) for n in names}, {n: torch.zeros(size) for n in names})
+    return PartyModel(
+        party, tier, {n: part(n) for n in names}, {n: torch.zeros(size) for n in names}
+    )
 
 
 def play(
@@ -56,20 +58,20 @@ def play(
         async def run(cohort: Cohort) -> Any:
             own = own_of(party, tiers[party], depths, size)
             mixing = way(own, server(), beta, reading)
-            peers, before = Peers(ladder, tiers), frozenset[str]()
+            members, before = TierMembers(ladder, tiers), list[str]()
             model: dict[str, Tensor] = {n: torch.zeros(size) for n in own.parts}
             history = []
             for number, g in enumerate(updates[party], 1):
-                turn: Turn = peers.turn(cohort, 0, number, share, before)
-                turn = as_given(turn, updates, number)
+                who: Participants = members.draw(cohort, 0, number, share, before)
+                who = as_given(who, updates, number)
                 mine = None
-                if g is not None and mixing.trains(turn):
+                if g is not None and mixing.trains(who):
                     mine = {
                         n: torch.as_tensor(v, dtype=torch.float32).reshape(size)
                         for n, v in g.items()
                     }
-                moves = await mixing.step(cohort, turn, mine, (weights or {}).get(party, 1.0))
-                before = turn.trained
+                moves = await mixing.step(cohort, who, mine, (weights or {}).get(party, 1.0))
+                before = who.contributing
                 model = {n: w + moves[n] if n in moves else w for n, w in model.items()}
                 history.append(model)
             return history
@@ -79,10 +81,10 @@ def play(
     return federate({p: program(p) for p in tiers}, min_cohort=min_cohort, **options)
 
 
-def as_given(turn: Turn, updates: Updates, number: int) -> Turn:
-    """The turn in which exactly those train who have an update."""
+def as_given(who: Participants, updates: Updates, number: int) -> Participants:
+    """The participants of a round in which exactly those train who have an update."""
     drawn = frozenset(p for p, rounds in updates.items() if rounds[number - 1] is not None)
-    return Turn(turn.ladder, turn.members, drawn, turn.before, turn.min_cohort)
+    return Participants(who.ladder, who.members, drawn, who.before, who.min_cohort)
 
 
 @dataclass

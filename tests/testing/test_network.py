@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from secure_fl.testing.network import ADDRESS, HUB, Line, Network, missing
+from tests.support.network import ADDRESS, HUB, Network, NetworkLine, missing
 
 pytestmark = pytest.mark.skipif(bool(why := missing()), reason=why)
 
@@ -89,7 +89,7 @@ def test_a_connection_that_is_silent_is_forgotten_and_one_that_speaks_is_not() -
 def test_as_many_packets_are_lost_as_it_says() -> None:
     import random
 
-    lossy, packet = Line(loss=0.01), bytes([0x45, *bytes(8), 17, *bytes(30)])
+    lossy, packet = NetworkLine(loss=0.01), bytes([0x45, *bytes(8), 17, *bytes(30)])
     luck, began = random.Random(1), time.monotonic()
     passed = sum(lossy.passes(packet, True, began, luck) for _ in range(20_000))
     assert 0.985 < passed / 20_000 < 0.995

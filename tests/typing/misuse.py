@@ -6,20 +6,20 @@ It is never run. `test_misuse.py` gives it to mypy.
 from __future__ import annotations
 
 from secure_fl.coordinator.machine import Coordinator, Engine
-from secure_fl.coordinator.step import Rules
-from secure_fl.crypto import public, secret
-from secure_fl.crypto.blind_sum import ProtectedTotal, SealedInts
-from secure_fl.crypto.envelopes import PartyKeys
-from secure_fl.crypto.identity import Identity, PublicIdentity, open_sealed, seal_to
-from secure_fl.crypto.masking import Slots
-from secure_fl.crypto.public import PublicContext, Sum
-from secure_fl.crypto.secret import SecretKey
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity, open_sealed, seal_to
+from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, SealedInts
+from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.public import PublicContext, Sum
+from secure_fl.crypto.sealing.secret import SecretKey
 from secure_fl.events import EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Frame, Link
 from secure_fl.protocol.messages import Audience, Segment, Unmask
-from secure_fl.protocol.ports import Group, Rule, Sums, SumUnderWay, TotalFor, Vector
+from secure_fl.protocol.ports import Group, Rule, SumInProgress, SumLayer, TotalFor, Vector
 
 
 def clear_values_to_a_coordinator(
@@ -66,7 +66,9 @@ def the_wrong_audience() -> None:
     Rule(audience="coordinator")  # expect: error
 
 
-def a_sum_out_of_order(sums: Sums, group: Group, under_way: SumUnderWay, lists: Unmask) -> None:
+def a_sum_out_of_order(
+    sums: SumLayer, group: Group, under_way: SumInProgress, lists: Unmask
+) -> None:
     sums.begin([group], Rule(), (1, 1)).settle(lists)
     under_way.shares(None)
     sums.settle(lists)  # expect: error
@@ -102,7 +104,11 @@ def another_partys_keys(me: Identity, card: PublicIdentity, key: SecretKey) -> N
 
 
 def a_coordinator_made_of_party_things(
-    links: dict[str, Link], engine: Engine, rules: Rules, totals: TotalFor, keys: PartyKeys
+    links: dict[str, Link],
+    engine: Engine,
+    rules: CoordinatorRules,
+    totals: TotalFor,
+    keys: PartyKeys,
 ) -> None:
     recorder = EventLog("coordinator")
     Coordinator(links, engine, rules, totals, recorder)

@@ -41,7 +41,7 @@ PARTY = """
 import sys
 from pathlib import Path
 from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.engines.flare.party import FlareParty
+from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.protocol.frames import Frame
 
 folder, url, name = sys.argv[1:]

@@ -15,11 +15,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.processes import PROGRAM, free_port, this_code
 from secure_fl.errors import RunError
-from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.runs.folder import EVENTS
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
+from tests.support.processes import PROGRAM, free_port, this_code
 
 LONGEST = 300.0
 COMMON = ("--kit", "kit", "--passphrase-file", "passphrase", "--quiet")
@@ -31,7 +31,7 @@ def first_exchange(parties: int = 3) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         began = time.perf_counter()
         plan = plan_of(FedAvg(rounds=1, epochs=3))
-        made = make_trial(Path(folder, "pilot"), names, plan, port=free_port(), size=120)
+        made = make_pilot_folders(Path(folder, "pilot"), names, plan, port=free_port(), size=120)
         processes = [_start(made, name) for name in (HUB, *names)]
         for process in processes:
             stack.callback(process.wait)
@@ -51,7 +51,7 @@ def first_exchange(parties: int = 3) -> dict[str, float]:
         }
 
 
-def _start(made: Trial, name: str) -> subprocess.Popen[bytes]:
+def _start(made: PilotFolders, name: str) -> subprocess.Popen[bytes]:
     lead = ["coordinate", "plan.toml", *COMMON, "--out", "run"]
     command = lead if name == HUB else ["join", "site.toml", *COMMON]
     return subprocess.Popen(

@@ -14,16 +14,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, cast
 
-from secure_fl.crypto.keyring import KeyRing
+from secure_fl.crypto.keys.keyring import KeyRing
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import RunError
-from secure_fl.pilot.gathering import HubEngine
 from secure_fl.pilot.hospital import HospitalProcess
+from secure_fl.pilot.invitations import HubEngine
 from secure_fl.pilot.kits import load_kit
-from secure_fl.pilot.site import records_of, site_keys
-from secure_fl.pilot.trial import HUB, Trial
-from secure_fl.policy.file import load_site
+from secure_fl.pilot.site_memory import records_of, site_keys
+from secure_fl.pilot.site_run import HospitalContext
+from secure_fl.policy.policy_file import load_site
 from secure_fl.protocol.frames import Frame
+from tests.support.pilot_folders import HUB, PilotFolders
 
 COMMAND = "from secure_fl.cli.main import main; main()"
 JOIN = ("join", "site.toml", "--kit", "kit", "--passphrase-file", "passphrase", "--quiet")
@@ -38,14 +39,14 @@ def hospital_of(site: Path, runs: Path) -> HospitalProcess:
     rules, kit = load_site(site / "site.toml"), load_kit(site / "kit")
     keys = site_keys(ring_of(site), kit.roster)
     me = kit.roster.member(site.name)
-    return HospitalProcess(
+    context = HospitalContext(
         keys,
         kit.roster,
-        lambda plan: None,
         lambda plan: records_of(rules, me, plan),
         runs,
-        ledger=rules.ledger,
+        ledger_folder=rules.ledger,
     )
+    return HospitalProcess(context, lambda plan: None)
 
 
 def ring_of(folder: Path) -> KeyRing:
@@ -58,7 +59,7 @@ class InProcess:
 
     pids: tuple[int, ...] = ()
 
-    def __init__(self, trial: Trial, runs: Path, stack: ExitStack) -> None:
+    def __init__(self, trial: PilotFolders, runs: Path, stack: ExitStack) -> None:
         self._hospitals = {name: hospital_of(trial.of(name), runs / name) for name in trial.names}
         for hospital in self._hospitals.values():
             stack.callback(hospital.close)
@@ -76,7 +77,7 @@ class InProcess:
 class Piped:
     """Hospitals in processes of their own, behind their standard input and output."""
 
-    def __init__(self, trial: Trial, runs: Path, stack: ExitStack) -> None:
+    def __init__(self, trial: PilotFolders, runs: Path, stack: ExitStack) -> None:
         self._processes = {}
         for name in trial.names:
             process = subprocess.Popen(
@@ -121,7 +122,7 @@ def serve(site: str) -> None:
         _write(sys.stdout.buffer, hospital.step(frame))
 
 
-def join_flare(trial: Trial, stack: ExitStack) -> tuple[HubEngine, tuple[int, ...]]:
+def join_flare(trial: PilotFolders, stack: ExitStack) -> tuple[HubEngine, tuple[int, ...]]:
     """A hub here, and for each hospital the process that its own people would start."""
     kit, pids = load_kit(trial.of(HUB) / "kit"), list[int]()
     hub = stack.enter_context(FlareHub(kit.connection.url, kit.tls, kit.roster.names))

@@ -27,17 +27,17 @@ import torch
 from benchmarks.micro.engine.processes import RUNS, InProcess, Piped, join_flare, ring_of
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.config.build import RunSettings
-from secure_fl.crypto.vault import Cost
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import RunError
-from secure_fl.events import Event, EventLog
-from secure_fl.pilot.gathering import HubEngine
+from secure_fl.events import Event, EventLog, RoundStarted
+from secure_fl.pilot.coordinator_process import RunLeader
+from secure_fl.pilot.invitations import HubEngine
 from secure_fl.pilot.kits import load_kit
-from secure_fl.pilot.lead import RunLeader
-from secure_fl.pilot.trial import HUB, Trial, make_trial
 from secure_fl.policy.rules import Plan
 from secure_fl.settings import ModelSettings, TaskSettings
 from secure_fl.testing.hospitals import LABELS
-from secure_fl.testing.pilot import plan_of
+from tests.support.local_pilot import plan_of
+from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
 
 IN_PROCESS, PIPES, FLARE = "in process", "processes, pipes", "processes, FLARE"
 TASK = TaskSettings(labels=LABELS, max_length=64)
@@ -87,7 +87,7 @@ def _turns(
     with ExitStack() as stack:
         stack.enter_context(_alone_on(cores))  # what is started from here on inherits it
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        trial = make_trial(
+        trial = make_pilot_folders(
             folder / "trial",
             [f"hospital-{number}" for number in range(1, parties + 1)],
             plan,
@@ -115,7 +115,7 @@ def _turns(
         )
 
 
-def _ways(trial: Trial, folder: Path, stack: ExitStack) -> dict[str, Way]:
+def _ways(trial: PilotFolders, folder: Path, stack: ExitStack) -> dict[str, Way]:
     piped = Piped(trial, folder / "piped", stack)
     hub, pids = join_flare(trial, stack)
     return {
@@ -127,16 +127,16 @@ def _ways(trial: Trial, folder: Path, stack: ExitStack) -> dict[str, Way]:
     }
 
 
-def _runs(trial: Trial, place: Path, runs: str) -> dict[str, Path]:
+def _runs(trial: PilotFolders, place: Path, runs: str) -> dict[str, Path]:
     return {name: place / name / runs for name in trial.names}
 
 
-def _rounds(trial: Trial, plan: Plan, way: Way) -> list[Round]:
+def _rounds(trial: PilotFolders, plan: Plan, way: Way) -> list[Round]:
     """Lead a run; a round is what lies between two boundaries."""
     marks = list[Round]()
 
     def hear(event: Event) -> None:
-        if event["event"] == "round":
+        if isinstance(event, RoundStarted):
             marks.append(Round(time.perf_counter(), _cpu(way.pids)))
 
     me, roster = ring_of(trial.of(HUB)).identity(), load_kit(trial.of(HUB) / "kit").roster
@@ -154,7 +154,7 @@ def _cpu(pids: Collection[int]) -> float:
     return time.process_time() + float(sum(times.user + times.system for times in spent))
 
 
-def _require_equal(ways: Mapping[str, Way], trial: Trial, run: str) -> None:
+def _require_equal(ways: Mapping[str, Way], trial: PilotFolders, run: str) -> None:
     """All ways did the same work: their students have the same bits."""
     for name in trial.names:
         files = [way.runs[name] / run / "student" / "model.safetensors" for way in ways.values()]

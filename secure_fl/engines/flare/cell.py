@@ -14,7 +14,7 @@ from typing import Any
 
 from secure_fl.engines.flare.diagnosis import address, require_free, require_listening
 from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.engines.parcel import Parcel
+from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.errors import SettingsError, WireError
 
 # Before nvflare is imported: a finished stream is then kept for 2 s and not for 65.
@@ -37,7 +37,7 @@ except ModuleNotFoundError:
     ) from None
 
 from secure_fl.engines.flare.acks import ACK_EVERY, last_word, spare_acks
-from secure_fl.engines.flare.guard import CHANNEL, MAX_CHUNK, TOPIC, Guard
+from secure_fl.engines.flare.frame_filter import CHANNEL, MAX_CHUNK, TOPIC, Guard
 
 HUB = "server"  # what CellNet calls the root that the others dial
 GRPC = {
@@ -99,7 +99,7 @@ class CellEnd:
         tls: TlsFiles,
         peers: Mapping[str, str],  # the cells it talks to, and the names in their certificates
         max_bytes: int,
-        deliver: Callable[[str, Parcel], None],
+        deliver: Callable[[str, TransportMessage], None],
     ) -> None:
         address(url)
         self._deliver = deliver
@@ -124,7 +124,7 @@ class CellEnd:
         if name == HUB:
             require_listening(url)
 
-    def send(self, peer: str, parcel: Parcel) -> Sending:
+    def send(self, peer: str, parcel: TransportMessage) -> Sending:
         """Start to send; nothing says whether it arrived."""
         connection, buffers = self.connection(peer), parcel.to_buffers()
         message = Message({}, buffers if len(buffers) > 1 else buffers[0])
@@ -154,7 +154,7 @@ class CellEnd:
 
     def _arrived(self, future: Any) -> None:
         try:
-            parcel = Parcel.from_bytes(future.result())
+            parcel = TransportMessage.from_bytes(future.result())
         except (StreamError, WireError):
             self.guard.refused["parcel"] += 1  # cut off on its way, or malformed: as if never sent
             return

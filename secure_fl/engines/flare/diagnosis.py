@@ -65,7 +65,7 @@ def require_free(url: str) -> None:
             raise RunError(
                 f"cannot listen on {url}: {error.strerror}",
                 fix="is another coordinator running?",
-                reason="address",
+                reason="unusable-address",
             ) from None
 
 
@@ -78,7 +78,9 @@ def require_listening(url: str) -> None:
             return
         time.sleep(0.02)
     raise RunError(
-        f"nothing listens on {url}", fix="check the address and the certificates", reason="address"
+        f"nothing listens on {url}",
+        fix="check the address and the certificates",
+        reason="unusable-address",
     )
 
 

@@ -16,7 +16,13 @@ from types import TracebackType
 
 from secure_fl.engines.flare.cell import HUB, CellEnd, Sending, cell_name
 from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.engines.parcel import FROM_PARTY, TOKEN_BYTES, Kind, Parcel, StepId
+from secure_fl.engines.transport_message import (
+    FROM_PARTY,
+    TOKEN_BYTES,
+    Kind,
+    StepId,
+    TransportMessage,
+)
 from secure_fl.errors import SettingsError
 from secure_fl.protocol.frames import Frame
 
@@ -114,7 +120,7 @@ class FlareHub:
     def dismiss(self, timeout: float = 3.0) -> None:
         """Tell the parties that nothing more will come, and see them off."""
         for party in self.connected():
-            self._end.send(self._cells[party], Parcel(Kind.END, self._step))
+            self._end.send(self._cells[party], TransportMessage(Kind.END, self._step))
         until = time.monotonic() + timeout
         while self.connected() and time.monotonic() < until:
             time.sleep(TICK / 4)
@@ -160,7 +166,7 @@ class FlareHub:
             return
         if sending is None or (delivery.needs and sending.done()):
             delivery.needs = False
-            parcel = Parcel(Kind.STEP, self._step, delivery.frame)
+            parcel = TransportMessage(Kind.STEP, self._step, delivery.frame)
             delivery.sending, delivery.asked = self._end.send(cell, parcel), now
         elif connection != before:
             if not sending.done():
@@ -174,9 +180,9 @@ class FlareHub:
 
     def _ask(self, delivery: _Delivery, cell: str, now: float) -> None:
         delivery.asked = now
-        self._end.send(cell, Parcel(Kind.ASK, self._step))
+        self._end.send(cell, TransportMessage(Kind.ASK, self._step))
 
-    def _deliver(self, cell: str, parcel: Parcel) -> None:
+    def _deliver(self, cell: str, parcel: TransportMessage) -> None:
         """Called by FLARE's threads, for peers of the roster only."""
         with self._mail:
             delivery = self._waiting.get(self._parties[cell])

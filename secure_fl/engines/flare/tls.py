@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from secure_fl.crypto.files import read_bounded
+from secure_fl.crypto.keys.files import read_bounded
 from secure_fl.errors import KeyringError
 
 ROOT = "rootCA.pem"  # the names of FLARE's kits

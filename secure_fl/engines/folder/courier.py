@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from secure_fl.engines.connection import PartyConnection
 from secure_fl.engines.folder.end import PATIENCE, FolderEnd
+from secure_fl.engines.folder.file_message import NOBODY, Endpoint
+from secure_fl.engines.folder.heartbeat import Told
 from secure_fl.engines.folder.incoming import Taken
-from secure_fl.engines.folder.letter import NOBODY, Side
-from secure_fl.engines.folder.presence import Told
-from secure_fl.engines.line import Line
-from secure_fl.engines.parcel import Kind, Parcel
 from secure_fl.engines.responder import Deliver
+from secure_fl.engines.transport_message import Kind, TransportMessage
 
 TICK = 0.1  # seconds between two looks at who is there
 SEEN_OFF = 10.0  # seconds that a trainer has to take the coordinator's farewell
@@ -31,18 +31,18 @@ class Courier:
         self,
         folder: Path,
         key: bytes,
-        dial: Callable[[Deliver], Line],
+        dial: Callable[[Deliver], PartyConnection],
         *,
         patience: float = PATIENCE,
     ) -> None:
         """`dial` begins a line to the coordinator, and is told what to do with what comes."""
         self.why = ""  # there is no connection: for the trainer's log
         self._dial = dial
-        self._line: Line | None = None
+        self._line: PartyConnection | None = None
         self._for = NOBODY  # the trainer for whom the line is held
-        self._mail: SimpleQueue[Parcel] = SimpleQueue()
+        self._mail: SimpleQueue[TransportMessage] = SimpleQueue()
         self._stopping = False
-        self.end = FolderEnd(folder, Side.COURIER, key, self._carry, patience=patience)
+        self.end = FolderEnd(folder, Endpoint.COURIER, key, self._carry, patience=patience)
 
     def serve(self) -> None:
         """Carry, in this thread."""
@@ -89,7 +89,7 @@ class Courier:
             self._line.close()
         self._line = None
 
-    def _carry(self, parcel: Parcel) -> Taken | None:
+    def _carry(self, parcel: TransportMessage) -> Taken | None:
         """Send on what the trainer wrote; its letter stays until all of it is on the line."""
         line = self._line
         if line is None or line.connection() is None:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from secure_fl.engines.folder.box import BEAT, Box, letter_name
+from secure_fl.engines.folder.file_message import HEADER, NOBODY, TAG, Endpoint, FileMessage, Kind
+from secure_fl.engines.folder.heartbeat import Heartbeat, Told
 from secure_fl.engines.folder.incoming import Deliver, Incoming
-from secure_fl.engines.folder.letter import HEADER, NOBODY, TAG, Kind, Letter, Side
-from secure_fl.engines.folder.presence import Presence, Told
-from secure_fl.engines.parcel import Parcel
+from secure_fl.engines.folder.mailbox import BEAT, Mailbox, letter_name
+from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.errors import RunError, SecureFLError, WireError
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ SHARE = 20  # a look waits for a twentieth of what was waited already: 5 % is ad
 class Posted:
     """A letter on its way; `connection` is None if it was never written."""
 
-    def __init__(self, box: Box, name: str, connection: str | None) -> None:
+    def __init__(self, box: Mailbox, name: str, connection: str | None) -> None:
         self.connection = connection
         self.began, self.ended = time.monotonic(), 0.0
         self._box, self._name = box, name
@@ -55,7 +55,7 @@ class FolderEnd:
     def __init__(
         self,
         folder: Path,
-        me: Side,
+        me: Endpoint,
         key: bytes,
         deliver: Deliver,
         *,
@@ -68,9 +68,9 @@ class FolderEnd:
         `failing` is called when this end cannot go on.
         """
         size = HEADER.size + max_bytes + TAG
-        incoming = Box(folder / f"to-{me.name.lower()}", size)
-        self._out = Box(folder / f"to-{me.other.name.lower()}", size)
-        self.presence = Presence(me, patience)
+        incoming = Mailbox(folder / f"to-{me.name.lower()}", size)
+        self._out = Mailbox(folder / f"to-{me.other.name.lower()}", size)
+        self.presence = Heartbeat(me, patience)
         self.failed: SecureFLError | None = None  # why this end goes on no more
         self._failing = failing
         self._key, self._numbers, self._beats = key, 0, 0
@@ -92,12 +92,12 @@ class FolderEnd:
         """How many files were no letters to this end, by reason."""
         return dict(self._in.refused)
 
-    def send(self, parcel: Parcel) -> Posted:
+    def send(self, parcel: TransportMessage) -> Posted:
         """Write a letter, if the other end is there to take it."""
         with self._writing:
             self._numbers += 1
             name, connection, me = letter_name(self._numbers), self.connection(), self.presence
-            letter = Letter(me.me, Kind.PARCEL, me.life, me.peer, self._numbers)
+            letter = FileMessage(me.me, Kind.PARCEL, me.life, me.peer, self._numbers)
             if connection and not self._write(name, letter.sealed(self._key, parcel.to_buffers())):
                 connection = None
             posted = Posted(self._out, name, connection)
@@ -109,7 +109,7 @@ class FolderEnd:
     def connection(self) -> str | None:
         """Which way there is now: a trainer's to the coordinator, a courier's to the trainer."""
         told = self.presence.told
-        if not self.presence.there or (self.presence.me is Side.TRAINER and not told.line):
+        if not self.presence.there or (self.presence.me is Endpoint.TRAINER and not told.line):
             return None
         return f"{self.presence.peer.hex()} {told.line}"
 
@@ -120,7 +120,7 @@ class FolderEnd:
             return "nobody"
         if not other.there:
             return "left" if other.told.leaving else "silent"
-        if other.me is Side.COURIER:
+        if other.me is Endpoint.COURIER:
             return "here"
         return "connected" if other.told.line else "unconnected"
 
@@ -184,7 +184,7 @@ class FolderEnd:
     def _own_beat(self) -> bytes:
         with suppress(WireError):
             data = self._out.read(BEAT)
-            return NOBODY if data is None else Letter.opened(data, self._key).life
+            return NOBODY if data is None else FileMessage.opened(data, self._key).life
         return NOBODY
 
     def _write(self, name: str, pieces: Sequence[bytes]) -> bool:

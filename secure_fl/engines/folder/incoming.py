@@ -6,21 +6,21 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
-from secure_fl.engines.folder.box import BEAT, Box, letter_name
-from secure_fl.engines.folder.letter import NOBODY, Kind, Letter
-from secure_fl.engines.folder.presence import Presence
-from secure_fl.engines.parcel import Parcel
+from secure_fl.engines.folder.file_message import NOBODY, FileMessage, Kind
+from secure_fl.engines.folder.heartbeat import Heartbeat
+from secure_fl.engines.folder.mailbox import BEAT, Mailbox, letter_name
+from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.errors import WireError
 
 log = logging.getLogger(__name__)
 Taken = Callable[[], bool]  # whether a parcel that was handed on needs its letter no more
-Deliver = Callable[[Parcel], Taken | None]  # None: the letter can go at once
+Deliver = Callable[[TransportMessage], Taken | None]  # None: the letter can go at once
 
 
 class Incoming:
     """Takes letters out of a box."""
 
-    def __init__(self, box: Box, key: bytes, presence: Presence, deliver: Deliver) -> None:
+    def __init__(self, box: Mailbox, key: bytes, presence: Heartbeat, deliver: Deliver) -> None:
         self.refused: Counter[str] = Counter()  # files, by reason
         self._box, self._key, self._presence, self._deliver = box, key, presence, deliver
         self._of, self._last = NOBODY, 0
@@ -31,7 +31,7 @@ class Incoming:
         try:
             data = self._box.read(BEAT)
             if data is not None:
-                self._presence.hear(Letter.opened(data, self._key))
+                self._presence.hear(FileMessage.opened(data, self._key))
         except WireError as error:
             self._refuse(BEAT, error)
 
@@ -52,11 +52,11 @@ class Incoming:
         data = self._box.read(name)
         if data is None:
             return False
-        letter = Letter.opened(data, self._key)
+        letter = FileMessage.opened(data, self._key)
         if letter.to == self._presence.life and not self._presence.knows(letter.life):
             return False  # its writer answers us, and we have not heard it yet: next time
         self._require_next(letter, name)
-        parcel = Parcel.from_bytes(letter.body)
+        parcel = TransportMessage.from_bytes(letter.body)
         self._of, self._last = letter.life, letter.number
         taken = self._deliver(parcel)
         if taken is None:
@@ -65,7 +65,7 @@ class Incoming:
             self._kept[name] = taken
         return True
 
-    def _require_next(self, letter: Letter, name: str) -> None:
+    def _require_next(self, letter: FileMessage, name: str) -> None:
         if (letter.side, letter.kind) != (self._presence.me.other, Kind.PARCEL):
             raise WireError("it is of another kind", field="kind")
         if letter.to != self._presence.life or letter.life != self._presence.peer:

@@ -1,1 +1,1 @@
-"""DP-SGD: whose records count, how they are clipped and noised, and what is spent."""
+"""DP-SGD: protected units, clipping, noise, and the spent budget."""

@@ -1,4 +1,4 @@
-"""Decides which runs DP can protect, what one unit is, and which ledger is charged."""
+"""The runs that DP can protect, its units, and the ledgers of its accounts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from secure_fl.crypto.files import write_atomic
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Ledger
-from secure_fl.crypto.noise_ledger import NoiseLedger
-from secure_fl.crypto.vault import check_private
+from secure_fl.crypto.keys.files import write_atomic
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.vault import check_private
+from secure_fl.crypto.privacy.ledger import Ledger
+from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
+from secure_fl.crypto.privacy.training_account import DpAccount, Units
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, KeyringError, SettingsError
-from secure_fl.learning.dp.account import DpAccount, Units
 from secure_fl.settings import DPSettings, NoiseSettings, TrainingSettings
 
 LEDGER, KEY = "ledger.sqlite", "ledger.key"
@@ -24,7 +24,7 @@ LEDGER, KEY = "ledger.sqlite", "ledger.key"
 def sampling_units(examples: Sequence[Example], settings: DPSettings, party: str) -> Units:
     """Rows of each unit: every record by itself, or all records of a patient together.
 
-    A patient's records share what stands before "/" in their ids.
+    The ids of a patient's records start with the patient and "/".
     """
     if settings.unit == "record":
         return [(row,) for row in range(len(examples))]
@@ -33,7 +33,7 @@ def sampling_units(examples: Sequence[Example], settings: DPSettings, party: str
         patient, slash, _ = example.id.partition("/")
         if not (patient and slash):
             raise DataError(
-                "the record does not say whose it is, so patients cannot be protected",
+                "the record names no patient, so patients cannot be protected",
                 fix='give ids as PATIENT/NOTE, or set training.dp.unit = "record": then k records '
                 "of one patient are protected with about k·ε only",
                 party=party,
@@ -45,7 +45,7 @@ def sampling_units(examples: Sequence[Example], settings: DPSettings, party: str
 
 
 def require_private(kind: str, algorithm: str, *, through_fit: bool) -> None:
-    """Refuse what DP-SGD could not protect, before anything is computed."""
+    """Refuse tasks and algorithms that DP-SGD cannot protect, before anything is computed."""
     if kind == "ranking":
         raise SettingsError(
             "DP-SGD needs a gradient per reader, and rows of a ranking batch are titles",
@@ -54,8 +54,7 @@ def require_private(kind: str, algorithm: str, *, through_fit: bool) -> None:
         )
     if not through_fit:
         raise SettingsError(
-            f"{algorithm} steers its models by more than local training, which DP-SGD alone does "
-            "not protect",
+            f"{algorithm} uses records outside local training, where DP-SGD does not protect them",
             fix="remove training.dp, or use an algorithm that trains through Site.fit only",
             field="training.dp",
         )
@@ -68,7 +67,7 @@ def privacy_of(
     folder: Path | None,
     identity: Identity | None = None,
 ) -> DpAccount | None:
-    """Open the party's account on its ledger, if the settings or the run's folder name one."""
+    """Open the party's account, on the ledger of the settings or of the run's folder."""
     dp = training.dp
     if dp is None:
         return None
@@ -84,10 +83,10 @@ def privacy_of(
 
 
 def require_predictions(algorithm: str, *, noised: bool) -> None:
-    """Refuse noise where a host opens other things than predictions: it would seem to protect."""
+    """Refuse noise on predictions where a host also opens other values."""
     if not noised:
         raise SettingsError(
-            f"what {algorithm} opens are not only predictions, so noise on those protects nobody",
+            f"{algorithm} opens more than predictions, so noise on predictions protects nobody",
             fix="remove protection.noise; [training.dp] protects records in any algorithm that "
             "trains through Site.fit",
             field="protection.noise",
@@ -101,7 +100,7 @@ def noise_of(
     folder: Path | None,
     identity: Identity | None = None,
 ) -> NoiseLedger | None:
-    """Open the party's ledger of noised sums; the host releases nothing, so it has none."""
+    """Open the party's ledger of noised sums; the host releases nothing and has none."""
     if noise is None:
         return None
     host = silo.role == "host"
@@ -117,16 +116,16 @@ def _ledger_of(
 
 
 def _run_name(folder: Path | None) -> str:
-    """A name by which a ledger knows a run: the same when it is resumed."""
+    """The name of a run in ledgers, equal after a resume."""
     run = os.urandom(8) if folder is None else str(folder.resolve()).encode()
     return sha256(run).hexdigest()[:16]
 
 
 def open_ledger(folder: Path, party: str, identity: Identity | None = None) -> Ledger:
-    """Open (or begin) the ledger of a party: a hospital's, which signs by its own identity.
+    """Open (or create) the ledger of a party. A hospital signs it by its own identity.
 
-    A party that is simulated on this machine has none that lasts. Its signing key lies beside the
-    ledger: that finds damage, not somebody who may write in the folder.
+    A party that is simulated on this machine has no lasting identity. Its signing key is in the
+    ledger's folder: that detects damage, but not changes by a user who may write there.
     """
     if identity is not None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -135,8 +134,8 @@ def open_ledger(folder: Path, party: str, identity: Identity | None = None) -> L
     if not key.exists():
         if (folder / LEDGER).exists():
             raise KeyringError(
-                "the key of this ledger is gone, so nothing can be added to it",
-                fix="put the key back; without it, this budget is closed",
+                "the key of this ledger is missing, so nothing can be added to it",
+                fix="restore the key; without it, this budget is closed",
                 party=party,
                 file=key,
                 reason="missing",

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from secure_fl.data.examples import Example
 from secure_fl.errors import DataError, SettingsError
-from secure_fl.learning.tasks.base import Batch, Encoded, Task
+from secure_fl.learning.tasks.classification import Classification, class_labels
 from secure_fl.learning.tasks.completion import Completion
 from secure_fl.learning.tasks.ner import NER, entity_labels, tag_labels
 from secure_fl.learning.tasks.ranking import Ranking
 from secure_fl.learning.tasks.regression import Regression
-from secure_fl.learning.tasks.text import Classification, class_labels
+from secure_fl.learning.tasks.task import Batch, Encoded, Task
 from secure_fl.settings import Kind, TaskSettings
 
 __all__ = ["KINDS", "Batch", "Encoded", "Task", "labels_of", "make_task", "settings_of"]
@@ -27,16 +27,16 @@ KINDS: dict[Kind, type[Task]] = {
 
 
 def labels_of(kind: Kind, examples: Sequence[Example]) -> tuple[str, ...]:
-    """Return the labels that occur in the data, in the order of their ids (NER: "O" first)."""
+    """The labels that occur in the data, in the order of their ids (NER: "O" first)."""
     if kind in ("classification", "pair"):
         return class_labels(examples)
     return entity_labels(examples) if kind == "ner" else ()
 
 
 def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) -> Task:
-    """Return the task with its labels: the declared ones, or those that occur in the training data.
+    """The task with its declared labels, or with those that occur in the training data.
 
-    Parties of a federation should declare them: read from data, they differ where data differ.
+    Parties of a federation should declare labels, because those in their data may differ.
     """
     kind, labels = settings.kind, settings.labels
     if kind in ("regression", "ranking", "completion"):
@@ -71,7 +71,7 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
 
 
 def settings_of(task: Task) -> TaskSettings:
-    """The settings that describe a task which a program made itself."""
+    """The settings of a task that a program made itself."""
     return TaskSettings(
         kind=task.kind,
         labels=task.labels or None,

@@ -1,8 +1,12 @@
-"""A text classifier with attentive pooling, as transformers loads it from a model's folder.
+"""A text classifier with attentive pooling, for transformers.
 
-`export` saves this file and heads.py beside the weights; there it needs nothing of secure_fl:
-`AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)`. The type is
-of its own, so that whoever does not trust the code gets an error, and not BERT with a random head.
+secure_fl saves this file and heads.py with a model's weights. They need only PyTorch and
+transformers:
+
+    AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
+
+The model type differs from the backbone's. So loading without `trust_remote_code=True` is an error,
+instead of a backbone with a randomly initialised head.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from .heads import ATTENTIVE, AttentiveClassifier
 
 
 class AttentivePoolingConfig(PreTrainedConfig):  # type: ignore[misc]
-    """The configuration of the transformer inside, and the labels."""
+    """The configuration of the backbone transformer, and the labels."""
 
     model_type = ATTENTIVE
 
@@ -26,13 +30,13 @@ class AttentivePoolingConfig(PreTrainedConfig):  # type: ignore[misc]
         super().__init__(**fields)
 
     def inside(self) -> Any:
-        """The configuration of the transformer inside."""
+        """The configuration of the backbone transformer."""
         fields = dict(self.backbone)
         return AutoConfig.for_model(fields.pop("model_type"), **fields)
 
 
 class AttentiveForSequenceClassification(PreTrainedModel):  # type: ignore[misc]
-    """Transformer, attentive pooling over its tokens, dense layer."""
+    """A transformer, attentive pooling over its tokens, and a dense layer."""
 
     config_class = AttentivePoolingConfig
     base_model_prefix = "model"
@@ -40,7 +44,7 @@ class AttentiveForSequenceClassification(PreTrainedModel):  # type: ignore[misc]
 
     def __init__(self, config: AttentivePoolingConfig) -> None:
         super().__init__(config)
-        plain = "eager" if config._attn_implementation == "eager" else None  # None: its best
+        plain = "eager" if config._attn_implementation == "eager" else None  # None: the fastest
         backbone = AutoModel.from_config(config.inside(), attn_implementation=plain)
         if getattr(backbone, "pooler", None) is not None:
             backbone.pooler = None
@@ -53,6 +57,6 @@ class AttentiveForSequenceClassification(PreTrainedModel):  # type: ignore[misc]
         attention_mask: Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """Logits of each text."""
+        """Compute the logits of each text."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         return self.model(input_ids, mask, **options)

@@ -1,7 +1,7 @@
-"""Completion: a decoder learns to write what follows a prompt: an answer, a line below a note.
+"""Completion: a decoder writes the text that follows a prompt, such as an answer or a summary.
 
-Only the completion's tokens are learned and measured. Position t is labelled by the token after it,
-so that labels and logits stand side by side, as in the other tasks.
+Only the completion's tokens are trained on and measured. Position t is labelled by the token after
+it, so that labels and logits have the same positions, as in the other tasks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from secure_fl.data.examples import Example, Text
 from secure_fl.errors import DataError, ModelError
-from secure_fl.learning.counts import Counts, Rows, products
-from secure_fl.learning.intervals import Interval, delta, wilson
-from secure_fl.learning.tasks.base import (
+from secure_fl.learning.metric_counts import Contributions, Counts, products
+from secure_fl.learning.metrics import Interval, delta, wilson
+from secure_fl.learning.tasks.task import (
     Batch,
     Head,
     Reduction,
@@ -30,133 +30,134 @@ from secure_fl.learning.tasks.base import (
     expect,
     inference,
 )
-from secure_fl.learning.tasks.table import IGNORED, Table, padded
+from secure_fl.learning.tasks.token_table import IGNORED, TokenTable, padded
 
-ROOM = 4  # of a text that is to be written, one part in so many is kept free for its completion
-TALLY = "completions"  # [all right, records, tokens right, tokens, the sum of their losses]
+RESERVED = 4  # 1/RESERVED of a text without a completion is reserved for it
+TALLY = "completions"  # [correct records, records, correct tokens, tokens, sum of their losses]
 SQUARES = "squares"  # of their products
-MOST = 700.0  # nats of a token: e to more is no number
+MAX_NATS = 700.0  # of a token, to avoid an overflow
 
 
 @dataclass(frozen=True)
 class Completion(Task):
-    """A prompt, and the text that completes it."""
+    """A prompt and its completion."""
 
     head: ClassVar[Head] = "causal"
 
     @property
     def metric(self) -> str:
-        """The share of tokens that are guessed behind the true ones before them."""
+        """The share of tokens that are predicted correctly after the true ones before them."""
         return "token_accuracy"
 
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Table:
-        """Prompt, completion and an end; of prompts that are too long, the end is kept."""
+    ) -> TokenTable:
+        """Tokenise prompts with their completions and an end; long prompts lose their start."""
         end, most = end_of(tokenizer), min(self.max_length, tokenizer.model_max_length)
-        kept = most - max(1, most // ROOM)  # of a prompt without a completion
+        unlabelled = most - max(1, most // RESERVED)  # tokens of a prompt without a completion
         rows, labels = [], []
-        for asked, said in parts_of(examples, tokenizer, labelled=labelled):
-            written = [*said, end][: most - 1] if labelled else []
-            asked = shortened(asked or [end], most - len(written) if labelled else kept, tokenizer)
-            rows.append(asked + written)
-            labels.append([IGNORED] * (len(asked) - 1) + written + [IGNORED])
+        for prompt, completion in parts_of(examples, tokenizer, labelled=labelled):
+            written = [*completion, end][: most - 1] if labelled else []
+            room = most - len(written) if labelled else unlabelled
+            prompt = shortened(prompt or [end], room, tokenizer)
+            rows.append(prompt + written)
+            labels.append([IGNORED] * (len(prompt) - 1) + written + [IGNORED])
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
         columns = {"input_ids": padded(rows, tokenizer.pad_token_id)}
         if labelled:
             columns["labels"] = padded(labels, IGNORED)
-        return Table(columns, lengths, {})
+        return TokenTable(columns, lengths, {})
 
     def outputs(self, model: nn.Module, batch: Batch, **options: Any) -> Any:
-        """As other tasks, without a cache: nothing is written here."""
+        """The model's full output, without a cache, because no text is generated."""
         return super().outputs(model, batch, use_cache=False, **options)
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
-        """Cross-entropy, averaged over each completion's tokens, so that records weigh alike."""
+        """Cross-entropy, averaged over each completion's tokens, so that records count equally."""
         rows = per_record(token_losses(logits, batch["labels"]), batch["labels"])
         return rows if reduction == "none" else rows.mean()
 
     def kept(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Each token's loss, and the likeliest one's id: scores of all words would fill memory."""
+        """Each token's loss and likeliest id, because the scores of all words would fill memory."""
         return torch.stack([token_losses(logits, batch["labels"]), logits.argmax(-1).float()], -1)
 
     def losses(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Tensor:
-        """Each record's loss, of what is kept of its logits."""
+        """Each record's loss, from the kept part of its logits."""
         pairs = zip(logits, batches, strict=True)
-        found = [per_record(kept[..., 0], batch["labels"]) for kept, batch in pairs]
-        return torch.cat([torch.zeros(0), *found])
+        losses = [per_record(kept[..., 0], batch["labels"]) for kept, batch in pairs]
+        return torch.cat([torch.zeros(0), *losses])
 
-    def added(
+    def contributions(
         self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Rows]:
-        """What perplexity and exact matches over all hospitals follow from."""
-        every = [torch.zeros(0, 5).double()]
-        for found, batch in zip(logits, batches, strict=True):
-            said = batch["labels"] != IGNORED
-            losses, right = found[..., 0].double(), (found[..., 1] == batch["labels"]) & said
-            whole = (right | ~said).all(-1)
-            one, lost = torch.ones(len(said)), (losses * said).sum(-1)
-            parts = (whole, one, right.sum(-1), said.sum(-1), lost)
-            every.append(torch.stack([part.double() for part in parts], dim=1))
-        matrix = torch.cat(every).numpy()
-        return {TALLY: Rows.of_values(matrix), SQUARES: products(matrix)}
-
-    def score(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
-        """Exact matches, tokens that are guessed, and perplexity."""
-        return self.rates(self.counts(logits, batches))
+    ) -> dict[str, Contributions]:
+        """The counts for perplexity, correct tokens and exact matches."""
+        rows = [torch.zeros(0, 5).double()]
+        for kept, batch in zip(logits, batches, strict=True):
+            counted = batch["labels"] != IGNORED
+            losses, right = kept[..., 0].double(), (kept[..., 1] == batch["labels"]) & counted
+            exact = (right | ~counted).all(-1)
+            ones, lost = torch.ones(len(counted)), (losses * counted).sum(-1)
+            columns = (exact, ones, right.sum(-1), counted.sum(-1), lost)
+            rows.append(torch.stack([column.double() for column in columns], dim=1))
+        matrix = torch.cat(rows).numpy()
+        return {TALLY: Contributions.of_values(matrix), SQUARES: products(matrix)}
 
     def intervals(self, counts: Counts) -> dict[str, Interval]:
-        """Wilson's of exact matches; others as ratios of sums over records."""
+        """Wilson's for exact matches; the delta method's for ratios of sums over records."""
         matches, records, *_ = counts[TALLY]
-        some = {name: counts[name] for name in (TALLY, SQUARES)}
-        shares = delta(self.rates, some, ["token_accuracy"], SQUARES, TALLY)
-        many = delta(self.rates, some, ["perplexity"], SQUARES, TALLY, within=(1.0, np.inf))
-        whole = wilson(matches, records)
-        return shares | many | ({} if whole is None else {"exact_match": whole})
+        sums = {name: counts[name] for name in (TALLY, SQUARES)}
+        shares = delta(self.rates, sums, ["token_accuracy"], SQUARES, TALLY)
+        perplexity = delta(self.rates, sums, ["perplexity"], SQUARES, TALLY, within=(1.0, np.inf))
+        exact = wilson(matches, records)
+        return shares | perplexity | ({} if exact is None else {"exact_match": exact})
 
     def rates(self, counts: Counts) -> dict[str, float]:
-        """As `score`: greedy writing gives the completion if and only if each token is guessed."""
+        """Exact matches (as of greedy decoding), correct tokens, and perplexity."""
         if TALLY not in counts:
             return {}
         matches, records, right, tokens, losses = counts[TALLY]
         return {
             "exact_match": float(matches / max(records, 1)),
             "token_accuracy": float(right / max(tokens, 1)),
-            "perplexity": float(np.exp(min(losses / max(tokens, 1), MOST))),
+            "perplexity": float(np.exp(min(losses / max(tokens, 1), MAX_NATS))),
         }
 
     def decode(self, logits: Tensor, batch: Batch) -> list[list[int]]:
-        """The likeliest token at each place of each completion, of what is kept of logits."""
-        said = batch["labels"] != IGNORED
-        return [row[at].int().tolist() for row, at in zip(logits[..., 1], said, strict=True)]
+        """The likeliest token at each position of each completion, from the kept logits."""
+        counted = batch["labels"] != IGNORED
+        return [row[at].int().tolist() for row, at in zip(logits[..., 1], counted, strict=True)]
 
     def predict(
         self, model: nn.Module, examples: Sequence[Example], tokenizer: Any, batch_size: int = 64
     ) -> list[dict[str, Any]]:
-        """What the model writes behind each prompt; prompt and answer fit `max_length`.
+        """Generate a completion of each prompt; together they have at most `max_length` tokens.
 
-        Prompts of one length are answered together: nothing is padded, so company changes nothing.
+        Prompts of equal lengths are completed together: nothing is padded, so results are equal.
         """
         encoded = self.encode(examples, tokenizer, labelled=False)
-        said = [""] * len(examples)
+        texts = [""] * len(examples)
         with inference(model):
             for rows in alike(encoded.lengths.tolist(), batch_size):
-                asked = encoded.batch(rows, device=device_of(model))
-                for row, written in zip(rows, self._written(model, asked, tokenizer), strict=True):
-                    said[row] = tokenizer.decode(written, skip_special_tokens=True).strip()
+                prompts = encoded.batch(rows, device=device_of(model))
+                written = self._written(model, prompts, tokenizer)
+                for row, tokens in zip(rows, written, strict=True):
+                    texts[row] = tokenizer.decode(tokens, skip_special_tokens=True).strip()
         return [
             {"id": example.id, "completion": text}
-            for example, text in zip(examples, said, strict=True)
+            for example, text in zip(examples, texts, strict=True)
         ]
 
-    def _written(self, model: Any, asked: Batch, tokenizer: Any) -> list[list[int]]:
-        """The likeliest tokens behind each prompt, one after the other, up to the text's end."""
+    def _written(self, model: Any, prompts: Batch, tokenizer: Any) -> list[list[int]]:
+        """Decode greedily after each prompt, up to the text's end."""
         end = end_of(tokenizer)
-        start, most = asked["input_ids"].shape[1], min(self.max_length, tokenizer.model_max_length)
+        start, most = (
+            prompts["input_ids"].shape[1],
+            min(self.max_length, tokenizer.model_max_length),
+        )
         written = model.generate(
-            **asked,
+            **prompts,
             max_new_tokens=most - start,
-            do_sample=False,  # nor what else a checkpoint may ask for
+            do_sample=False,  # these override a checkpoint's generation settings
             num_beams=1,
             repetition_penalty=1.0,
             pad_token_id=tokenizer.pad_token_id,
@@ -166,12 +167,12 @@ class Completion(Task):
 
 
 def alike(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Rows of one length, `most` at a time."""
+    """Group rows of equal lengths, at most `most` in a group."""
     rows: dict[int, list[int]] = {}
     for row, length in enumerate(lengths):
         rows.setdefault(length, []).append(row)
-    for together in rows.values():
-        yield from (together[at : at + most] for at in range(0, len(together), most))
+    for group in rows.values():
+        yield from (group[at : at + most] for at in range(0, len(group), most))
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
@@ -189,29 +190,29 @@ def per_record(losses: Tensor, labels: Tensor) -> Tensor:
 def parts_of(
     examples: Sequence[Example], tokenizer: Any, *, labelled: bool
 ) -> list[tuple[list[int], list[int]]]:
-    """The tokens of each prompt, and those of what completes it, cut where the prompt ends.
+    """The tokens of each prompt and of its completion, split where the prompt ends.
 
-    Both are read as one text, because tokenizers read a word by what stands before it.
+    Both are tokenised as one text, because tokens depend on the characters before them.
     """
     pairs = [prompted(example, row, labelled) for row, example in enumerate(examples)]
     if not pairs:
         return []
-    texts = [" ".join((prompt, *said)) for prompt, *said in pairs]
+    texts = [" ".join(pair) for pair in pairs]
     read = tokenizer(texts, return_attention_mask=False, return_token_type_ids=False, verbose=False)
     ends = {tokenizer.eos_token_id, tokenizer.sep_token_id}
-    found = []
+    parts = []
     for (prompt, *_), encoding in zip(pairs, read.encodings, strict=True):
         ids = list(encoding.ids)
-        while ids and ids[-1] in ends:  # some tokenizers end every text
+        while ids and ids[-1] in ends:  # some tokenizers add an end to every text
             ids.pop()
         until = np.array(encoding.offsets).reshape(-1, 2)[: len(ids), 1]
         at = int((until <= len(prompt)).sum())
-        found.append((ids[:at], ids[at:]))
-    return found
+        parts.append((ids[:at], ids[at:]))
+    return parts
 
 
 def prompted(example: Example, row: int, labelled: bool) -> tuple[str, ...]:
-    """The prompt, and where it is needed its completion."""
+    """The prompt of an example, and the completion of a `labelled` one."""
     expect(example, Text, row, "completion")
     assert isinstance(example, Text)  # noqa: S101 - for the type checker
     if not labelled:
@@ -227,7 +228,7 @@ def prompted(example: Example, row: int, labelled: bool) -> tuple[str, ...]:
 
 
 def shortened(prompt: list[int], room: int, tokenizer: Any) -> list[int]:
-    """The end of a prompt that does not fit, behind the token that begins every text."""
+    """Cut the start of a prompt that is too long, except for the token that starts every text."""
     if len(prompt) <= room:
         return prompt
     lead = prompt[:1] if room > 1 and prompt[0] in tokenizer.all_special_ids else []
@@ -235,23 +236,23 @@ def shortened(prompt: list[int], room: int, tokenizer: Any) -> list[int]:
 
 
 def end_of(tokenizer: Any) -> int:
-    """The token that ends a text."""
+    """The token at the end of a text."""
     for end in (tokenizer.eos_token_id, tokenizer.sep_token_id):
         if end is not None:
             return int(end)
     raise ModelError(
-        "the tokenizer has no token that ends a text, so no completion would end",
+        "the tokenizer has no token for the end of a text, so completions would not end",
         fix="give it an eos_token, or use another model",
     )
 
 
 def open_ended(tokenizer: Any) -> Any:
-    """A tokenizer that puts no end behind a prompt, so that `pipeline` asks as `encode` does."""
+    """A tokenizer that adds no end to a prompt, as `pipeline` needs."""
     from tokenizers.processors import TemplateProcessing
 
-    around = tokenizer("")["input_ids"]
-    starts = tokenizer.convert_ids_to_tokens([at for at in around if at != end_of(tokenizer)])
-    if len(starts) == len(around):
+    added = tokenizer("")["input_ids"]
+    starts = tokenizer.convert_ids_to_tokens([at for at in added if at != end_of(tokenizer)])
+    if len(starts) == len(added):
         return tokenizer
     changed = deepcopy(tokenizer)
     changed.backend_tokenizer.post_processor = TemplateProcessing(

@@ -1,6 +1,7 @@
-"""The heads that transformers does not have: attentive pooling, and the news ranker around it.
+"""Heads that transformers does not have: attentive pooling, and a news ranker built on it.
 
-Every weight sits in an `nn.Linear` and nothing is written in place, so per-sample gradients work.
+Every weight is in an `nn.Linear` and no tensor is modified in place, so that per-sample gradients
+can be computed.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-ATTENTIVE = "attentive_pooling"  # the model type of a checkpoint with this head
-FAR = -1e4  # the score of a candidate that is not there: no probability, and still finite
+ATTENTIVE = "attentive_pooling"  # the model type of a checkpoint with attentive pooling
+ABSENT_SCORE = -1e4  # of padding among candidates: its probability is 0, and its loss is finite
 
 
 class AdditiveAttention(nn.Module):
@@ -25,7 +26,7 @@ class AdditiveAttention(nn.Module):
         nn.init.zeros_(self.project.bias)
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Pool `values` where `mask`; where nothing is, the pool is zero."""
+        """Pool the `values` where `mask` is true; an empty row pools to zero."""
         scores = self.query(torch.tanh(self.project(values))).squeeze(-1)
         weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) * mask
         pooled: Tensor = (weights.unsqueeze(-2) @ values).squeeze(-2)
@@ -35,8 +36,8 @@ class AdditiveAttention(nn.Module):
 class AttentiveClassifier(nn.Module):
     """Backbone, attentive pooling over its tokens, dense layer (arXiv 2108.13323, Sec. "Methods").
 
-    transformers has no class for this head: `attentive_pooling` is the one that `export` writes
-    beside the weights.
+    transformers has no class for this head, so the module `attentive_pooling` is saved with the
+    weights.
     """
 
     def __init__(self, backbone: Any, outputs: int) -> None:
@@ -49,7 +50,7 @@ class AttentiveClassifier(nn.Module):
         nn.init.zeros_(self.classifier.bias)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
-        """Logits, with the backbone's hidden states and attentions where they were asked for."""
+        """Compute logits; return hidden states and attentions too if the options request them."""
         out = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **options)
         pooled = self.pooling(out.last_hidden_state, attention_mask.bool())
         logits = self.classifier(self.dropout(pooled))
@@ -61,10 +62,9 @@ class AttentiveClassifier(nn.Module):
 class NewsRanker(nn.Module):
     """NAML's user model (arXiv 1907.05576) over a language model's news vectors.
 
-    A title's vector is the attentive pool of its tokens; a reader's, that of the titles read
-    before (a learned one if there is none); a candidate's score, their dot product. A batch holds
-    each of its titles once, so its rows are titles, not readers: per-reader gradients need
-    batches of one reader.
+    A title's vector is the attentive pool of its tokens. A reader's vector is the attentive pool of
+    the titles read before, or a learned vector if there are none. A candidate's score is their dot
+    product. A batch contains each of its titles once, so its rows are titles and not readers.
     """
 
     def __init__(self, backbone: Any) -> None:
@@ -79,18 +79,18 @@ class NewsRanker(nn.Module):
     def titles(
         self, input_ids: Tensor, attention_mask: Tensor, **options: Any
     ) -> tuple[Tensor, Any]:
-        """One vector per title, and the backbone's output."""
+        """Compute one vector per title; return the backbone's output too."""
         out = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **options)
         hidden = self.dropout(out.last_hidden_state)
         return self.title_pooling(hidden, attention_mask.bool()), out
 
     def rank(self, titles: Tensor, history: Tensor, candidates: Tensor) -> Tensor:
-        """Scores of candidates; both hold indices into `titles`, -1 where there is none."""
+        """Score candidates; both arguments hold indices into `titles`, with -1 as padding."""
         read = history >= 0
         nothing = (~read.any(-1, keepdim=True)).to(titles.dtype)
         user = self.user_pooling(titles[history.clamp(min=0)], read) + self.newcomer(nothing)
         scores = (titles[candidates.clamp(min=0)] @ user.unsqueeze(-1)).squeeze(-1)
-        masked: Tensor = scores.masked_fill(candidates < 0, FAR)
+        masked: Tensor = scores.masked_fill(candidates < 0, ABSENT_SCORE)
         return masked
 
     def forward(
@@ -101,7 +101,7 @@ class NewsRanker(nn.Module):
         candidates: Tensor,
         **options: Any,
     ) -> Any:
-        """Scores as logits; hidden states and attentions are those of the batch's titles."""
+        """Compute scores as logits; hidden states and attentions belong to the batch's titles."""
         vectors, out = self.titles(input_ids, attention_mask, **options)
         return SequenceClassifierOutput(
             logits=self.rank(vectors, history, candidates),

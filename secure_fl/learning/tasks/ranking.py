@@ -1,4 +1,4 @@
-"""News ranking in the shape of MIND: which of the titles shown will this reader click."""
+"""News ranking as in MIND: predict which of the offered titles a reader clicks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from secure_fl.data.examples import Example, Impression
 from secure_fl.errors import DataError
-from secure_fl.learning import metrics
-from secure_fl.learning.counts import Counts, Rows, products
-from secure_fl.learning.intervals import Interval, delta
-from secure_fl.learning.tasks.base import (
+from secure_fl.learning.metric_counts import Contributions, Counts, products
+from secure_fl.learning.metrics import Interval, auc, delta, mrr, ndcg
+from secure_fl.learning.tasks.task import (
     MODEL_INPUTS,
     Batch,
     Encoded,
@@ -30,7 +29,7 @@ from secure_fl.learning.tasks.base import (
     move,
     require_evaluable,
 )
-from secure_fl.learning.tasks.table import Table, padded, token_columns, tokenise
+from secure_fl.learning.tasks.token_table import TokenTable, padded, token_columns, tokenise
 
 ABSENT = -1
 NAMES = ("auc", "mrr", "ndcg@5", "ndcg@10")
@@ -39,9 +38,9 @@ SUMS, SQUARES = "sums", "squares"  # [impressions, sum of each metric]; of their
 
 @dataclass(frozen=True, slots=True)
 class Impressions(Encoded):
-    """Impressions as indices into a table of distinct titles (-1: none there)."""
+    """Impressions as indices into a table of distinct titles (-1: padding)."""
 
-    titles: Table
+    titles: TokenTable
     history: Tensor
     candidates: Tensor
     clicks: Tensor | None
@@ -52,11 +51,11 @@ class Impressions(Encoded):
 
     @property
     def labelled(self) -> bool:
-        """Whether clicks are known."""
+        """True if clicks are known."""
         return self.clicks is not None
 
     def subset(self, indices: Indices) -> Impressions:
-        """Return the impressions at `indices`; the table of titles is shared."""
+        """The impressions at `indices`; the table of titles is shared."""
         at = torch.as_tensor(indices, dtype=torch.long)
         clicks = None if self.clicks is None else self.clicks[at]
         return Impressions(self.titles, self.history[at], self.candidates[at], clicks, self.npratio)
@@ -79,7 +78,7 @@ class Impressions(Encoded):
         return move(self.titles.batch(distinct) | batch, device)
 
     def layout(self, at: Tensor) -> Batch:
-        """Return indices into the titles, and clicks as "labels", as wide as the widest one."""
+        """Indices into the titles, and clicks as "labels", as wide as the widest row."""
         history, candidates = trimmed(self.history[at]), trimmed(self.candidates[at])
         batch = {"history": history, "candidates": candidates}
         if self.clicks is not None:
@@ -87,7 +86,7 @@ class Impressions(Encoded):
         return batch
 
     def sampled(self, at: Tensor, generator: torch.Generator) -> Batch:
-        """Return a click, then `npratio` candidates not clicked; too few are drawn again."""
+        """A click, then `npratio` other candidates; a candidate repeats if there are too few."""
         if self.clicks is None:
             raise DataError(
                 "impressions without clicks cannot be trained on", fix="encode them with labels"
@@ -108,7 +107,7 @@ class Impressions(Encoded):
 
 @dataclass(frozen=True)
 class Ranking(Task):
-    """Clicks on candidates. Training takes one click of an impression, so that it is one record."""
+    """Clicks on candidates. Training uses one click of an impression, so that it is one record."""
 
     npratio: int = 4
     max_history: int = 50
@@ -123,74 +122,65 @@ class Ranking(Task):
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
     ) -> Impressions:
-        """Every distinct title once, and impressions that point at them."""
-        shown = [impression(example, row, labelled) for row, example in enumerate(examples)]
-        recent = [one.history[-self.max_history :] for one in shown]
+        """Tokenise every distinct title once, and let impressions refer to them."""
+        pages = [impression(example, row, labelled) for row, example in enumerate(examples)]
+        recent = [page.history[-self.max_history :] for page in pages]
         names = chain.from_iterable(
-            (*h, *one.candidates) for h, one in zip(recent, shown, strict=True)
+            (*history, *page.candidates) for history, page in zip(recent, pages, strict=True)
         )
         index = {title: at for at, title in enumerate(dict.fromkeys(names))}
         if index:
             pieces = tokenise(tokenizer, list(index), None, self.max_length)
-            titles = Table(*token_columns(pieces, tokenizer), {})
+            titles = TokenTable(*token_columns(pieces, tokenizer), {})
         else:
-            titles = Table({}, torch.zeros(0, dtype=torch.long), {})
-        clicks = padded([one.clicks for one in shown], 0).float() if labelled else None
+            titles = TokenTable({}, torch.zeros(0, dtype=torch.long), {})
+        clicks = padded([page.clicks for page in pages], 0).float() if labelled else None
         return Impressions(
             titles,
-            padded([[index[title] for title in past] for past in recent], ABSENT).long(),
-            padded([[index[title] for title in one.candidates] for one in shown], ABSENT).long(),
+            padded([[index[title] for title in history] for history in recent], ABSENT).long(),
+            padded([[index[title] for title in page.candidates] for page in pages], ABSENT).long(),
             clicks,
             self.npratio,
         )
 
     def outputs(self, model: nn.Module, batch: Batch, **options: Any) -> Any:
-        """Return the ranker's full output."""
+        """The ranker's full output."""
         names = (*MODEL_INPUTS, "history", "candidates")
         return model(**{name: batch[name] for name in names if name in batch}, **options)
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
-        """Cross-entropy of the clicks among the candidates; no click, no loss."""
+        """Cross-entropy of the clicks among the candidates; 0 without a click."""
         clicks = batch["labels"]
         likely = logits.float().log_softmax(-1)
         rows = -(likely * clicks).sum(-1) / clicks.sum(-1).clamp(min=1)
         return rows if reduction == "none" else rows.mean()
 
     def decode(self, logits: Tensor, batch: Batch) -> list[list[float]]:
-        """Return the score of each candidate."""
+        """The score of each candidate."""
         present = (batch["candidates"] >= 0).tolist()
         return [
             [score for score, there in zip(row, seen, strict=True) if there]
             for row, seen in zip(logits.float().tolist(), present, strict=True)
         ]
 
-    def score(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
-        """AUC, MRR, nDCG@5 and nDCG@10: means over impressions with both clicks and others."""
-        return self.rates(self.counts(logits, batches))
-
-    def added(
+    def contributions(
         self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Rows]:
-        """Count these impressions, and sum each metric over them."""
-        found: list[tuple[float, ...]] = []
+    ) -> dict[str, Contributions]:
+        """The number of impressions with clicks and others, and the sum of each metric."""
+        rows: list[tuple[float, ...]] = []
         for z, batch in zip(logits, batches, strict=True):
-            for scores, row in zip(self.decode(z, batch), batch["labels"], strict=True):
-                clicks, values = row.numpy()[: len(scores)], np.asarray(scores)
+            for scores, labels in zip(self.decode(z, batch), batch["labels"], strict=True):
+                clicks, values = labels.numpy()[: len(scores)], np.asarray(scores)
                 if not 0 < clicks.sum() < len(clicks):  # no order is better than another
-                    found.append((0.0,) * (1 + len(NAMES)))
+                    rows.append((0.0,) * (1 + len(NAMES)))
                     continue
-                row = (
-                    metrics.auc(clicks, values),
-                    metrics.mrr(clicks, values),
-                    metrics.ndcg(clicks, values, 5),
-                    metrics.ndcg(clicks, values, 10),
-                )
-                found.append((1.0, *row))
-        matrix = np.reshape(found, (-1, 1 + len(NAMES)))
-        return {SUMS: Rows.of_values(matrix), SQUARES: products(matrix)}
+                gains = (ndcg(clicks, values, k) for k in (5, 10))
+                rows.append((1.0, auc(clicks, values), mrr(clicks, values), *gains))
+        matrix = np.reshape(rows, (-1, 1 + len(NAMES)))
+        return {SUMS: Contributions.of_values(matrix), SQUARES: products(matrix)}
 
     def rates(self, counts: Counts) -> dict[str, float]:
-        """As `score`."""
+        """AUC, MRR, nDCG@5 and nDCG@10: means over impressions with both clicks and others."""
         if SUMS not in counts:
             return {}
         ranked, *sums = counts[SUMS].tolist()
@@ -198,19 +188,19 @@ class Ranking(Task):
         return dict(zip(NAMES, means, strict=True))
 
     def intervals(self, counts: Counts) -> dict[str, Interval]:
-        """Those of means over impressions."""
-        some = {name: counts[name] for name in (SUMS, SQUARES)}
-        return delta(self.rates, some, NAMES, SQUARES, SUMS) if counts[SUMS][0] else {}
+        """The intervals of means over impressions."""
+        sums = {name: counts[name] for name in (SUMS, SQUARES)}
+        return delta(self.rates, sums, NAMES, SQUARES, SUMS) if counts[SUMS][0] else {}
 
     def outcomes(
         self, model: nn.Module, encoded: Encoded, batch_size: int
     ) -> tuple[list[Tensor], list[Batch]]:
-        """As every task; each distinct title passes the language model once."""
+        """Logits and batches; each distinct title passes the language model once."""
         require_evaluable(encoded)
         assert isinstance(encoded, Impressions)  # noqa: S101 - for the type checker
         ranker: Any = model
         device = device_of(model)
-        outcomes: list[Tensor] = []
+        logits: list[Tensor] = []
         batches: list[Batch] = []
         with inference(model):
             pages = encoded.titles.batches(batch_size, device=device)
@@ -218,12 +208,12 @@ class Ranking(Task):
             for at in torch.split(torch.arange(len(encoded)), batch_size):
                 batch = encoded.layout(at)
                 history, candidates = (batch[name].to(device) for name in ("history", "candidates"))
-                outcomes.append(ranker.rank(vectors, history, candidates).float().cpu())
+                logits.append(ranker.rank(vectors, history, candidates).float().cpu())
                 batches.append(batch)
-        return outcomes, batches
+        return logits, batches
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
-        """Candidates from the best down, with scores."""
+        """Candidates with scores, from the highest down."""
         assert isinstance(example, Impression)  # noqa: S101 - for the type checker
         scores = self.decode(logits, batch)[0]
         order = sorted(range(len(scores)), key=lambda at: -scores[at])
@@ -236,7 +226,7 @@ class Ranking(Task):
 
 
 def impression(example: Example, row: int, labelled: bool) -> Impression:
-    """Return an impression with candidates and, where they are needed, one click flag for each."""
+    """Check that an example is an impression, and `labelled` ones have one flag per candidate."""
     expect(example, Impression, row, "ranking")
     assert isinstance(example, Impression)  # noqa: S101 - for the type checker
     if not example.candidates or (labelled and len(example.clicks) != len(example.candidates)):
@@ -250,13 +240,13 @@ def impression(example: Example, row: int, labelled: bool) -> Impression:
 
 
 def trimmed(rows: Tensor) -> Tensor:
-    """Rows of indices without the columns in which no row has one."""
+    """Remove columns that contain only padding."""
     widest = int((rows >= 0).sum(-1).max()) if len(rows) else 1
     return rows[:, : max(1, widest)]
 
 
 def draw(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` allowed positions of each row, each once before any again; -1 where none is."""
+    """Draw `count` allowed positions per row, all once before any repeats; -1 if there are none."""
     order = torch.rand(allowed.shape, generator=generator).masked_fill(~allowed, 2.0).argsort(-1)
     available = allowed.sum(-1, keepdim=True)
     turn = torch.arange(count) % available.clamp(min=1)

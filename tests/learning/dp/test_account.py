@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl.algorithms.baselines.unfederated import Centralized
+from secure_fl.algorithms.baselines.reference_points import Centralized
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.crypto import accounting
-from secure_fl.crypto.accounting import epsilon
-from secure_fl.crypto.events import DpSgdSteps
-from secure_fl.crypto.identity import Identity
-from secure_fl.crypto.ledger import Account, Ledger, events_of, load_chain
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.privacy import accounting
+from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
+from secure_fl.crypto.privacy.ledger import Account, Ledger, events_of, load_chain
 from secure_fl.data.silo import Silo
 from secure_fl.errors import BudgetError, KeyringError, SettingsError, TamperError
-from secure_fl.events import Event
+from secure_fl.events import Event, PrivacySpent
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.dp.dp_sgd import fit_privately
 from secure_fl.learning.dp.scope import open_ledger
-from secure_fl.learning.dp.training import fit_privately
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
+from tests.support.event_documents import into
 from tests.support.private import dp_settings, make_site, notes
 from tests.support.raising import raises
 
@@ -122,7 +122,7 @@ def test_the_budget_refuses_before_anything_is_computed(tmp_path: Path, durable:
 
 
 def test_a_target_finds_the_noise_for_all_rounds_and_a_crash_leaves_less(tmp_path: Path) -> None:
-    events: list[Event] = []
+    events: list[dict[str, Any]] = []
     ledger = open_ledger(tmp_path / "north", "north")
     settings: dict[str, Any] = {
         "noise_multiplier": None,
@@ -130,7 +130,7 @@ def test_a_target_finds_the_noise_for_all_rounds_and_a_crash_leaves_less(tmp_pat
         "passes": 3,
         "delta": 1e-3,
     }
-    site = make_site(ledger=ledger, listener=events.append, **settings)
+    site = make_site(ledger=ledger, listener=into(events), **settings)
     assert site.privacy is not None
     assert site.privacy.planned() == pytest.approx(3.0, rel=1e-3)
     model = site.model()
@@ -233,7 +233,7 @@ def test_a_federation_resumes_with_what_it_spent(tmp_path: Path) -> None:
         pass
 
     def stop(event: Event) -> None:
-        if event["event"] == "privacy" and event["round"] == 2 and event["party"] == "south":
+        if isinstance(event, PrivacySpent) and event.round == 2 and event.party == "south":
             raise Stop
 
     with pytest.raises(Exception):  # noqa: B017

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from secure_fl.errors import TamperError
+from secure_fl.learning.dp.dp_sgd import fit_privately
 from secure_fl.learning.dp.scope import open_ledger
-from secure_fl.learning.dp.training import fit_privately
 from secure_fl.learning.site import Site
 from tests.support.private import make_site
 from tests.support.raising import raises

@@ -1,0 +1,243 @@
+"""HeteroFL: hospitals with less memory train the first channels of every layer.
+
+Diao, Ding, Tarokh: HeteroFL: Computation and Communication Efficient Federated Learning for
+Heterogeneous Clients. ICLR 2021, arXiv 2010.02264, Algorithm 1. A baseline of InclusiveFL
+(arXiv 2202.08036, Sec. 4), with widths that match the sizes of its depths.
+
+A tier's slices lie inside those of every wider tier. A region is the part that a tier owns and the
+next narrower tier does not. Each region has a sum of its own, over the parties that own it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from secure_fl.algorithms.baselines.narrow_models import (
+    Places,
+    at_width,
+    head_size,
+    narrow_model,
+    places,
+    shapes,
+    size_for_depth,
+    wide_config,
+)
+from secure_fl.algorithms.baselines.settings import HeteroFL
+from secure_fl.algorithms.inclusivefl.participants import tier_of
+from secure_fl.algorithms.updates import Update, digest, local_names, local_update
+from secure_fl.errors import CohortError, SettingsError, TooFewParties
+from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
+
+WIDTHS = {"weak": 0.5, "medium": 0.75, "strong": 1.0}
+
+Block = tuple[slice, ...]
+
+
+async def heterofl(cohort: Cohort, site: Site, cfg: HeteroFL) -> None:
+    """Run HeteroFL at one party."""
+    if cohort.newcomers:
+        raise CohortError(
+            "parties joined late, and the others do not all hold the model of their width",
+            fix="start a new run with all parties",
+            party=cohort.newcomers[0],
+        )
+    config = wide_config(site)
+    sizes = head_sizes(cfg, config, site.model_settings.layers or config.num_hidden_layers)
+    tier = tier_of(cohort, site, list(sizes), cfg.shares)
+    model, scaler = narrow_model(site, sizes[tier], cfg.scaler)
+    regions = regions_of(site, tier, sizes)
+    weight = 1.0 if cfg.weights == "users" else site.records
+    await cohort.agree(site.fingerprint(), "task")
+    async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
+        owned = await owners(cohort, tier, sizes)
+        sent = summed_tiers(cohort, cfg, owned)
+        Δ = regions.cut(local_update(site, model, cfg.epochs, round, cfg.steps))
+        mean = await mean_by_owners(cohort, {t: Δ[t] for t in regions.tiers if t in sent}, weight)
+        kept = {name: δ for t in regions.tiers if t not in sent for name, δ in Δ[t].items()}
+        regions.add_(trainable(model), mean | kept)
+        await cohort.agree(regions.digest(shared_of(site, model)), "narrowest model")
+        site.score(model, round.number)
+    owned = await owners(cohort, tier, sizes)
+    together = all(owned[t] >= cohort.min_cohort for t in regions.tiers) and not site.local_head
+    widest = max((t for t in sizes if owned[t]), key=list(sizes).index)
+    name = f"model-{tier}" if together and tier != widest else "model"
+    scaler.fold()
+    site.deliver(model, name, shared=together)
+
+
+def head_sizes(cfg: HeteroFL, config: Any, layers: int) -> dict[str, int]:
+    """Map each tier to the size of its attention heads, from the narrowest tier up."""
+    full = head_size(config)
+    if cfg.tiers is None:
+        rates = WIDTHS if cfg.widths is None else cfg.widths
+        sizes = {tier: max(1, round(rate * full)) for tier, rate in rates.items()}
+    else:
+        deepest = max(cfg.tiers.values())
+        if deepest > layers:
+            raise SettingsError(
+                f"a tier has the size of {deepest} layers, and the full model has {layers}",
+                fix=f"choose 1 to {layers}, or a deeper model",
+                field="algorithm.tiers",
+            )
+        sizes = {tier: size_for_depth(config, d, layers) for tier, d in cfg.tiers.items()}
+    return dict(sorted(sizes.items(), key=lambda item: item[1]))
+
+
+def regions_of(site: Site, tier: str, sizes: Mapping[str, int]) -> Regions:
+    """Cut the parameters of this tier's model into regions, from shapes alone."""
+    config, spec = wide_config(site), site.model_settings
+    wide = shapes(config, site.task, spec)
+    by_tier = {}
+    for name in list(sizes)[: list(sizes).index(tier) + 1]:
+        narrow = shapes(at_width(config, sizes[name]), site.task, spec)
+        by_tier[name] = places(wide, narrow)
+    return Regions.of(tier, by_tier)
+
+
+async def owners(cohort: Cohort, tier: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Count the owners of each tier's regions: the parties of this and of all wider tiers."""
+    sums = await cohort.sum({f"tier/{name}": float(name == tier) for name in sizes})
+    counts = [round(float(sums[f"tier/{name}"])) for name in sizes]
+    return {name: sum(counts[at:]) for at, name in enumerate(sizes)}
+
+
+def summed_tiers(cohort: Cohort, cfg: HeteroFL, owned: Mapping[str, int]) -> set[str]:
+    """Return the tiers whose regions have enough owners for a sum."""
+    few = [tier for tier, count in owned.items() if 0 < count < cohort.min_cohort]
+    if few and cfg.mix == "tiers":
+        raise TooFewParties(
+            f"only {owned[few[0]]} of {len(cohort.parties)} parties own the parts of the model "
+            f"that begin with tier {few[0]}; min_cohort is {cohort.min_cohort}",
+            fix='set algorithm.mix = "wide": such parts stay at home, untouched by others; or '
+            "lower protection.min_cohort knowingly: a sum over one hospital IS that hospital",
+            party=cohort.me,
+            field="algorithm.mix",
+        )
+    sent = [tier for tier, count in owned.items() if count >= cohort.min_cohort]
+    for narrow, wide in pairwise(sent) if cfg.weights == "samples" else ():
+        if 0 < owned[narrow] - owned[wide] < cohort.min_cohort:
+            raise TooFewParties(
+                f"only {owned[narrow] - owned[wide]} of {len(cohort.parties)} parties own the "
+                f"parts that begin with tier {narrow} and not those of tier {wide}: the difference "
+                f"of two sums would be their records; min_cohort is {cohort.min_cohort}",
+                fix='set algorithm.weights = "users"',
+                party=cohort.me,
+                field="algorithm.weights",
+            )
+    return set(sent)
+
+
+async def mean_by_owners(
+    cohort: Cohort, parts: Mapping[str, Mapping[str, Tensor]], weight: float
+) -> Update:
+    """Average every region over its owners; the owners are public."""
+    flat = {name: value for part in parts.values() for name, value in part.items()}
+    weighted: dict[str, Any] = {name: (weight * value).cpu() for name, value in flat.items()}
+    weighted |= {f"owners#{tier}": weight for tier in parts}
+    sums = await cohort.sum(weighted, partial=True, carry=True)
+    return {
+        name: torch.as_tensor(
+            sums[name] / float(sums[f"owners#{name.rpartition('#')[2]}"]),
+            dtype=value.dtype,
+            device=value.device,
+        )
+        for name, value in flat.items()
+    }
+
+
+def shared_of(site: Site, model: torch.nn.Module) -> dict[str, Tensor]:
+    """Return the trained weights that are sent: all but a head of the party's own."""
+    local = local_names(site, model)
+    return {name: weight for name, weight in trainable(model).items() if name not in local}
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """An order of one parameter's positions in which every tier's slice comes first."""
+
+    orders: Places  # by axis
+    sizes: Sequence[tuple[int, ...]]  # tier -> by axis
+
+    @classmethod
+    def of(cls, widest: Places, tiers: Sequence[Places]) -> Nest:
+        """Order the positions of the `widest` by the narrowest tier that has them."""
+        orders = []
+        for axis, mine in enumerate(widest):
+            lacking = sum(~torch.isin(mine, theirs[axis]) for theirs in tiers)
+            orders.append(torch.argsort(torch.as_tensor(lacking), stable=True))
+        return cls(tuple(orders), [tuple(len(kept) for kept in at) for at in tiers])
+
+    def blocks(self, tier: int) -> Iterator[Block]:
+        """Yield the blocks of a tier's region: its slice without the narrower tier's."""
+        size = self.sizes[tier]
+        inner = self.sizes[tier - 1] if tier else (0,) * len(size)
+        for axis in range(len(size)):
+            block = (
+                *(slice(inner[a]) for a in range(axis)),
+                slice(inner[axis], size[axis]),
+                *(slice(size[a]) for a in range(axis + 1, len(size))),
+            )
+            if all(part.start != part.stop and part.stop for part in block):
+                yield block
+
+    def ordered(self, value: Tensor, *, back: bool = False) -> Tensor:
+        """Return the value in this order, or `back` in its original order."""
+        for axis, order in enumerate(self.orders):
+            if not torch.equal(order, torch.arange(len(order))):
+                places = torch.argsort(order) if back else order
+                value = value.index_select(axis, places.to(value.device))
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """A party's parameters, cut into the regions of its own and all narrower tiers."""
+
+    tiers: Sequence[str]  # the party's own and all narrower ones, from the narrowest
+    nests: Mapping[str, Nest]
+
+    @classmethod
+    def of(cls, tier: str, places: Mapping[str, Mapping[str, Places]]) -> Regions:
+        """Cut a tier into regions; `places` has each tier's positions, narrowest first."""
+        tiers = list(places)[: list(places).index(tier) + 1]
+        nests = {
+            name: Nest.of(at, [places[t][name] for t in tiers]) for name, at in places[tier].items()
+        }
+        return cls(tiers, nests)
+
+    def cut(self, values: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """Split values into regions: tier -> "parameter#tier" -> values."""
+        regions: dict[str, dict[str, Tensor]] = {tier: {} for tier in self.tiers}
+        for name, value in values.items():
+            nest = self.nests[name]
+            ordered = nest.ordered(value)
+            for at, tier in enumerate(self.tiers):
+                parts = [ordered[block].flatten() for block in nest.blocks(at)]
+                if parts:
+                    regions[tier][f"{name}#{tier}"] = torch.cat(parts)
+        return regions
+
+    @torch.no_grad()
+    def add_(self, weights: Mapping[str, Tensor], moves: Mapping[str, Tensor]) -> None:
+        """Add the moves of the regions that `moves` names."""
+        for name, weight in weights.items():
+            nest, ordered = self.nests[name], torch.zeros_like(weight)
+            for at, tier in enumerate(self.tiers):
+                rest = moves.get(f"{name}#{tier}", torch.zeros(0))
+                for block in nest.blocks(at) if len(rest) else ():
+                    place = ordered[block]
+                    place.copy_(rest[: place.numel()].view_as(place))
+                    rest = rest[place.numel() :]
+            weight.add_(nest.ordered(ordered, back=True))
+
+    def digest(self, weights: Mapping[str, Tensor]) -> bytes:
+        """Compute a digest of the narrowest tier's region, which all parties own."""
+        return digest(self.cut(weights)[self.tiers[0]])

@@ -1,0 +1,140 @@
+"""A party's steps on public records, Eqs. 13 to 15 of FedID, and metrics about them.
+
+Ma, Liu, Wang, Zhang: FedID: Federated Interactive Distillation for Large-Scale Pretraining
+Language Models. EMNLP 2023. The metrics stay in the member's own log.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import fmean
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from secure_fl.algorithms.fedid.settings import FedID
+from secure_fl.algorithms.public_distillation import Rows, cross_entropy, votes
+from secure_fl.events import ExtensionEvent
+from secure_fl.learning.local_training import Optimizer, public_step
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Batch
+
+UNKNOWN = -1  # the class of a public record before its first prediction
+
+
+class StepInputs(NamedTuple):
+    """A party's inputs of one step: the results of Eqs. 10, 9 and 12."""
+
+    y: Tensor  # the ensemble
+    sent: Tensor  # the party's predictions, as it sent them
+    h: Tensor  # the feedback
+
+
+def step_losses(z: Tensor, inputs: StepInputs, w: float, cfg: FedID) -> tuple[Tensor, Tensor]:
+    """Compute the losses whose gradients are g_distill and g_feedback.
+
+    As printed, the party's share w of all records weights the feedback. In units of its own root
+    mean square, feedback counts alike at all parties.
+    """
+    zero, printed = z.new_zeros((), dtype=torch.float32), cfg.feedback_scale == "printed"
+    distilled = cross_entropy(z, inputs.y) if cfg.distill else zero  # Eq. 13
+    weight = cfg.feedback_weight * (w if printed else 1.0)
+    if cfg.feedback == "exact":
+        per_record = (inputs.h * z.float().softmax(-1)).sum(-1)
+        return distilled, weight * (per_record.sum() if printed else per_record.mean())  # Eq. 14
+    if cfg.feedback == "scalar":
+        # Differs: the likeliest class is strengthened even if probabilities are sent, since a
+        # model already agrees with its own probabilities.
+        return distilled, weight * inputs.h * cross_entropy(z, votes(inputs.sent))  # Eq. 14
+    return distilled, zero
+
+
+def party_step(
+    site: Site,
+    cfg: FedID,
+    model: nn.Module,
+    optimizer: Optimizer,
+    x: Batch,
+    inputs: StepInputs,
+    w: float,
+    metrics: StepMetrics,
+) -> None:
+    """Move a party's model against g_distill + g_feedback (Eq. 15)."""
+
+    def loss() -> Tensor:
+        z = site.task.forward(model, x)
+        losses = step_losses(z, inputs, w, cfg)
+        metrics.add(z, inputs, losses)
+        return torch.stack(losses).sum()
+
+    model.train()
+    with site.recorder.phase("train"):
+        public_step(site, optimizer, loss)
+
+
+class PublicSteps(ExtensionEvent, frozen=True, tag="public_steps"):
+    """Means over the steps of one round on public records."""
+
+    round: int
+    means: dict[str, float]
+
+
+class EnsembleReport(ExtensionEvent, frozen=True, tag="ensemble"):
+    """The host's measures of a collapse of the ensemble to one class."""
+
+    round: int
+    commonest: float
+    """Fraction of records whose likeliest class is the commonest one."""
+    changed: float | None = None
+    """Fraction of records whose likeliest class changed since the last pass."""
+
+
+class StepMetrics:
+    """Metrics of a round's steps at one party: agreement of predictions, and gradient sizes."""
+
+    def __init__(self) -> None:
+        self._values: defaultdict[str, list[float]] = defaultdict(list)
+
+    def add(self, z: Tensor, inputs: StepInputs, losses: tuple[Tensor, Tensor]) -> None:
+        """Measure a step before it is made."""
+        predicted = z.detach().argmax(-1)
+        for name, other in (("as_sent", inputs.sent), ("as_ensemble", inputs.y)):
+            self._values[name].append(float((predicted == other.argmax(-1)).float().mean()))
+        if all(loss.requires_grad for loss in losses):
+            g_distill, g_feedback = (
+                float(torch.autograd.grad(loss, z, retain_graph=True)[0].float().norm())
+                for loss in losses
+            )
+            if g_distill > 0:
+                self._values["feedback_to_distill"].append(g_feedback / g_distill)
+
+    def report(self, site: Site) -> None:
+        """Write the means over the round's steps to the party's log."""
+        means = {name: fmean(values) for name, values in self._values.items()}
+        site.recorder.event(PublicSteps(round=site.recorder.round, means=means))
+
+
+class EnsembleDrift:
+    """Changes of the ensemble between passes, at the host: a collapse starts with one class."""
+
+    def __init__(self, records: int) -> None:
+        self._classes = torch.full((records,), UNKNOWN)
+        self._changed: list[float] = []
+
+    def add(self, rows: Rows, y: Tensor) -> None:
+        """Compare the likeliest classes with those of the records' previous predictions."""
+        after, before = y.argmax(-1), self._classes[rows]
+        known = before != UNKNOWN
+        if known.any():
+            self._changed.append(float((after != before)[known].float().mean()))
+        self._classes[rows] = after
+
+    def report(self, site: Site) -> None:
+        """Log the share of changed classes, and the share of records in the commonest class."""
+        known = self._classes[self._classes != UNKNOWN]
+        commonest = float(known.bincount().max()) / len(known)
+        changed = fmean(self._changed) if self._changed else None
+        self._changed.clear()
+        event = EnsembleReport(round=site.recorder.round, commonest=commonest, changed=changed)
+        site.recorder.event(event)

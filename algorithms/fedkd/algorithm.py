@@ -1,0 +1,154 @@
+"""FedKD: parties keep large teachers; they share and send a small student.
+
+Wu, Wu, Lyu, Huang, Xie: Communication-efficient federated learning via knowledge distillation.
+Nature Communications 13, 2032, 2022, arXiv 2108.13323, Algorithm 1. The losses (Eqs. 1-7) are in
+`mutual_distillation`, the factors (Eqs. 8 and 9, lines 8-21) in `lowrank` and `factor_exchange`.
+
+Differs: the student is its teacher's first layers, not a separate network (`tied`). So teachers
+contain the layers that all parties train together, and only the layers above them stay local.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secure_fl.algorithms.fedkd.factor_exchange import factor_exchange
+from secure_fl.algorithms.fedkd.lowrank import energy_threshold
+from secure_fl.algorithms.fedkd.mutual_distillation import make_pair
+from secure_fl.algorithms.fedkd.settings import FedKD
+from secure_fl.algorithms.updates import Update, add_, agree_on, shared_and_local, update_by
+from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.learning_rates import pace
+from secure_fl.learning.local_training import (
+    Optimizer,
+    backward,
+    clip,
+    endless,
+    lots,
+    make_optimizer,
+)
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Batch
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Round
+
+
+async def fedkd(cohort: Cohort, site: Site, cfg: FedKD) -> None:
+    """Run FedKD at one party."""
+    pair = make_pair(site, cfg)
+    shared, local = shared_and_local(site, pair.student)
+    Θ = shared.weights()
+    exchange = factor_exchange(cfg.factors, cohort, site.recorder, Θ, site.seed, cfg.max_rank)
+    weight = site.records if cfg.mean == "records" else 1.0
+    descent = Descent(site, pair, Θ)
+    await cohort.agree(shared_fingerprint(site, cfg), "task")
+    async for round in cohort.rounds(
+        cfg.rounds,
+        keep={
+            "teacher": pair.teacher,
+            "W": pair.W,
+            "head": local,
+            "residuals": exchange.personal,
+            "optimizer": descent.local,
+        },
+        shared={"student": shared, "factors": exchange.shared, "student_optimizer": descent.shared},
+    ):
+        T = energy_threshold(cfg.energy_start, cfg.energy_end, round.progress)  # Eq. 9
+        if cfg.exchange == "epoch":
+            # Differs: parties send the student's update of an epoch, as in the authors' code.
+            g = update_by(pair.student, partial(descent.fit, cfg.epochs, round), local.names)
+            add_(pair.student, await exchange.mean(g, weight, T))  # lines 8-22
+        else:
+            batches = lots(endless(site), site.training.accumulate)
+            for done, group in enumerate(islice(batches, cfg.steps)):
+                g = descent.gradients(group)  # line 6
+                g = await exchange.mean(g, weight, T)  # lines 7-22
+                descent.step(g, round.at(done, cfg.steps))
+        await agree_on(cohort, pair.student, Θ)
+        site.score(pair.student, round.number, "student")
+        site.score(pair.teacher, round.number)  # "the teacher model is used for label inference"
+    site.deliver(pair.student, "student", shared=not local.names)
+    site.deliver(pair.teacher, shared=False)
+
+
+def losses(pair: nn.Module, batch: Batch) -> Tensor:
+    """Compute both models' losses, summed for each record (lines 25-28)."""
+    per_record: Tensor = pair(batch)
+    return per_record
+
+
+def shared_fingerprint(site: Site, cfg: FedKD) -> bytes:
+    """Encode the task, student and method, which all parties must share. Teachers may differ."""
+    task, shared = site.task, site.shared_model_settings.model_dump(mode="json")
+    labels = [] if site.local_head else list(task.labels)
+    common = [task.kind, labels, task.max_length, shared, cfg.model_dump(mode="json")]
+    return json.dumps(common).encode()
+
+
+class Moments:
+    """An optimiser's state for some weights: the shared ones, or this party's own."""
+
+    def __init__(self, optimizer: Optimizer, weights: Iterable[Tensor]) -> None:
+        self._optimizer, self._weights = optimizer, list(weights)
+
+    def forget(self) -> None:
+        """Drop the moments: aggregation replaces these weights."""
+        for weight in self._weights:
+            self._optimizer.state.pop(weight, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the moments for a checkpoint; empty before the first step."""
+        state = self._optimizer.state
+        return {str(at): dict(state[w]) for at, w in enumerate(self._weights) if w in state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the moments from `state_dict`."""
+        for at, moments in state.items():
+            self._optimizer.state[self._weights[int(at)]] = dict(moments)
+
+
+class Descent:
+    """One optimiser for a pair, which can take the shared weights' gradients from the cohort."""
+
+    def __init__(self, site: Site, pair: nn.Module, shared: Mapping[str, Tensor]) -> None:
+        self._site, self._pair, self._shared = site, pair, shared
+        self._optimizer = make_optimizer(pair, site.training)
+        common = {id(w) for w in shared.values()}
+        local = [w for w in trainable(pair).values() if id(w) not in common]
+        self.shared = Moments(self._optimizer, shared.values())
+        self.local = Moments(self._optimizer, local)
+
+    def fit(self, epochs: int, round: Round) -> None:
+        """Train the pair locally, then drop the moments of weights that a sum will replace."""
+        self._site.fit(self._pair, epochs, round, objective=losses, optimizer=self._optimizer)
+        self.shared.forget()
+
+    def gradients(self, batches: Sequence[Batch]) -> Update:
+        """Return the shared weights' gradients; those of other weights stay in place for `step`."""
+        with self._site.recorder.phase("train"):
+            self._pair.train()
+            self._optimizer.zero_grad(set_to_none=True)
+            backward(self._site, self._pair, self._optimizer, batches, losses)
+            clip(self._site, self._optimizer)
+            return {
+                name: torch.zeros_like(w) if w.grad is None else w.grad.detach().clone()
+                for name, w in self._shared.items()
+            }
+
+    def step(self, g: Update, progress: float) -> None:
+        """Move the shared weights by the cohort's gradients, and all others by their own.
+
+        Every party takes the same step with the same optimiser, so shared weights stay equal.
+        """
+        with self._site.recorder.phase("train"):
+            for name, weight in self._shared.items():
+                weight.grad = g[name]
+            pace(self._optimizer, self._site.training, progress)
+            self._optimizer.step()

@@ -1,0 +1,184 @@
+"""Settings of InclusiveFL and of its depth baselines, and their ladder of tiers.
+
+InclusiveFL, Sec. 3.1: all tiers hold the first layers of one model. A tier's own last layer,
+pooler and head are isolated; embeddings and the layers below are shared with all deeper tiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from secure_fl.algorithms.base import Algorithm, Demands, Entry, Program, deferred
+from secure_fl.algorithms.settings import ADAPTERS, Decay, Fraction, Rate
+from secure_fl.settings import ModelSettings, Positive, TrainingSettings
+
+if TYPE_CHECKING:
+    from secure_fl.algorithms.layers import Part
+
+Weights = Literal["users", "samples"]  # what a mean counts
+MomentumSource = Literal["unmixed", "mixed", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """Tiers by depth, from the smallest to the largest."""
+
+    depths: Mapping[str, int]  # tier -> encoder layers, strictly increasing
+
+    @classmethod
+    def of(cls, tiers: Mapping[str, int]) -> Ladder:
+        """Sort the tiers by depth; the depths must differ."""
+        return cls(dict(sorted(tiers.items(), key=lambda tier: tier[1])))
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """The tiers, from the smallest to the largest."""
+        return tuple(self.depths)
+
+    def only(self, tiers: Sequence[str]) -> Ladder:
+        """Return the ladder of these tiers alone."""
+        return Ladder({tier: depth for tier, depth in self.depths.items() if tier in tiers})
+
+    def above(self, tier: str) -> str | None:
+        """Return the next larger tier."""
+        after = self.tiers[self.tiers.index(tier) + 1 :]
+        return after[0] if after else None
+
+    def below(self, tier: str) -> str | None:
+        """Return the next smaller tier."""
+        before = self.tiers[: self.tiers.index(tier)]
+        return before[-1] if before else None
+
+    def last(self, tier: str) -> int:
+        """Return the isolated layer: the last one of this tier's model, from 0."""
+        return self.depths[tier] - 1
+
+    def sharers(self, part: Part) -> tuple[str, ...]:
+        """List the tiers that share a part: all that have it below their last layer."""
+        if part == "embeddings":
+            return self.tiers
+        if isinstance(part, int):
+            return tuple(tier for tier in self.tiers if part < self.last(tier))
+        return ()
+
+    def distilled(self, tier: str) -> range:
+        """Return the layers whose mean update teaches a smaller tier (lines 21-22, from 0).
+
+        [L_- : L_j] inclusive. The smallest tier has no smaller one, and returns its last layer.
+        """
+        smaller = self.below(tier)
+        return range(self.last(smaller if smaller else tier), self.depths[tier])
+
+
+TIERS = {"weak": 2, "medium": 3, "strong": 4}  # halves and quarters of the built-in model
+
+
+class Tiered(Algorithm):
+    """Tiers of depth, local training and the server's step."""
+
+    tiers: dict[str, Positive] = TIERS
+    """Tier -> number of encoder layers. The paper's: 4, 8, 12."""
+    shares: dict[str, Rate] | None = None
+    """Tier -> fraction of the hospitals without a tier of their own. Default: equal."""
+    steps: Positive | None = None
+    """Local steps in each round. Default: complete epochs."""
+    weights: Weights = "users"
+    """Weight of a hospital in a mean: 1 (users), or its records, which stay private."""
+    sample: Fraction = 1.0
+    """Fraction of the hospitals that take part in a round, drawn at random."""
+    server_optimizer: Literal["linear", "fedadam"] = "linear"
+    """fedadam: the paper's."""
+    server_learning_rate: Rate = 2e-3
+    """η of FedAdam. At 2τ, means far below τ are applied unscaled."""
+    beta1: Decay = 0.9
+    """β₁."""
+    beta2: Decay = 0.99
+    """β₂."""
+    tau: Rate = 1e-3
+    """τ."""
+    linear_rate: Rate = 1.0
+    """η of the linear server. 1: the means themselves."""
+
+    @field_validator("tiers")
+    @classmethod
+    def _distinct_depths(cls, tiers: dict[str, int]) -> dict[str, int]:
+        if not tiers or len(set(tiers.values())) < len(tiers):
+            raise ValueError("at least one tier, and no two with the same number of layers")
+        return tiers
+
+    @model_validator(mode="after")
+    def _shares_of_tiers(self) -> Tiered:
+        if unknown := set(self.shares or {}) - set(self.tiers):
+            raise ValueError(f"shares of {', '.join(self.tiers)}, not of {min(unknown)}")
+        return self
+
+    @model_validator(mode="after")
+    def _counts_stay_private(self) -> Tiered:
+        if self.sample < 1 and self.weights == "samples":
+            raise ValueError(
+                'weights = "users" where sample is below 1: sums of records over different draws '
+                "of parties reveal how many each hospital has"
+            )
+        return self
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Ask for whole passes, or for counted steps, by the drawn parties."""
+        fit = Demands.of_fit(self, training)
+        return replace(fit, steps=self.steps or 0, drawn=self.sample)
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """Name the model of the deepest tier, which is the most a party trains."""
+        return (model.model_copy(update={"layers": max(self.tiers.values())}),)
+
+    @property
+    def ladder(self) -> Ladder:
+        """The tiers by depth."""
+        return Ladder.of(self.tiers)
+
+
+class InclusiveFL(Tiered):
+    """Tiers of different depth share lower layers; upper layers learn from larger models."""
+
+    name: Literal["inclusivefl"] = "inclusivefl"
+    beta: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """β. The paper's: 0.5 for NER, 0.2 for GLUE."""
+    momentum: MomentumSource | None = None
+    """The g that line 22 reads: line 14's (unmixed), or the result of line 17 (mixed). Default:
+    unmixed if the members train by SGD, else off, because AdamW's updates carry no momentum."""
+
+    @model_validator(mode="after")
+    def _weights_that_fit(self) -> InclusiveFL:
+        if (self.server_optimizer, self.weights) == ("linear", "samples"):
+            raise ValueError(
+                'weights "users" where server_optimizer is "linear": factors are applied before '
+                "sealing, and a party does not know how many records the others have"
+            )
+        return self
+
+    @classmethod
+    def entry(cls) -> Entry:
+        return tier_entry(
+            InclusiveFL,
+            deferred("secure_fl.algorithms.inclusivefl.algorithm:inclusivefl"),
+            "models of different depth share their lower layers, and learn from larger ones",
+        )
+
+
+def tier_entry(
+    settings: type[Tiered], program: Program, summary: str, *, guarded: str | None = ""
+) -> Entry:
+    """Build the registry entry of an algorithm with tiers of depth."""
+    return Entry(
+        settings,
+        program,
+        own_labels=True,
+        partial_sums=True,
+        dp_covers_all=True,
+        guarded=guarded,
+        adapters=ADAPTERS,
+        summary=summary,
+    )

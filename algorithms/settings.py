@@ -1,0 +1,161 @@
+"""Settings of FedAvg and FedAdam, and the settings that algorithms over public records share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from secure_fl.algorithms.base import Demands, Entry, WholeModel, deferred
+from secure_fl.settings import Positive, TrainingSettings
+
+Rate = Annotated[float, Field(gt=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Counted = Literal["records", "parties"]  # what a mean counts
+Targets = Literal["soft", "hard"]  # probabilities, or a vote for the likeliest class
+OwnShares = Literal["kept", "divided"]
+
+ADAPTERS = ("lora", "ffa", "dora")  # these are averaged, or taught, like any other weights
+
+
+class FedAvg(WholeModel):
+    """Every party trains the shared model; the mean of their updates, by records, is applied."""
+
+    name: Literal["fedavg"] = "fedavg"
+
+    @classmethod
+    def entry(cls) -> Entry:
+        return Entry(
+            FedAvg,
+            deferred("secure_fl.algorithms.fedavg:fedavg"),
+            own_labels=True,
+            dp_covers_all=True,
+            guarded="",
+            adapters=(*ADAPTERS, "exact"),
+            summary="mean of the parties' model updates",
+        )
+
+
+class FedAdam(WholeModel):
+    """FedAvg with Adam as the server's step, replicated at the parties."""
+
+    name: Literal["fedadam"] = "fedadam"
+    server_learning_rate: Rate | None = None
+    """η. Default: 15 times the members' step."""
+    beta1: Decay = 0.0
+    """β₁. The paper's 0.9 averages about ten rounds, which is the length of many runs."""
+    beta2: Decay = 0.99
+    """β₂."""
+    tau: Rate | None = None
+    """τ, the degree of adaptivity. Default: η/2."""
+
+    @classmethod
+    def entry(cls) -> Entry:
+        return Entry(
+            FedAdam,
+            deferred("secure_fl.algorithms.fedadam:fedadam"),
+            own_labels=True,
+            dp_covers_all=True,
+            guarded="",
+            adapters=ADAPTERS,
+            summary="FedAvg with Adam as the server's step",
+        )
+
+
+class PublicDistillation(WholeModel):
+    """Parties predict public records; the host opens the mean and teaches its central model."""
+
+    epochs: Positive = 3
+    """Local passes over the records in each round, E in FedID. More passes send no more data."""
+    distill_epochs: Positive = 1
+    """Passes over the public records in each round."""
+    counted: Counted = "records"
+    """Weight of a hospital in the mean: its records, or 1. With noise only "parties"."""
+    sample: Fraction = 1.0
+    """Fraction ε of the hospitals that take part in a round."""
+    labelled: bool = True
+    """The host also trains on its labelled records."""
+    own_shares: OwnShares | None = "kept"
+    """Class shares of a hospital in its predictions. divided: it predicts as if it had equally many
+    records of each class. "none": divided, but kept under DP-SGD."""
+    host_learning_rate: Rate | None = None
+    """η of the central model. Default: training.learning_rate."""
+    distill_learning_rate: Rate | None = None
+    """ηᵏ of Eq. 15. Default: that of Eq. 4, as printed."""
+
+    @model_validator(mode="after")
+    def _counts_stay_private(self) -> Self:
+        if self.sample < 1 and self.counted == "records":
+            raise ValueError(
+                'counted = "parties" where sample is below 1: sums of records over different draws '
+                "of parties reveal how many each hospital has"
+            )
+        return self
+
+    @property
+    def balances(self) -> bool:
+        """True unless own shares are divided out, since balanced classes have equal shares."""
+        return self.own_shares == "kept"
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Ask for passes over local and public records, in the batches of [training]."""
+        return replace(
+            Demands.of_fit(self, training),
+            passes=max(self.epochs, self.distill_epochs),
+            batch=training.batch_size,
+            drawn=self.sample,
+        )
+
+    @property
+    def exchanging(self) -> int:
+        """The number of rounds with an exchange."""
+        return self.rounds
+
+    def releases(self, public: int, batch: int) -> tuple[int, int]:
+        """Count one sum over all public records in each round with an exchange."""
+        return public, self.exchanging
+
+
+class PersonalDistillation(PublicDistillation):
+    """Every member keeps a model of its own for the whole run, and all members teach each other.
+
+    A fresh model gives all records the same answer for its first hundred steps. A member that
+    learns this answer from all others, as often as it learns from its own records, never recovers.
+    """
+
+    alone: Annotated[int, Field(ge=0)] | None = None
+    """Rounds before the first exchange, in which members train on their own records only. Default:
+    half of the rounds if there are four or more. The papers have no such rounds."""
+
+    @model_validator(mode="after")
+    def _teaches_at_last(self) -> Self:
+        if not self.exchanging > 0:
+            raise ValueError("alone below rounds: no round would have an exchange")
+        return self
+
+    @property
+    def exchanging(self) -> int:
+        """The number of rounds after the first ones, in which members train alone."""
+        default = self.rounds // 2 if self.rounds >= 4 else 0
+        return self.rounds - (default if self.alone is None else self.alone)
+
+    def teaches(self, round: int) -> bool:
+        """Return True if this round has an exchange."""
+        return round > self.rounds - self.exchanging
+
+
+def distillation_entry(
+    settings: type[PublicDistillation], program: str, summary: str, *, opens_predictions: bool
+) -> Entry:
+    """Build the registry entry of an algorithm over public records."""
+    return Entry(
+        settings,
+        deferred(program),
+        has_host=True,
+        opens_predictions=opens_predictions,
+        dp_covers_all=True,
+        adapters=ADAPTERS,
+        summary=summary,
+    )

@@ -1,0 +1,272 @@
+"""The privacy account of DP-SGD at one silo: its limit, its spending, its statement. No torch.
+
+Steps are spent before they are computed, in the silo's ledger (or in memory, for a run without a
+folder), and ε is always recomposed from all events of the account.
+
+A silo's ε covers all results of DP-SGD on its training records: models, updates, and everything
+computed from them. It does not cover the number of records (which sets the sample rate), losses and
+scores in the party's own event log, and dev and test records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from secure_fl.crypto.privacy.accounting import (
+    DpSgdSteps,
+    Event,
+    calibrate,
+    decode_event,
+    encode_event,
+    epsilon,
+)
+from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, events_of, load_chain
+from secure_fl.errors import BudgetError, SettingsError
+from secure_fl.settings import DPSettings
+
+ADJACENCY: Literal["add-remove"] = "add-remove"  # the neighbouring data sets of the accounting
+
+Units = Sequence[Sequence[int]]
+
+
+class SavedTrainings(Protocol):
+    """Store of finished trainings by DP-SGD (`runs.trainings` implements it on disk)."""
+
+    def find(self, round: int, key: str) -> Mapping[str, Any] | None:
+        """Return the saved result of this training, or None."""
+
+    def keep(self, round: int, key: str, state: Mapping[str, Any]) -> None:
+        """Save the result durably, and delete results of rounds that nobody can repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """The reserved steps, their ε, and the ε of all planned steps."""
+
+    event: DpSgdSteps
+    epsilon: float
+    planned: float | None
+
+
+class DpAccount:
+    """One silo's account: its sampling units, the noise of its steps, and their ε."""
+
+    def __init__(
+        self,
+        dataset: str,
+        settings: DPSettings,
+        units: Units,
+        batch_size: int,
+        *,
+        passes: int | None = None,
+        ledger: Ledger | None = None,
+        run: str = "",
+    ) -> None:
+        self.settings, self.units = settings, units
+        self.account = Account(dataset, settings.unit, ADJACENCY)
+        self.budget = Budget(settings.epsilon, settings.delta)
+        self.steps_per_pass = -(-len(units) // batch_size)
+        self.ledger, self.run = ledger, run
+        self.opacus: dict[str, Any] | None = None  # its accountant's state, from round to round
+        self.trainings: SavedTrainings | None = None  # read when a round is repeated
+        self._trained = (0, 0)  # the round of the last training, and its number of trainings
+        self._passes, self._done = passes, 0  # over the units: planned for the run, finished
+        self._noise = settings.noise_multiplier
+        self._planned: float | None = None
+        self._composed: dict[tuple[Event, ...], float] = {}
+        self._of_run = self._of_run_in_ledger()  # spent by this run, including earlier sessions
+        if settings.delta >= 1 / len(units):
+            raise BudgetError(
+                f"δ = {settings.delta:g} allows publishing a {settings.unit} of this silo",
+                fix=f"set training.dp.delta well below 1/{len(units)}",
+                party=dataset,
+                reason="delta",
+            )
+
+    @property
+    def sample_rate(self) -> float:
+        """q: the probability that a batch contains a unit."""
+        return 1 / self.steps_per_pass
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ: as set, or the least that keeps the remaining passes within the target."""
+        if self._noise is None:
+            self._noise = self._calibrated()
+        return self._noise
+
+    def spent(self) -> float | None:
+        """ε of all reservations of this account; None: there are none, so nothing is promised."""
+        held = self._held()
+        return self._epsilon(held) if held else None
+
+    def planned(self) -> float | None:
+        """ε after all planned passes; None if their number is unknown."""
+        ahead = self._ahead(self.noise_multiplier)
+        if ahead and self._planned is None:  # does not change during the run
+            self._planned = self._epsilon([*self._held(), *ahead])
+        return self._planned
+
+    @contextmanager
+    def spend(self, passes: int, round: int) -> Iterator[Spending]:
+        """Reserve the steps of passes durably, before they are computed inside."""
+        planned = self.planned()
+        event = DpSgdSteps(self.noise_multiplier, self.sample_rate, passes * self.steps_per_pass)
+        spent = self._allowed(event, round)
+        reservation = None
+        if self.ledger is not None:
+            reservation = self.ledger.reserve(
+                event, self.account, self.budget, run=self.run, round=round
+            )
+            self.ledger = self.ledger.at_head()
+        self._of_run.append(event)
+        yield Spending(event, spent, planned)
+        if self.ledger is not None and reservation is not None:
+            self.ledger.commit(reservation)
+        self._done += passes
+
+    def trained_in(self, round: int) -> tuple[int, int]:
+        """Count a training; return the round and the number of the training in it."""
+        before, count = self._trained
+        self._trained = (round, count + 1 if round == before else 1)
+        return self._trained
+
+    def spent_before(self, state: Mapping[str, Any], passes: int) -> None:
+        """Count passes of an earlier session as done; refuse an older copy of the ledger."""
+        if self.ledger is not None:
+            self.ledger = self.ledger.pinned_to(state, self.account)
+        self.opacus = state["opacus"]
+        self._done += passes
+
+    def statement(self) -> dict[str, Any]:
+        """The steps of this run at this silo, and the ε of this and all earlier runs."""
+        steps = [event for event in self._of_run if isinstance(event, DpSgdSteps)]
+        return {
+            "epsilon": self.spent() if steps else None,
+            "epsilon_of_this_run": self._epsilon(steps) if steps else None,
+            "noise_multiplier": min((e.noise_multiplier for e in steps), default=None),
+            "sample_rate": self.sample_rate,
+            "steps": sum(event.steps for event in steps),
+            "durable": self.ledger is not None,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for checkpoints, without the ledger: a rollback returns no spending.
+
+        It contains the ledger's head, so that an older copy of the ledger is detected.
+        """
+        return {
+            "opacus": self.opacus,
+            "done": self._done,
+            "spent": [encode_event(event) for event in self._of_run],
+            "head": None if self.ledger is None else self.ledger.pinned_hex,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint; noise is calibrated again, because a crash wastes ε."""
+        self.opacus, self._done = state["opacus"], state["done"]
+        self._noise, self._planned = self.settings.noise_multiplier, None
+        if self.ledger is not None:
+            self.ledger = self.ledger.pinned_to(state, self.account)
+        saved = [decode_event(text) for text in state["spent"]]
+        self._of_run = max(saved, self._of_run, key=len)  # spending is never returned
+
+    def _allowed(self, event: DpSgdSteps, round: int) -> float:
+        """ε with this event; refuse it if it exceeds the budget."""
+        held = self._held()
+        after = self._epsilon([*held, event])
+        if after <= self.budget.epsilon:
+            return after
+        raise BudgetError(
+            f"the privacy budget is ε = {self.budget.epsilon:g} at δ = {self.budget.delta:g} per "
+            f"{self.settings.unit}; {self._epsilon(held) if held else 0:.4g} is spent, and "
+            f"{event.steps} more steps would make it {after:.4g}",
+            fix="stop here, or plan fewer rounds or more noise with `secure-fl budget`; only the "
+            "people responsible for the data can decide on a larger budget. Nothing was computed",
+            party=self.account.dataset,
+            round=round,
+            reason="spent",
+        )
+
+    def _calibrated(self) -> float:
+        target = self.settings.target_epsilon or self.budget.epsilon
+        held, delta = self._held(), self.settings.delta
+        if not self._ahead(1.0):
+            raise SettingsError(
+                "the noise cannot be calibrated: the number of passes over the records is unknown, "
+                "or all are done",
+                fix="set training.dp.noise_multiplier",
+                party=self.account.dataset,
+            )
+
+        def events(σ: float) -> list[Event]:
+            return [*held, *self._ahead(σ)]
+
+        # RDP is fast and never reports less, so PRV searches below its answer
+        rough = 1e-4 if self.settings.accountant == "rdp" else 1e-2
+        try:
+            high = calibrate(
+                events, target, delta, accountant="rdp", low=0.2, high=1e4, precision=rough
+            )
+        except BudgetError as error:
+            raise error.at(party=self.account.dataset) from None
+        if self.settings.accountant == "rdp":
+            return high
+        return calibrate(
+            events, target, delta, accountant="prv", low=high / 2, high=high, precision=2e-3
+        )
+
+    def _ahead(self, σ: float) -> list[Event]:
+        left = 0 if self._passes is None else self._passes - self._done
+        return [DpSgdSteps(σ, self.sample_rate, left * self.steps_per_pass)] if left > 0 else []
+
+    def _epsilon(self, events: Sequence[Event]) -> float:
+        """Compose ε, with a cache: PRV takes seconds for long histories."""
+        key = tuple(events)
+        if key not in self._composed:
+            dp = self.settings
+            self._composed[key] = epsilon(events, dp.delta, accountant=dp.accountant)
+        return self._composed[key]
+
+    def _held(self) -> list[Event]:
+        return list(self._of_run) if self.ledger is None else self.ledger.events(self.account)
+
+    def _of_run_in_ledger(self) -> list[Event]:
+        if self.ledger is None or not self.ledger.path.exists():
+            return []
+        chain = load_chain(self.ledger.path)
+        return events_of(chain, self.account.dataset, self.account.unit, self.run)
+
+
+def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str, Any]:
+    """The privacy section of a result; an ε of None promises nothing."""
+    statements = {name: privacy.statement() for name, privacy in parties.items()}
+    spent = [statement["epsilon"] for statement in statements.values()]
+    uncovered = [name for name, statement in statements.items() if statement["epsilon"] is None]
+    return {
+        "unit": settings.unit,
+        "adjacency": ADJACENCY,
+        "delta": settings.delta,
+        "budget": settings.epsilon,
+        "accountant": settings.accountant,
+        "clipping": settings.clipping,
+        "max_grad_norm": settings.max_grad_norm,
+        "overall_epsilon": None if uncovered else max(spent),
+        "uncovered": uncovered,
+        "assumes": f"no {settings.unit} is at two parties; the numbers of records are public; "
+        "losses and scores in the parties' logs, and dev and test records, are not covered"
+        + _unprotected(uncovered),
+    } | {key: {n: s[key] for n, s in statements.items()} for key in next(iter(statements.values()))}
+
+
+def _unprotected(parties: Sequence[str]) -> str:
+    """A sentence about parties without DP-SGD, such as FedID's host."""
+    if not parties:
+        return ""
+    return (
+        f"; nothing is promised for the training records of {', '.join(parties)}: no DP-SGD ran on "
+        "them, and sent values may reveal them"
+    )

@@ -1,0 +1,303 @@
+"""The coordinator's half of a protected sum: it adds uploads as they arrive, and unmasks the sum.
+
+Only the salts of each party's masks are stored per party. Bonawitz et al., CCS 2017: the sum still
+contains the survivors' self masks, and the masks that survivors share with dropped parties. The
+seeds of both follow from the shares that the survivors reveal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial as bind
+from typing import NamedTuple
+
+import numpy as np
+
+from secure_fl.crypto.primitives import commit
+from secure_fl.crypto.sealing import masking, sharing
+from secure_fl.crypto.sealing.clear_sum import ClearTotal
+from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
+from secure_fl.crypto.sealing.public import (
+    MOST_SEEDS,
+    PublicContext,
+    SeededSum,
+    Sum,
+    context_bytes,
+    from_parts,
+    load,
+    to_parts,
+)
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.segments import from_slots, needs_masks, salt_of, to_slots
+from secure_fl.crypto.sealing.step_keys import DEALT
+from secure_fl.errors import CohortError, CryptoError, Disagreement, Misconduct, WireError
+from secure_fl.protocol.messages import Audience, Lost, Offer, Salt, Segment, UnmaskShares
+from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
+from secure_fl.settings import ProtectionSettings
+
+ENCRYPTED = ("he", "he+secagg")
+MASKED = ("secagg", "he+secagg")
+
+
+class MaskedInts:
+    """Sum of masked slots that are not encrypted."""
+
+    def __init__(self, modulus: int) -> None:
+        self._modulus = modulus
+        self._total: Slots | None = None
+
+    def read(self, data: bytes, count: int) -> Callable[[], None]:
+        """Check one party's slots; returns the function that adds them."""
+        slots = to_slots(data, count)
+        if int(slots.max(initial=0)) >= self._modulus:
+            raise WireError("a masked value is not below the modulus", field="slots")
+        return bind(self._add, slots)
+
+    def _add(self, slots: Slots) -> None:
+        if self._total is None:
+            self._total = slots
+        else:
+            self._total += slots
+            self._reduce(self._total)
+
+    def subtract(self, masks: Slots) -> None:
+        """Remove masks."""
+        if self._total is not None:
+            self._total += np.uint64(self._modulus) - masks
+            self._reduce(self._total)
+
+    def result(self) -> bytes:
+        """Return the sum."""
+        return b"" if self._total is None else from_slots(self._total)
+
+    def _reduce(self, slots: Slots) -> None:
+        """Reduce in place sums of two terms below the modulus: below 0 wraps to the top."""
+        np.minimum(slots, slots - np.uint64(self._modulus), out=slots)
+
+
+class SealedInts:
+    """Sum of ciphertexts, which the coordinator cannot open."""
+
+    def __init__(self, context: PublicContext, owners: int, count: int) -> None:
+        self._sum = (SeededSum if owners <= MOST_SEEDS else Sum)(context, count)
+
+    def read(self, data: bytes, count: int) -> Callable[[], None]:
+        """Parse one party's ciphertexts; returns the function that adds them."""
+        return bind(self._sum.add, to_parts(data, count))
+
+    def add(self, data: bytes, count: int) -> None:
+        """Add one party's ciphertexts."""
+        self.read(data, count)()
+
+    def subtract(self, masks: Slots) -> None:
+        """Remove masks under the encryption."""
+        self._sum.subtract_plain(masks)
+
+    def result(self) -> bytes:
+        """Return the sealed sum."""
+        return from_parts(self._sum.result())
+
+
+class _Vector(NamedTuple):
+    total: MaskedInts | SealedInts
+    segment: Segment
+    salts: dict[str, tuple[Salt, ...]]  # of each contributor's masks
+
+
+class ProtectedTotal:
+    """The coordinator's half of a protected sum: ciphertexts, masked integers, or both at once."""
+
+    def __init__(
+        self,
+        modulus: int,
+        context: PublicContext | None,  # None: masked integers only
+        *,
+        masks: bool,
+        offered: OfferedKeys,
+        numbers: Mapping[str, int],
+        host: str | None,
+        threshold: int,
+        run: bytes,
+    ) -> None:
+        if context is not None and not isinstance(context, PublicContext):
+            raise CryptoError(
+                "a coordinator was offered something that is not a public context",
+                fix="never hand a key to a coordinator; give it what `public()` of the key returns",
+            )
+        self._modulus, self._context, self.masked = modulus, context, masks
+        self._offered, self._numbers, self._host = offered, numbers, host
+        self._threshold, self._run = threshold, run.hex()
+        self._vectors: dict[bytes, _Vector] = {}
+        self.left: RemainingMasks | None = None  # masks of the sum, once their seeds are known
+
+    def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
+        if sum(s.size for s in segments) != len(data):
+            raise WireError("a sum's segments do not fit their bulk", party=sender)
+        start, vectors, adding = 0, dict(self._vectors), []
+        for segment in segments:
+            vector = vectors.get(segment.key)
+            if vector is None:
+                empty: MaskedInts | SealedInts
+                if self._context is None:
+                    empty = MaskedInts(self._modulus)
+                else:
+                    parties = len(self._numbers) - (self._host is not None)
+                    owners = len(segment.owners) or parties
+                    empty = SealedInts(self._context, owners, segment.slots)
+                vector = vectors[segment.key] = _Vector(empty, segment, {})
+            if (segment.slots, segment.owners) != (vector.segment.slots, vector.segment.owners):
+                raise Disagreement("this party lays out a sum differently", party=sender)
+            if bool(segment.size) != (sender in segment.owners or not segment.owners):
+                raise Disagreement("this party uploads to a sum that it only reads", party=sender)
+            if not segment.size:
+                continue
+            part = data[start : start + segment.size]
+            adding.append((vector, vector.total.read(part, segment.slots), segment.salts))
+            start += segment.size
+        self._vectors = vectors
+        for vector, add, salts in adding:
+            add()
+            vector.salts[sender] = salts
+
+    def forget(self, keys: Collection[bytes]) -> None:
+        for key in keys:
+            self._vectors.pop(key, None)
+
+    def salts(self, key: bytes) -> dict[str, dict[str, bytes]]:
+        """Return each contributor's salts of its masks with dropped parties, for one segment."""
+        dropped = self.left.dropped if self.left else {}
+        return {
+            party: {peer: salt for peer in dropped if (salt := salt_of(salted, peer))}
+            for party, salted in self._vectors[key].salts.items()
+        }
+
+    def self_mask_seeds(self) -> Mapping[str, bytes]:
+        return self.left.self_seeds if self.left else {}
+
+    def lost(self, keys: Sequence[bytes]) -> dict[str, Lost]:
+        if self.left is None or not self.left.dropped:
+            return {}
+        salts = [self.salts(key) for key in keys]
+        return {
+            peer: Lost(
+                seed,
+                tuple({party: by[peer] for party, by in of.items() if peer in by} for of in salts),
+            )
+            for peer, seed in self.left.dropped.items()
+        }
+
+    def check(self, sender: str, shares: UnmaskShares, survivors: Sequence[str]) -> None:
+        offers, alive = self._offered.offers, set(survivors) - {self._host}
+        dropped = set(offers) - alive - {self._host}
+        if not shares.keys and not shares.seeds:
+            return  # this party withholds the sum
+        expected = self._offered.number, dropped, alive
+        if (shares.sum, set(shares.keys), set(shares.seeds)) != expected:
+            raise WireError("a party reveals other shares than it should", party=sender)
+        for kind, revealed in zip(DEALT, (shares.keys, shares.seeds), strict=True):
+            for owner, share in revealed.items():
+                about = self._run, shares.sum, owner, sender, kind
+                deal = offers[owner].deals.get(sender) if owner in offers else None
+                if deal is None:
+                    raise WireError("a party reveals a share that nobody dealt to it", party=sender)
+                if commit(share, *about) != (deal.key if kind == "key" else deal.own):
+                    raise Misconduct(
+                        f"this party reveals another share than {owner!r} dealt to it",
+                        party=sender,
+                        owner=owner,
+                    )
+
+    def result(
+        self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
+    ) -> Mapping[bytes, bytes]:
+        if self.masked:
+            index = self._offered.number
+            if not index:
+                raise CohortError("a masked sum began although no keys were exchanged")
+            offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
+            alive = {p for p in survivors if p != self._host}
+            self.left = recovered(
+                self._numbers, self._threshold, offers, alive, shares, (self._run, index)
+            )
+        return self.unmasked()
+
+    def unmasked(self) -> Mapping[bytes, bytes]:
+        """Return the totals, with all remaining masks removed."""
+        if self.left is not None:
+            for key, vector in self._vectors.items():
+                stream = StreamId(self._run, key.hex(), self._offered.number)
+                slots = vector.segment.slots
+                if not slots:
+                    continue
+                masks = self.left.own(vector.salts, stream, slots, self._modulus)
+                if self.left.dropped:  # all but the last slot: to correct a tag takes the tag key
+                    owners = vector.segment.owners or tuple(self.left.dropped)
+                    shared = self.left.shared(
+                        owners, self.salts(key), stream, slots - 1, self._modulus
+                    )
+                    masks[:-1] += shared
+                    masking.reduce(masks, self._modulus)
+                vector.total.subtract(masks)
+        return {key: vector.total.result() for key, vector in self._vectors.items()}
+
+
+def recovered(
+    numbers: Mapping[str, int],
+    threshold: int,
+    offers: Mapping[str, Offer],  # of all parties that began the sum
+    survivors: Collection[str],
+    shares: Mapping[str, UnmaskShares],  # of the survivors, by holder
+    step: tuple[str, int],  # the run and the sum's number
+) -> RemainingMasks:
+    """Recover the seeds of remaining masks, and refuse seeds that differ from signed digests."""
+    seeds: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
+    for party, offer in offers.items():
+        alive = party in survivors
+        by_holder = {n: s.seeds if alive else s.keys for n, s in shares.items()}
+        held = {numbers[n]: owned[party] for n, owned in by_holder.items() if party in owned}
+        try:
+            secret = sharing.combine(held, threshold)
+            bound = (
+                commit(secret, *step, party) == offer.seed
+                if alive
+                else masking.public_key(secret) == offer.public
+            )
+        except CryptoError as error:
+            raise error.at(party=party) from error
+        if not bound:  # each share was dealt by this party
+            raise CryptoError("this party dealt shares of other secrets than its own", party=party)
+        seeds[not alive][party] = secret
+    return RemainingMasks(numbers, {p: offer.public for p, offer in offers.items()}, *seeds)
+
+
+def blind_totals(
+    protection: ProtectionSettings,
+    members: Sequence[str],
+    *,
+    host: str | None,
+    threshold: int,
+    run: bytes,
+) -> TotalFor:
+    """Return the factory of a run's blind sums, by protection mode."""
+    numbers = {name: number for number, name in enumerate(sorted(members), 1)}
+    masks, encrypted = protection.mode in MASKED, protection.mode in ENCRYPTED
+    if protection.mode == "none":
+        return lambda audience, offered: ClearTotal()
+    # Preparing a context costs as much as adding a few ciphertexts: do it once.
+    context = load(context_bytes(COHORT)) if encrypted else None
+
+    def total_for(audience: Audience, offered: OfferedKeys) -> BlindTotal:
+        if audience == Audience.HOST and not masks:
+            raise needs_masks()
+        return ProtectedTotal(
+            COHORT.modulus,
+            context if audience == Audience.PARTIES else None,
+            masks=masks,
+            offered=offered,
+            numbers=numbers,
+            host=host,
+            threshold=threshold,
+            run=run,
+        )
+
+    return total_for

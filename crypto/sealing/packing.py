@@ -1,0 +1,217 @@
+"""Fixed-point encoding of floats, several values to a slot, and back.
+
+A value x is clipped to ±c and rounded stochastically to one of 2L + 1 integers, L = 2^(bits-1) - 1:
+
+    q = floor(x · L/c + u),  u uniform on [0, 1)        so that E[q] · c/L = clip(x)
+
+(u has 16 bits: the expectation is exact to 2^-17 of a step.) An offset makes q non-negative. Fields
+of w = bits + extra + ⌈log2 parties⌉ bits are side by side in a slot, so the sum of slots has no
+carry between fields. Fields are planar: of m slots, slot s holds the values s, m + s, 2m + s, ...,
+so packing works on contiguous memory.
+
+The error of rounding and clipping is returned as the residual, for error feedback.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secure_fl.errors import CryptoError
+
+Slots = npt.NDArray[np.uint64]
+Integers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Clip = float | npt.NDArray[np.float32]
+
+BLOCK = 8192  # values per block: all its buffers fit the second-level cache
+BITS = (4, 6, 8, 12, 16, 24)
+WIDE_LIMBS = 5  # 100 bits: 41 before the binary point with the offset, 40 behind it
+
+
+class Codec:
+    """Parameters of the encoding: values of `bits` bits from up to `parties` parties.
+
+    A clipped value is one of the integers -levels..levels. `extra` bits of head-room let integers
+    grow by a factor 2^extra before they are packed, for noise added in the integer domain. `offset`
+    makes one party's integers non-negative; integers beyond ±offset are refused. A field of `width`
+    bits holds a value and the head-room of a sum; `per_slot` fields fit, because the largest sum
+    itself stays below the modulus.
+    """
+
+    __slots__ = ("bits", "extra", "levels", "modulus", "offset", "parties", "per_slot", "width")
+
+    def __init__(self, bits: int, parties: int, modulus: int, extra: int = 0) -> None:
+        if bits not in BITS or not 1 <= parties <= 1 << 20 or extra < 0:
+            raise CryptoError(
+                f"no packing of {bits} bits for {parties} parties, {extra} extra",
+                fix="use 4, 6, 8, 12, 16 or 24 bits and 1 to 2^20 parties",
+            )
+        self.bits, self.parties, self.modulus, self.extra = bits, parties, modulus, extra
+        self.levels = (1 << (bits - 1)) - 1
+        self.offset = (1 << (bits + extra - 1)) - 1
+        self.width = bits + extra + (parties - 1).bit_length()
+        field, largest, fields = parties * 2 * self.offset, 0, 0
+        while (largest := largest + (field << (self.width * fields))) < modulus:
+            fields += 1
+        self.per_slot = fields
+        if fields < 1 or modulus > 1 << 62:
+            raise CryptoError(
+                f"a sum of {self.width} bits does not fit below a modulus of "
+                f"{modulus.bit_length()} bits",
+                fix="use fewer bits per value, fewer parties or less extra head-room",
+            )
+
+    def slots(self, values: int) -> int:
+        """Return how many slots hold that many values."""
+        return -(-values // self.per_slot)
+
+
+def encode(
+    codec: Codec, values: Floats, clip: Clip, rng: np.random.Generator
+) -> tuple[Slots, npt.NDArray[np.float32]]:
+    """Quantise and pack; also return the residual."""
+    integers, residual = quantize(codec, values, clip, rng)
+    return pack(codec, integers), residual
+
+
+def decode(
+    codec: Codec, slots: Slots, contributors: int, clip: Clip, values: int
+) -> npt.NDArray[np.float64]:
+    """Decode the sum of `values` values over `contributors` parties from the sum of their slots."""
+    return dequantize(codec, unpack(codec, slots, contributors, values), clip)
+
+
+def quantize(
+    codec: Codec, values: Floats, clip: Clip, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Clip and round stochastically: integers in -L..L, and the residual."""
+    _check_values(values, clip)
+    # float32 carries 24 bits: 24-bit values need float64, and 40 bits of fixed point
+    exact = codec.bits == 24 or values.dtype == np.float64
+    real: Any = np.float64 if exact else np.float32
+    fixed: Any = np.int64 if codec.bits == 24 else np.int32
+    scale, integers = real(codec.levels << 16), np.empty(values.size, np.int32)
+    residual = np.empty(values.size, np.float32)
+    y, k, u = np.empty(BLOCK, real), np.empty(BLOCK, fixed), np.empty(BLOCK, fixed)
+    for start in range(0, values.size, BLOCK):
+        here = slice(start, start + BLOCK)
+        x = values[here].astype(real, copy=False)
+        c = np.asarray(clip if np.ndim(clip) == 0 else np.asarray(clip)[here], np.float32)
+        c = c.astype(real, copy=False)
+        y, k, u = y[: x.size], k[: x.size], u[: x.size]
+        np.minimum(x, c, out=y)
+        np.maximum(y, -c, out=y)
+        y /= np.where(c > 0, c, real(1))  # a clip of 0 represents everything by 0
+        y *= scale
+        np.copyto(k, np.rint(y, out=y), casting="unsafe")
+        words = rng.integers(0, 2**64 - 1, -(-x.size // 4), np.uint64, endpoint=True)
+        np.copyto(u, words.view(np.uint16)[: x.size])
+        k += u
+        k >>= 16
+        integers[here] = k
+        np.copyto(y, k)
+        y *= c / real(codec.levels)
+        np.subtract(x, y, out=residual[here], casting="same_kind")
+    return integers, residual
+
+
+def dequantize(codec: Codec, integers: Integers, clip: Clip) -> npt.NDArray[np.float64]:
+    """Convert (sums of) integers to reals: times the step, in float64."""
+    return integers * (np.asarray(clip, np.float32).astype(np.float64) / codec.levels)
+
+
+def pack(codec: Codec, integers: Integers) -> Slots:
+    """Pack one party's integers into slots."""
+    if integers.ndim != 1 or not integers.size:
+        raise CryptoError("integers must be a non-empty vector", fix="flatten the tensors first")
+    if integers.min() < -codec.offset or integers.max() > codec.offset:
+        raise CryptoError(
+            "an integer exceeds its field and would change its neighbour",
+            fix="give the codec more `extra` bits of head-room for the noise",
+        )
+    count = codec.slots(integers.size)
+    slots = np.empty(count, np.uint64)
+    for start in range(0, count, BLOCK):
+        total = slots[start : start + BLOCK]
+        total[:] = 0
+        for place in reversed(range(codec.per_slot)):
+            total <<= np.uint64(codec.width)
+            plane = integers[place * count :][start : min(start + BLOCK, count)]
+            plane = plane.astype(np.int64)
+            plane += codec.offset
+            total[: plane.size] |= plane.view(np.uint64)
+    return slots
+
+
+def unpack(codec: Codec, slots: Slots, contributors: int, values: int) -> npt.NDArray[np.int64]:
+    """Decode the sums of `values` integers over `contributors` parties from the sum of slots."""
+    if not 1 <= contributors <= codec.parties or slots.size != codec.slots(values):
+        raise CryptoError(
+            f"{slots.size} slots of {contributors} parties are not {values} values of "
+            f"{codec.parties} parties at {codec.per_slot} to a slot",
+            fix="open a sum with the codec it was packed with",
+        )
+    integers = np.empty(values, np.int64)
+    field = np.uint64((1 << codec.width) - 1)
+    for place in range(codec.per_slot):
+        plane = integers[place * slots.size : (place + 1) * slots.size].view(np.uint64)
+        np.right_shift(slots[: plane.size], np.uint64(codec.width * place), out=plane)
+        plane &= field
+    integers -= contributors * codec.offset
+    return integers
+
+
+def encode_wide(values: npt.NDArray[np.float64]) -> Slots:
+    """Encode a few scalars within ±2^40 on a grid of 2^-40, one 20-bit limb to a slot.
+
+    Sums of up to 2^20 parties are exact below any modulus above 2^40.
+    """
+    if values.ndim != 1 or not values.size or not np.all(np.abs(values) <= 2.0**40):  # or NaN
+        raise CryptoError(
+            "wide values must be a non-empty vector of finite values within ±2^40",
+            fix="rescale the values before the sum",
+        )
+    whole = np.floor(values)
+    low = np.rint((values - whole) * 2.0**40).astype(np.int64)  # 2^40 itself is carried over below
+    high = whole.astype(np.int64) + (1 << 40) + (low >> 40)
+    low &= (1 << 40) - 1
+    limbs = (low, low >> 20, high, high >> 20, high >> 40)
+    return np.concatenate([limb & 0xFFFFF for limb in limbs]).view(np.uint64)
+
+
+def decode_wide(slots: Slots, contributors: int) -> npt.NDArray[np.float64]:
+    """Decode the sums of wide values over `contributors` parties; rounded once to float64."""
+    if slots.size % WIDE_LIMBS or not 1 <= contributors <= 1 << 20:
+        raise CryptoError(
+            f"{slots.size} slots of {contributors} parties hold no wide values",
+            fix="open a sum with the slots it was encoded to",
+        )
+    limbs = slots.view(np.int64).reshape(WIDE_LIMBS, -1)
+    low = limbs[0] + (limbs[1] << 20)
+    high = limbs[2] + (limbs[3] << 20) + (limbs[4] << 40) - (contributors << 40) + (low >> 40)
+    total: npt.NDArray[np.float64] = high + (low & ((1 << 40) - 1)) * 2.0**-40
+    return total
+
+
+def _check_values(values: Floats, clip: Clip) -> None:
+    if values.ndim != 1 or not values.size or values.dtype not in (np.float32, np.float64):
+        raise CryptoError(
+            f"values must be a non-empty vector of floats, not {values.dtype} of {values.shape}",
+            fix="flatten the tensors first",
+        )
+    # a float64 beyond float32 has no finite residual
+    if not np.all(np.abs(values) <= np.finfo(np.float32).max):
+        raise CryptoError(
+            "a value is NaN, infinite or beyond float32",
+            fix="training diverged: lower the learning rate, or clip gradients",
+        )
+    with np.errstate(over="ignore"):  # refused below
+        bounds = np.asarray(clip, np.float32)
+    if bounds.shape not in ((), values.shape) or not np.all((bounds >= 0) & (bounds < np.inf)):
+        raise CryptoError(
+            "clips must be finite, not negative, and one for all values or one for each",
+            fix="derive the clips from the last opened scales",
+        )

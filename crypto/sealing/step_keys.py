@@ -1,0 +1,295 @@
+"""Keys of one masked sum at one party: drawn, shared, used once, and deleted.
+
+Bonawitz et al., CCS 2017, malicious variant. For every sum a party draws two seeds of 128 bits, one
+of its X25519 mask key and one of its self mask. It shares both among all parties. Each share is
+sealed to its holder together with the public key, so the coordinator can neither read nor swap
+them, and no party masks before it has the keys of every other member. After the sum a survivor
+reveals its shares of the survivors' self seeds and of the dropped parties' mask keys, once, and
+never both of one party.
+
+If the lists name dropouts, parties first sign the lists that they received, and reveal only after a
+threshold of equal signatures. With different lists a coordinator could otherwise collect self seeds
+from some parties and mask keys from others, and sum over fewer parties than anybody agreed to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from secrets import token_bytes
+
+import msgspec
+
+from secure_fl.crypto.blame.evidence import SeedCommitment
+from secure_fl.crypto.keys.identity import Channel, Identity, PublicIdentity
+from secure_fl.crypto.primitives import commit, digest_of
+from secure_fl.crypto.sealing import masking, sharing
+from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
+from secure_fl.errors import DISTRUST, CohortError, CryptoError
+from secure_fl.protocol.messages import Deal, Lost, Offer, SurvivorStatement, UnmaskShares
+
+KEY = 32
+DEALT = ("key", "self")  # whose shares a party deals: its mask key's seed, and its self mask's
+PAYLOAD = KEY + 2 * sharing.SHARE_BYTES
+
+
+class StepKeys:
+    """One party's secrets of one sum.
+
+    `index`: the number of the sum; no key serves two sums. `parties`: all members that can mask, so
+    not the host. `numbers`: every member of the run, numbered from 1 in order of names.
+    `threshold`: the number of shares that recover a secret, and of parties that make a sum.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        cards: Mapping[str, PublicIdentity],  # of the other members
+        host: str | None,
+        run: str,
+        index: int,
+        parties: frozenset[str],
+        numbers: Mapping[str, int],
+        threshold: int,
+        channels: Mapping[str, Channel],
+    ) -> None:
+        self.identity, self.cards, self.me = identity, cards, identity.name
+        self.host, self.run, self.index = host, run, index
+        self.parties, self.numbers, self.threshold = parties, numbers, threshold
+        self.channels = channels
+        self.revealed = False  # True once the shares that remove its masks left
+        self._mask_seed, self._self_seed = (
+            token_bytes(masking.SEED_BYTES),
+            token_bytes(masking.SEED_BYTES),
+        )
+        self._mask_key = masking.mask_key(self._mask_seed)
+        self._secrets: dict[str, bytes] = {}  # shared with each peer
+        self._publics: dict[str, bytes] = {}  # mask keys of the others
+        self.dropped = frozenset[str]()  # parties that masked, and are not in the sum
+        self.bounds: dict[str, SeedCommitment] = {}  # by owner, for the shares dealt to this party
+        self._held: dict[str, tuple[bytes, bytes]] = {}
+        self._members = frozenset[str]()  # all parties that mask
+        self._lists: tuple[frozenset[str], frozenset[str]] | None = None
+        self._statement = b""  # the digest of the lists
+
+    def offer(self, statement: SurvivorStatement | None = None) -> Offer:
+        """Return the public key sealed to all other members, with shares of both seeds for parties.
+
+        `statement` is sent in the clear, but the seals depend on it: its removal is noticed.
+        """
+        public = self._public()
+        dealt: dict[str, tuple[bytes, bytes]] = {}
+        if self.me != self.host:
+            holders = {self.numbers[party]: party for party in self.parties}
+            keys, selves = (
+                sharing.split(seed, self.threshold, sorted(holders))
+                for seed in (self._mask_seed, self._self_seed)
+            )
+            dealt = {party: (keys[number], selves[number]) for number, party in holders.items()}
+            self._held[self.me] = dealt[self.me]
+        others = {*self.parties, *({self.host} if self.host else ())} - {self.me}
+        shares = {
+            peer: self.channels[peer].seal(
+                public + b"".join(dealt.get(peer, ())), self._about(self.me, peer, statement)
+            )
+            for peer in sorted(others)
+        }
+        seed = commit(self._self_seed, self.run, self.index, self.me)
+        digests = {h: self._digests(self.me, h, public + seed, held) for h, held in dealt.items()}
+        deals = {
+            holder: Deal(key, own, self.identity.sign(signed))
+            for holder, (key, own, signed) in digests.items()
+        }
+        if self.me in deals:
+            self.bounds[self.me] = SeedCommitment(public + seed, deals[self.me], self.me)
+        return Offer(public, shares, seed, deals, statement)
+
+    def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
+        """Open the keys that all other members sealed for this party; all must be there."""
+        self._members = frozenset(members) - {self.host}
+        if (
+            set(offers) != set(members) - {self.me}
+            or self.me not in members
+            or not self._members <= self.parties
+            or len(self._members) < self.threshold
+        ):
+            raise CohortError(
+                "the coordinator withholds keys of members, or names too few members",
+                fix="stop the run: this party's masks would not protect it",
+                party=self.me,
+            )
+        for sender, offer in offers.items():
+            if sender not in self.channels or self.me not in offer.shares:
+                raise CryptoError("keys arrived from a party that is not on the roster")
+            about = self._about(sender, self.me, offer.statement)
+            opened = self.channels[sender].open(offer.shares[self.me], about)
+            to_or_from_host = self.host in (sender, self.me)
+            cut = KEY + sharing.SHARE_BYTES
+            held = opened[KEY:cut], opened[cut:]
+            size = KEY if to_or_from_host else PAYLOAD
+            if len(opened) != size or opened[:KEY] != offer.public:
+                raise CryptoError(
+                    "this party's keys were swapped in transit",
+                    fix=DISTRUST,
+                    party=sender,
+                )
+            self._secrets[sender] = masking.agree(self._mask_key, offer.public)
+            self._publics[sender] = offer.public
+            if not to_or_from_host:
+                self._take(sender, offer, held)
+
+    def peers(self, owners: Collection[str]) -> set[str]:
+        """Return the owners with whom this party shares masks."""
+        return set(owners).intersection(self._secrets) - {self.host}
+
+    def mask(
+        self,
+        owners: Collection[str],
+        stream: StreamId,
+        length: int,
+        modulus: int,
+        *,
+        for_host: bool,
+        salts: Mapping[str, bytes] | None = None,
+        own: bool = True,
+    ) -> Slots:
+        """Return this party's masks: pair masks, self mask and, for a host sum, the host's mask.
+
+        Masks with a peer cancel only if both use the same salt. `own=False` omits the self mask.
+        """
+        salts = salts or {}
+        secrets = {
+            self.numbers[p]: self._secrets[p] + salts.get(p, b"") for p in self.peers(owners)
+        }
+        plus, minus = masking.pair_keys(self.numbers[self.me], secrets, stream)
+        if own:
+            plus.append(masking.stream_key(self._self_seed, stream, "self"))
+        if for_host:
+            plus.append(self._host_key(self.host or "", stream))
+        return masking.combine(plus, minus, length, modulus)
+
+    def add_self_mask(self, slots: Slots, stream: StreamId, modulus: int) -> None:
+        """Add this party's self mask to the slots, in place."""
+        masking.add(slots, masking.stream_key(self._self_seed, stream, "self"), modulus)
+
+    def left(self, lost: Mapping[str, Lost]) -> RemainingMasks:
+        """Return the masks shared with dropped parties, after checking the seeds sent for them."""
+        for party in self.dropped:
+            sent = lost.get(party)
+            if sent is None or masking.public_key(sent.seed) != self._publics.get(party):
+                raise CohortError(
+                    "the coordinator did not send the seeds of dropped parties' masks",
+                    party=party,
+                    fix=DISTRUST,
+                )
+        publics = {**self._publics, self.me: self._public()}
+        seeds = {party: lost[party].seed for party in self.dropped}
+        return RemainingMasks(self.numbers, publics, {}, seeds)
+
+    def host_masks(
+        self, owners: Sequence[str], stream: StreamId, length: int, modulus: int
+    ) -> Slots:
+        """Return the sum of the masks that the owners added for the host (at the host)."""
+        return masking.combine([self._host_key(p, stream) for p in owners], [], length, modulus)
+
+    def settle(self, survivors: Sequence[str], dropped: Sequence[str]) -> bytes:
+        """Check the survivor lists and store them, once; returns the digest to sign."""
+        alive, gone = frozenset(survivors) - {self.host}, frozenset(dropped) - {self.host}
+        if self._lists is not None:
+            raise CohortError(
+                "the coordinator asked twice to unmask one sum", party=self.me, fix=DISTRUST
+            )
+        if (
+            alive & gone
+            or alive | gone != self._members
+            or len(survivors) + len(dropped) > len(set(survivors) | set(dropped))
+        ):
+            raise CohortError(
+                "the coordinator's lists of survivors and dropped parties overlap or miss somebody",
+                fix="stop the run: with such lists it could unmask one party",
+                party=self.me,
+            )
+        if self.me in gone:
+            raise CohortError(
+                "the coordinator says that this party is gone", party=self.me, fix=DISTRUST
+            )
+        if len(alive) < self.threshold:
+            raise CohortError(
+                "the coordinator wants a sum over fewer parties than the threshold", party=self.me
+            )
+        self._lists, self.dropped = (alive, gone), gone
+        lists = ("\n".join(sorted(names)).encode() for names in self._lists)
+        step = f"{self.run} {self.index}".encode()
+        self._statement = digest_of(b"secure-fl survivors", step, *lists)
+        return self._statement
+
+    def reveal(
+        self, signatures: Mapping[str, bytes], signers: Mapping[str, PublicIdentity]
+    ) -> UnmaskShares:
+        """Return the shares that unmask the sum, once, if enough parties signed the same lists."""
+        if self._lists is None or self.revealed:
+            raise CohortError(
+                "the coordinator asked twice to unmask one sum", party=self.me, fix=DISTRUST
+            )
+        alive, gone = self._lists
+        if gone:
+            self._check_signatures(alive, signatures, signers)
+        self.revealed = True
+        if self.me == self.host:
+            return UnmaskShares({}, {}, sum=self.index)
+        return UnmaskShares(
+            {p: self._held[p][1] for p in sorted(alive) if p in self._held},
+            {p: self._held[p][0] for p in sorted(gone) if p in self._held},
+            sum=self.index,
+        )
+
+    def _check_signatures(
+        self,
+        alive: frozenset[str],
+        signatures: Mapping[str, bytes],
+        signers: Mapping[str, PublicIdentity],
+    ) -> None:
+        agreed = alive & set(signatures)
+        for party in agreed:
+            signers[party].verify(self._statement, signatures[party])
+        if len(agreed) < self.threshold:
+            raise CohortError(
+                f"only {len(agreed)} parties confirm who dropped out of a sum; the threshold is "
+                f"{self.threshold}",
+                fix="if the coordinator sent them other lists, do not trust it",
+                party=self.me,
+            )
+
+    def _take(self, sender: str, offer: Offer, held: tuple[bytes, bytes]) -> None:
+        """Store a dealt share, if the dealer signed its digest: so no holder is blamed falsely."""
+        key, own, signed = self._digests(sender, self.me, offer.public + offer.seed, held)
+        deal = offer.deals.get(self.me)
+        if deal is None or (deal.key, deal.own) != (key, own):
+            raise CryptoError(
+                "this party dealt shares that differ from its signed digests",
+                fix=DISTRUST,
+                party=sender,
+            )
+        self.cards[sender].verify(signed, deal.signature)
+        self._held[sender] = held
+        self.bounds[sender] = SeedCommitment(offer.public + offer.seed, deal, self.me)
+
+    def _about(self, sender: str, receiver: str, statement: SurvivorStatement | None) -> bytes:
+        """Return the context under which keys are sealed; the coordinator cannot change it."""
+        about = f"step keys {self.run} {self.index} {sender} {receiver}".encode()
+        return about if statement is None else digest_of(about, msgspec.msgpack.encode(statement))
+
+    def _digests(
+        self, owner: str, holder: str, public: bytes, held: tuple[bytes, bytes]
+    ) -> tuple[bytes, bytes, bytes]:
+        """Return the digests of two dealt shares, and the digest that their owner signs."""
+        about = self.run, self.index, owner, holder
+        key, own = (commit(share, *about, kind) for share, kind in zip(held, DEALT, strict=True))
+        return key, own, commit(public + key + own, *about)
+
+    def _public(self) -> bytes:
+        return self._mask_key.public_key().public_bytes_raw()
+
+    def _host_key(self, peer: str, stream: StreamId) -> bytes:
+        if peer not in self._secrets:
+            raise CryptoError("a host sum needs keys of the host and of every party", party=peer)
+        return masking.stream_key(self._secrets[peer], stream, "host")

@@ -1,0 +1,152 @@
+"""Linear tags that expose a tampering coordinator.
+
+Key holders expand a vector r and constants s_i from the tag key and the sum's id; party i sends, as
+one slot more of the vector x_i that it masks and seals,
+
+    tag_i = Σ_j r_j · z_ij + s_i   mod t,      so that      Σ_i tag_i = Σ_j r_j · X_j + Σ_{i∈U} s_i
+
+for the opened sum X of the contributors U. Here z_i = x_i + the masks that i shares with its peers,
+which cancel in the sum. The check needs only X, its tag and U.
+
+Why over z and not over x: then a reader of z_i can check the tag of one upload, and z_i reveals
+nothing about x_i (`blame.inquiry`). The self mask covers slots and tag alike, and independently.
+Masks that do not cancel would pass for values, so a tag also depends on the salts of the pair's
+masks (`bonds`). All else that masks depend on is in the stream's id, and another id gives another
+r.
+
+Why the constants: without them the tag is homogeneous, and c·X with the tag c·Σ tag_i passes for
+every c: a scaled aggregate, or one in which every party counts twice. One constant common to all
+would bind the number of contributors only. A constant for each party binds the set U: counting one
+party twice and dropping another is caught, too.
+
+Strength: without r and s, a changed sum passes with probability 1/t, 2^-44 for the cohort's
+modulus, per attempt. There is one attempt, since a mismatch ends the run. Other streams give
+independent r and s, so replays fail in the same way. Every member knows the tag key: tags bind the
+coordinator, and a member that conspires with it can forge (masks still protect inputs).
+
+Products of two 44-bit integers exceed 64 bits. So a block is multiplied and added twice: mod 2^64,
+and in floating point, which over 2^13 slots errs by less than 2^-40 of at most 2^101, whatever the
+order of its additions. Only one integer is that near to the second and equal to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from secure_fl.crypto.primitives import keyed_digest
+from secure_fl.crypto.sealing.masking import (
+    RemainingMasks,
+    Slots,
+    StreamId,
+    parts,
+    stream_key,
+    uniform,
+)
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.errors import CryptoError, TamperError
+
+NO_SALTS: Mapping[str, Mapping[str, bytes]] = MappingProxyType({})
+BITS = 44  # bits of the largest modulus
+BLOCK = 8192  # slots: more of them wake BLAS threads, and the error grows
+
+
+def make(
+    key: bytes, slots: Slots, contributors: Collection[int], modulus: int, stream: StreamId
+) -> int:
+    """Compute the tag of slots without self masks, below `modulus`: of one member, or summed."""
+    if slots.dtype != np.uint64 or not slots.size or int(slots.max()) >= modulus:
+        raise CryptoError(
+            "tags need a non-empty vector of slots below the modulus",
+            fix="reduce the slots mod the scheme's modulus first",
+        )
+    total = _constants(key, contributors, modulus, stream)
+    for start, weights in parts(stream_key(key, stream, "tag"), slots.size, modulus):
+        total += dot(slots[start : start + weights.size], weights, modulus)
+    return total % modulus
+
+
+def check(
+    key: bytes,
+    slots: Slots,
+    tag: int,
+    contributors: Collection[int],
+    modulus: int,
+    stream: StreamId,
+) -> None:
+    """Refuse opened slots that are not the sum of exactly these contributors' slots."""
+    if tag != make(key, slots, contributors, modulus, stream):
+        raise TamperError(
+            f"the sum over {len(contributors)} contributors was changed in transit",
+            fix="stop the run, and compare transcripts: the coordinator changed the total, or a "
+            "contributor tagged its own input wrongly",
+            sum=stream.sum,
+            reason="wrong-sum",
+        )
+
+
+def check_sum(
+    key: bytes,
+    slots: Slots,  # opened, with the tag
+    contributors: Collection[str],
+    numbers: Mapping[str, int],  # every member of the run
+    stream: StreamId,
+    owners: Collection[str],  # of the segment, dropped or not; (): all
+    left: RemainingMasks | None = None,  # shared with dropped parties
+    salts: Mapping[str, Mapping[str, bytes]] = NO_SALTS,  # by contributor, of its masks with them
+) -> None:
+    """Check an opened total, whose tag contains masks shared with dropped parties."""
+    tagged, tag, t = slots[:-1], int(slots[-1]), COHORT.modulus
+    if left is not None and left.dropped:
+        shared = left.shared(owners or tuple(left.dropped), salts, stream, tagged.size, t)
+        tagged = (tagged + shared) % np.uint64(t)
+        for party, by_peer in salts.items():
+            by_number = {numbers[peer]: salt for peer, salt in by_peer.items()}
+            tag -= bonds(key, numbers[party], by_number, t, stream)
+    check(key, tagged, tag % t, [numbers[party] for party in contributors], t, stream)
+
+
+def bonds(
+    key: bytes, member: int, salts: Mapping[int, bytes], modulus: int, stream: StreamId
+) -> int:
+    """Compute the part of a member's tag that binds its masks' salts; equal ones cancel."""
+    total = 0
+    for peer, salt in salts.items():
+        pair = f"{min(member, peer)} {max(member, peer)}".encode()
+        secret = keyed_digest(key, salt, b"salt of " + pair)
+        bond = int(uniform(stream_key(secret, stream, "tag salt"), 1, modulus)[0])
+        total += bond if member < peer else -bond
+    return total % modulus
+
+
+def dot(left: Slots, right: Slots, modulus: int) -> int:
+    """Multiply and add two vectors of integers below `modulus` < 2^44, exactly, mod `modulus`."""
+    if not 1 < modulus <= 1 << BITS or left.shape != right.shape or left.ndim != 1:
+        raise CryptoError(
+            f"tags need two vectors of one length and a modulus of at most {BITS} bits",
+            fix="use the modulus of the scheme",
+        )
+    starts = range(0, left.size, BLOCK)
+    return sum(_dot(left[at : at + BLOCK], right[at : at + BLOCK]) for at in starts) % modulus
+
+
+def _dot(left: Slots, right: Slots) -> int:
+    """Return a block's exact sum of products; the floating-point sum is at most 2^61 off."""
+    low = int(np.dot(left, right))  # wraps
+    near = int(np.dot(left.view(np.int64).astype(float), right.view(np.int64).astype(float)))
+    half = 1 << 63
+    return near + (low - near + half) % (2 * half) - half
+
+
+def _constants(key: bytes, members: Collection[int], modulus: int, stream: StreamId) -> int:
+    """Add up the constants of `members`; member i's is the i-th integer of one stream."""
+    if len(set(members)) != len(members) or not all(0 <= member < 1 << 20 for member in members):
+        raise CryptoError(
+            "contributors must be distinct member numbers below 2^20",
+            fix="name each contributor once, by its number in the roster",
+        )
+    drawn = uniform(stream_key(key, stream, "tag members"), max(members, default=-1) + 1, modulus)
+    # at most 2^20 members of 44 bits: their sum stays below 2^64
+    return int(drawn[np.fromiter(members, np.int64)].sum(dtype=np.uint64)) % modulus

@@ -1,0 +1,277 @@
+"""Steps of the coordinator: the base class, and the steps of a sum.
+
+A step collects one kind of message from all parties, then replies to all. `party.summing` describes
+a whole sum, and docs/protocol.md, section "A sum", its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from secure_fl.coordinator.blame import Inquest, SentSum
+from secure_fl.coordinator.resume import OpenedSums
+from secure_fl.errors import CohortError, Disagreement, TooFewParties
+from secure_fl.protocol.frames import Bulk
+from secure_fl.protocol.messages import (
+    Audience,
+    Confirm,
+    Confirmed,
+    FromCoordinator,
+    FromParty,
+    Offer,
+    SumId,
+    SumInput,
+    Total,
+    Unmask,
+    UnmaskShares,
+)
+from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorRules:
+    """Limits that the coordinator enforces; parties enforce the same on their own."""
+
+    host: str | None
+    min_cohort: int
+    threshold: int
+    deadline: float = 3600.0
+    goes_back: bool = True  # more than one round; across sites, an operator has to allow it
+    spares: bool = False  # drop a party that fails or contradicts the others, and continue the run
+
+
+class Reply(NamedTuple):
+    """The coordinator's next messages, by party, and the state that waits for their answers."""
+
+    messages: Mapping[str, FromCoordinator]
+    bulks: Mapping[str, Bulk] = {}
+    waiting_sum: Step | None = None
+    inquest: Inquest | None = None
+    sent: SentSum | None = None  # the sum that this reply opens, for an inquiry
+
+
+class StepContext(NamedTuple):
+    """State of the run that a step may read while answers arrive."""
+
+    rules: CoordinatorRules
+    members: tuple[str, ...]
+    total_for: TotalFor
+    offered: OfferedKeys  # the keys for the next sum
+    waiting_sum: Step | None  # contributed to, and not yet unmasked
+    inquest: Inquest | None = None
+    named: frozenset[str] = frozenset()  # parties that were convicted
+
+
+class Step:
+    """Collects one kind of message from every party, then replies to all of them."""
+
+    collects: ClassVar[type]
+    round: int | None = None  # the round that begins with the reply
+    newcomers: tuple[str, ...] = ()  # parties that join with the reply
+    behind: tuple[str, ...] = ()  # parties for whom the others go back more than one round
+    to_repeat: tuple[OpenedSums, ...] = ()  # the sums that are repeated from that round on
+    at: SumId | None = None  # the sum of this step, as the parties count
+    offered: OfferedKeys | None = None  # keys for the next sum that arrived in this step
+
+    def __init__(self, context: StepContext) -> None:
+        self.context = context
+        self.heard: list[str] = []  # parties whose answers count
+        self.heads: dict[str, bytes] = {}  # the signed heads of their frames
+        self.newest: dict[str, int] = {}  # the newest round that each has saved, in some steps
+
+    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
+        """Check and store one answer (by default there is nothing to store)."""
+
+    def remove_outliers(self) -> set[str]:
+        """Remove and return the parties whose answers do not fit those of most others."""
+        return set()
+
+    def reply(self, members: tuple[str, ...]) -> Reply | None:
+        """Return the messages to the remaining members; None ends the run."""
+        raise AssertionError("every step answers")  # pragma: no cover - the table is closed
+
+
+def offers_to(member: str, offers: Mapping[str, Offer]) -> dict[str, Offer]:
+    """Return the other parties' keys for one member, with the shares that are sealed to it."""
+    return {
+        sender: Offer(
+            offer.public,
+            {member: offer.shares[member]},
+            offer.seed,
+            {holder: deal for holder, deal in offer.deals.items() if holder == member},
+            offer.statement,
+        )
+        for sender, offer in offers.items()
+        if member in offer.shares
+    }
+
+
+class SumStep(Step):
+    """Collects the uploads of a sum, adds them as they arrive, and replies with the survivors."""
+
+    collects = SumInput
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self.total: BlindTotal | None = None
+        self.audience = Audience.PARTIES
+        self.keys: dict[str, tuple[bytes, ...]] = {}  # the segments that each party reads
+        self.given: dict[str, tuple[bytes, ...]] = {}  # the segments that each contributes to
+        self.owners: dict[bytes, tuple[str, ...]] = {}  # by segment; (): all parties
+        self.survivors: tuple[str, ...] = ()
+        self.more: bool | None = None
+
+    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
+        assert isinstance(message, SumInput)  # noqa: S101
+        if self.total is None:
+            self.audience = message.audience
+            self.total = self.context.total_for(self.audience, self.context.offered)
+        if self.audience != message.audience:
+            raise Disagreement("the parties name different audiences for one sum", party=party)
+        self.keys[party] = tuple(s.key for s in message.segments)
+        self.given[party] = tuple(s.key for s in message.segments if s.size)
+        if party == self.context.rules.host:
+            return
+        self.more = message.more if self.more is None else self.more
+        if self.more != message.more:
+            raise Disagreement("only some parties announce another part of this sum", party=party)
+        self.total.add(party, message.segments, bulk)
+        self.owners |= {s.key: s.owners for s in message.segments if s.size}
+
+    def remove_outliers(self) -> set[str]:
+        """Remove a minority whose segments have too few contributors: it may have another model.
+
+        A segment's key depends on the contributor's history, so their values are in no sum of the
+        others. Without a clear majority nobody is removed, since nobody can tell who is wrong.
+        """
+        least = self.context.rules.min_cohort
+        here, holders = set(self.heard) - {self.context.rules.host}, dict[bytes, set[str]]()
+        for party in here:
+            for key in self.given[party]:
+                holders.setdefault(key, set()).add(party)
+        few = set[str]()
+        for key, contributors in holders.items():
+            expected = here.intersection(self.owners[key] or here)
+            if len(contributors) < min(least, len(expected) / 2):
+                few |= contributors
+        if not few or 2 * len(few) >= len(here) or self.total is None:
+            return set()
+        theirs = {key for party in few for key in self.given[party]}
+        if any(holders[key] - few for key in theirs):
+            return set()
+        self.total.forget(theirs)
+        self.heard = [party for party in self.heard if party not in few]
+        return few
+
+    def reply(self, members: tuple[str, ...]) -> Reply:
+        assert self.total is not None  # noqa: S101 - set by the first answer
+        self._check_contributors(members)
+        self.survivors = members
+        if self.total.masked:
+            # Includes parties lost since the keys came: all others masked with their keys, too.
+            here = set(members)
+            dropped = tuple(m for m in sorted(self.context.offered.offers) if m not in here)
+            return Reply({m: Unmask(members, dropped) for m in members}, waiting_sum=self)
+        return self.totals(members, members, {}, {})
+
+    def totals(
+        self,
+        survivors: tuple[str, ...],
+        members: tuple[str, ...],
+        offers: Mapping[str, Offer],
+        shares: Mapping[str, UnmaskShares],  # by holder
+        *,
+        withheld: bool = False,  # the parties refuse to open the sum over these survivors
+    ) -> Reply:
+        """Return the totals of each party's own segments; a host sum goes to the host only."""
+        assert self.total is not None  # noqa: S101 - set by the first answer
+        result = {} if withheld else self.total.result(survivors, shares)
+        for_host, more = self.audience == Audience.HOST, bool(self.more)
+        number = self.context.offered.number if self.total.masked else 0
+        totals: dict[str, Total] = {}
+        bulks: dict[str, Bulk] = {}
+        shared: dict[tuple[bytes, ...], Bulk] = {}
+        for member in members:
+            reads = not withheld and (member == self.context.rules.host) == for_host
+            keys = self.keys[member] if reads else ()
+            if keys not in shared:  # one bulk serves all parties with the same segments
+                shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
+            sizes = tuple(len(result[k]) for k in keys)
+            lost = self.total.lost(keys) if keys and number else {}
+            totals[member] = Total(
+                survivors, members, sizes, offers_to(member, offers), more, lost, number
+            )
+            bulks[member] = shared[keys]
+        seeds = self.total.self_mask_seeds() if number and not withheld else {}
+        return Reply(totals, bulks, sent=SentSum(self.heads, seeds) if seeds else None)
+
+    def _check_contributors(self, members: tuple[str, ...]) -> None:
+        """Refuse a segment with fewer contributors than `min_cohort`."""
+        rules = self.context.rules
+        counts: dict[bytes, int] = {}
+        for member in members:
+            for key in self.keys[member] if member != rules.host else ():
+                counts[key] = counts.get(key, 0) + (key in self.given[member])
+        if unknown := set(self.keys.get(rules.host or "", ())) - set(counts):
+            raise Disagreement(
+                f"the host expects {len(unknown)} sums that no party contributes to",
+                fix="host and parties must name the same values with the same shapes",
+                party=rules.host,
+            )
+        small = sorted(count for count in counts.values() if count < rules.min_cohort)
+        if small:
+            raise TooFewParties(
+                f"a sum would be over {small[0]} of {len(members)} parties; "
+                f"min_cohort is {rules.min_cohort}",
+                fix="either parties dropped out, or they disagree on names, sizes or contributors, "
+                "or the coordinator sent them different data before",
+            )
+
+
+class ConfirmStep(Step):
+    """Collects signatures of the survivor lists after a dropout, and passes all of them on."""
+
+    collects = Confirm
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self.signatures: dict[str, bytes] = {}
+
+    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
+        assert isinstance(message, Confirm)  # noqa: S101
+        self.signatures[party] = message.signature
+
+    def reply(self, members: tuple[str, ...]) -> Reply:
+        message = Confirmed(self.signatures)
+        return Reply(dict.fromkeys(members, message), waiting_sum=self.context.waiting_sum)
+
+
+class RevealStep(Step):
+    """Collects the shares that remove a sum's masks, and replies with the total."""
+
+    collects = UnmaskShares
+
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        if not isinstance(context.waiting_sum, SumStep):
+            raise CohortError("shares arrived although no sum is waiting for them")
+        self.sum = context.waiting_sum
+        self.survivors = context.waiting_sum.survivors
+        self.offers: dict[str, Offer] = {}
+        self.shares: dict[str, UnmaskShares] = {}
+
+    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
+        assert isinstance(message, UnmaskShares)  # noqa: S101
+        if party != self.context.rules.host and self.sum.total is not None:
+            self.sum.total.check(party, message, self.survivors)
+            self.shares[party] = message
+        if message.offer:
+            self.offers[party] = message.offer
+
+    def reply(self, members: tuple[str, ...]) -> Reply:
+        self.offered = OfferedKeys(self.survivors, self.offers, self.context.offered.number + 1)
+        # The majority decides: one party alone can neither withhold a sum nor force it open.
+        withheld = 2 * sum(bool(shares.seeds) for shares in self.shares.values()) < len(self.shares)
+        return self.sum.totals(self.survivors, members, self.offers, self.shares, withheld=withheld)

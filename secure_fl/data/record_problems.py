@@ -1,0 +1,151 @@
+"""Problems of hospitals' records that owners should check before training.
+
+A problem contains counts and places, never records. None of them stops a run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from secure_fl.data.examples import Example
+from secure_fl.data.splits import (
+    OURS,
+    PARTS,
+    UNLABELLED,
+    Splits,
+    digest_of_text,
+    labels_in,
+    patient,
+    texts_of,
+)
+from secure_fl.settings import Kind, TaskSettings, TrainingSettings
+
+Lengths = Callable[[Sequence[str]], Sequence[int]]  # the numbers of tokens of texts
+RARE = 0.5  # of an equal share: models may never predict such a class
+LIKE = 0.5  # share of a hospital's texts at another one: their files may be the same
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem to check."""
+
+    party: str
+    what: str
+    fix: str
+
+
+def problems(
+    party: str,
+    splits: Splits,
+    kind: Kind,
+    labels: Sequence[str] | None,
+    *,
+    by_patient: bool = False,
+    lengths: Lengths | None = None,
+    longest: int = 0,
+    weighed: bool = False,
+) -> Iterator[Problem]:
+    """List the problems of one hospital's records.
+
+    `labels`: the plan's. `longest`: the maximum length in tokens. `weighed`: the settings decide
+    about rare classes.
+    """
+    parts = {part: getattr(splits, part) for part in PARTS}
+    listed = [
+        *_patients(parts, by_patient),
+        *_repeated(parts),
+        *(_classes(parts, labels) if kind in ("classification", "pair", "ner") else ()),
+        *(_rare(parts, labels) if kind in ("classification", "pair") and not weighed else ()),
+        *(_long(parts, lengths, longest) if lengths is not None else ()),
+    ]
+    yield from (Problem(party, what, fix) for what, fix in listed)
+
+
+def weighed(task: TaskSettings, training: TrainingSettings) -> bool:
+    """True if settings decide about rare classes; under DP-SGD no record may count more."""
+    return bool(task.positive or training.class_weights or training.dp)
+
+
+def alike(parties: Mapping[str, Splits]) -> Iterator[Problem]:
+    """List hospitals with the same records, where one process sees all of them."""
+    texts = {
+        name: {digest_of_text(example) for part in PARTS for example in getattr(splits, part)}
+        for name, splits in parties.items()
+    }
+    for a, b in combinations(texts, 2):
+        shared = len(texts[a] & texts[b])
+        if texts[a] == texts[b]:
+            yield Problem(a, f"its records equal those of {b}", "give each its own files")
+        elif shared >= LIKE * min(len(texts[a]), len(texts[b])):
+            what = f"{shared} of its texts are also at {b}"
+            yield Problem(a, what, "check that they have different files")
+
+
+def _patients(
+    parts: Mapping[str, Sequence[Example]], by_patient: bool
+) -> Iterator[tuple[str, str]]:
+    if not by_patient:
+        return
+    of = {part: {patient(example) for example in examples} for part, examples in parts.items()}
+    for a, b in combinations(PARTS, 2):
+        if both := len(of[a] & of[b]):
+            what = f"{both} patients are in both {a} and {b}"
+            yield (
+                what,
+                "give dev and test as shares of the training file, which keeps patients together",
+            )
+
+
+def _repeated(parts: Mapping[str, Sequence[Example]]) -> Iterator[tuple[str, str]]:
+    digests = {part: Counter(map(digest_of_text, examples)) for part, examples in parts.items()}
+    for part, counts in digests.items():
+        if more := counts.total() - len(counts):
+            yield f"{more} texts of {part} are repeated", "drop the repeated ones"
+    for a, b in combinations(PARTS, 2):
+        if both := len(digests[a].keys() & digests[b].keys()):
+            what = f"{both} texts are in both {a} and {b}"
+            yield what, "drop them from one: otherwise the model is tested on training texts"
+
+
+def _classes(
+    parts: Mapping[str, Sequence[Example]], labels: Sequence[str] | None
+) -> Iterator[tuple[str, str]]:
+    for part, examples in parts.items():
+        counts = Counter(label for example in examples for label in labels_in(example))
+        if part == "train" and counts[UNLABELLED]:
+            yield "some training records have no label", "label or remove them"
+        for name in OURS:
+            del counts[name]
+        if labels is None or not examples:
+            continue
+        if other := set(counts) - set(labels):
+            what = f"{sum(counts[name] for name in other)} labels of {part} are not in the plan"
+            yield what, "correct them, or add theirs to task.labels: " + ", ".join(labels)
+        if lacking := [name for name in labels if not counts[name] and name != "O"]:
+            what = f"no record of {part} has the label {', '.join(lacking)}"
+            yield what, "scores of this class will mean nothing here; check the export"
+
+
+def _rare(
+    parts: Mapping[str, Sequence[Example]], labels: Sequence[str] | None
+) -> Iterator[tuple[str, str]]:
+    counts = Counter(label for example in parts["train"] for label in labels_in(example))
+    for name in labels or ():
+        if 0 < counts[name] < RARE * counts.total() / len(labels or ()):
+            yield (
+                f"{counts[name]} of {counts.total()} training records have the label {name}",
+                "set task.positive to the positive class, so that all classes count alike",
+            )
+
+
+def _long(
+    parts: Mapping[str, Sequence[Example]], lengths: Lengths, longest: int
+) -> Iterator[tuple[str, str]]:
+    for part, examples in parts.items():
+        counts = lengths([" ".join(texts_of(example)) for example in examples]) if examples else ()
+        if cut := sum(count > longest for count in counts):
+            what = f"{cut} of {len(examples)} texts of {part} are cut after {longest} tokens"
+            yield what, f"raise task.max_length; the longest has {max(counts)}"

@@ -1,0 +1,137 @@
+"""A result's document as tables: per hospital, and per entity type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from secure_fl.display.figures import LOCAL, duration, metric_of, number, size, traffic
+from secure_fl.display.grid import TOGETHER, Grid, grid
+
+ENTITY = "f1/"  # what the name of an entity type's F1 begins with
+
+
+def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
+    """Lay out a result: per hospital and mean, last and best round, traffic and seconds."""
+    metric = document["main_metric"]
+    best = document.get("metrics", {}).get("best", {}).get("round", "-")
+    columns = [
+        "hospital",
+        f"dev {metric}",
+        f"test {metric}",
+        f"test, best round ({best})",
+        "sent",
+        "received",
+        "training",
+    ]
+    rows = [_row(document, party, party) for party in document["parties"]]
+    last = document.get("metrics", {}).get("last", {})
+    every = TOGETHER if last.get("pooled") else "mean"
+    if any(split.startswith(LOCAL) for split in last.get("mean", {})):
+        every = "host's model"
+    named = {split.rpartition("/")[0] for split in last.get("pooled", {})} - {"", LOCAL[:-1]}
+    beside = [_row(document, f"{every}, {name}", "", f"{name}/") for name in sorted(named)]
+    return grid(title, columns, [_row(document, every, ""), *beside, *rows])
+
+
+def entity_table(document: Mapping[str, Any], which: str = "last") -> Grid | None:
+    """Lay out the test F1 of each entity type at each hospital; `None` where there are none."""
+    metrics = document.get("metrics", {}).get(which, {})
+    pooled, mean = (metrics.get(kind, {}).get("test", {}) for kind in ("pooled", "mean"))
+    by_type = any(name.startswith(ENTITY) for name in pooled)  # else label sets differ
+    first = {TOGETHER: pooled} if by_type else {"mean": mean}
+    own = {name: splits.get("test", {}) for name, splits in metrics.get("party", {}).items()}
+    scores = first | own
+    types = sorted({name for row in first.values() for name in row if name.startswith(ENTITY)})
+    rows = [[party, *(number(f1.get(name)) for name in types)] for party, f1 in scores.items()]
+    columns = ["hospital", *(name.removeprefix(ENTITY) for name in types)]
+    return grid("test F1 of each entity type", columns, rows) if types else None
+
+
+def _row(document: Mapping[str, Any], label: str, party: str, model: str = "") -> list[str]:
+    up, down = traffic(document, party)
+    phases = document.get("seconds", {}).get("party", {})
+    trained = [p.get("train", 0.0) for name, p in phases.items() if not party or name == party]
+    count = 1 if party else max(len(phases), 1)
+    return [
+        label,
+        number(metric_of(document, "last", f"{model}dev", party)),
+        number(metric_of(document, "last", f"{model}test", party)),
+        number(metric_of(document, "best", f"{model}test", party)),
+        size(up / count),
+        size(down / count),
+        duration(sum(trained) / count),
+    ]
+
+
+def model_line(document: Mapping[str, Any]) -> str | None:
+    """Say which of several models is to be used; `None` where a run has one."""
+    metric, pooled = document["main_metric"], document["metrics"]["last"].get("pooled", {})
+    dev = {
+        split.rpartition("/")[0] or "model": scores.get(metric)
+        for split, scores in pooled.items()
+        if split.rpartition("/")[2] == "dev" and not split.startswith(LOCAL)
+    }
+    if len(dev) < 2 or document.get("use") not in dev:
+        return None
+    said = ", ".join(f"{name} {number(score)}" for name, score in sorted(dev.items()))
+    whose = "the student" if document["use"] == "student" else "each hospital's teacher"
+    return f"to use: {whose}; dev {metric} over all records: {said}"
+
+
+def score_line(document: Mapping[str, Any], split: str = "test") -> str | None:
+    """Say how sure the score over all hospitals' records is; `None` where none was summed."""
+    metric, last = document["main_metric"], document["metrics"].get("last", {})
+    interval = last.get("intervals", {}).get(split, {}).get(metric)
+    if interval is None:
+        return None
+    value, records = last["pooled"][split][metric], last["counts"][split]["loss"][0]
+    low, high = map(number, interval)
+    return (
+        f"{split} {metric} {number(value)} over {records:.0f} records of all hospitals; "
+        f"95 % interval {low} to {high}"
+    )
+
+
+def noise_line(document: Mapping[str, Any]) -> str | None:
+    """Say what noise on predictions cost and left over; `None` where a run had none."""
+    noise = document.get("noise")
+    if not noise:
+        return None
+    if noise["epsilon"] is None:
+        return "noise on predictions: no prediction was released"
+    kept = "" if noise["durable"] else ", in no durable ledger"
+    weak = ", DROWNED IN IT" if noise["drowned"] else ""
+    return (
+        f"noise on predictions: ε = {noise['epsilon']:.3f} of {noise['budget']:g} per "
+        f"{noise['unit']} at δ = {noise['delta']:g} ({noise['epsilon_of_this_run']:.3f} by this "
+        f"run, {noise['releases']} sums{kept}); std {noise['std_all_present']:.2f} on a signal of "
+        f"{noise['signal']:.2f}{weak}"
+    )
+
+
+def convicted(document: Mapping[str, Any]) -> str:
+    """Who spoiled a sum, as evidence in the run's folder shows; empty: nobody was found to."""
+    names = ", ".join(document.get("convicted", ()))
+    return names and f"spoiled a sum, as the evidence here shows: {names}"
+
+
+def approved(document: Mapping[str, Any]) -> str:
+    """Who at this site approved what, a line each."""
+    line = "approved by {who} at {time}: plan {plan}, rules {rules}"
+    return "\n".join(line.format(**one) for one in document.get("approvals", ()))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Name whom a coordinator waits for, or say that all are there and some do not answer."""
+    return ", ".join(names) or "answers of those who are there"
+
+
+def until_text(until: float | None) -> str:
+    """Write the time until which a run waits, if there is one."""
+    return (
+        ""
+        if until is None
+        else f" until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    )

@@ -1,0 +1,143 @@
+"""How a pilot stands, in a few lines below its log: at the coordinator, and at a hospital."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from secure_fl.display.eta import Eta, bar, late, sparkline
+from secure_fl.display.figures import duration, number
+from secure_fl.events import (
+    Event,
+    MembersGathered,
+    PlanAccepted,
+    RoundSaved,
+    RoundStarted,
+    Scored,
+    TrainingProgress,
+    Waiting,
+)
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+class CoordinatorStatus:
+    """The coordinator's: it knows rounds and who is late, and nothing of what is learned."""
+
+    def __init__(self, rounds: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.waited_for: Callable[[], Mapping[str, float]] = dict  # who has not answered a step
+        self.connected: Callable[[], Collection[str]] = set
+        self._rounds = rounds
+        self._clock, self._pace = clock, Eta(clock, rounds)
+        self._round, self._members = 0, tuple[str, ...]()
+        self._missing: dict[str, float] = {}  # since when, before a run can go on
+
+    def __call__(self, event: Event) -> None:
+        """Follow one event."""
+        match event:
+            case Waiting(parties=parties):
+                now = self._clock()
+                self._missing = {name: self._missing.get(name, now) for name in parties}
+            case MembersGathered(members=members):
+                self._missing, self._members = {}, members
+            case RoundStarted(members=members, round=number):
+                self._missing, self._members, self._round = {}, members, number
+                self._pace.begin(number - 1)
+
+    def lines(self) -> list[str]:
+        """What stands below the log."""
+        if self._missing or not self._members:
+            now = self._clock()
+            missing = {name: now - since for name, since in self._missing.items()}
+            return [f"gathering; waits for {late(missing) or 'hospitals'}"]
+        done = min(max(self._round - 1, 0), self._rounds)
+        at = f"round {min(max(self._round, 1), self._rounds)} of {self._rounds}"
+        head = f"{at} {bar(done / max(self._rounds, 1))} {self._pace.told(done)}"
+        waited, here = dict(self.waited_for()), self.connected()
+        if not waited:
+            return [head, "adding what was sent"]
+        answered = f"{max(len(self._members) - len(waited), 0)} of {len(self._members)}"
+        away = [name for name in waited if name not in here]
+        return [head, f"{answered} have answered this step; waits for {late(waited, away)}"]
+
+
+class SiteStatus:
+    """A hospital's: its own training, and for whom it waits."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._since = clock, clock()
+        self._run, self._round, self._rounds = "", 0, 0
+        self._pace: Eta | None = None
+        self._busy = False
+        self._at: TrainingProgress | None = None  # the last step of training in this round
+        self._missing: tuple[str, ...] = ()
+        self._name, self._curve = "", list[float]()
+
+    def around(self, step: Callable[[Asked], Answer]) -> Callable[[Asked], Answer]:
+        """The same step, of which this knows when it begins and when it is answered."""
+
+        def stepped(frame: Asked) -> Answer:
+            self._busy, self._since = True, self._clock()
+            try:
+                return step(frame)
+            finally:
+                self._busy, self._since = False, self._clock()
+
+        return stepped
+
+    def __call__(self, event: Event) -> None:
+        """Follow one event."""
+        match event:
+            case PlanAccepted(run=run, rounds=rounds):
+                self._run, self._rounds = run, rounds
+                self._pace, self._round, self._missing = None, 0, ()
+            case Waiting(parties=parties):
+                self._missing = parties
+            case RoundSaved(round=number):
+                self._round, self._at, self._missing = number, None, ()
+                self._pace = self._pace or Eta(self._clock, self._rounds)
+                self._pace.begin(number - 1)
+            case TrainingProgress():
+                self._at = event
+            case Scored(split="dev", model=""):
+                self._measured(event)
+
+    def lines(self) -> list[str]:
+        """What stands below the log."""
+        if self._pace is None:
+            whom = f" for {', '.join(self._missing)}" if self._missing else " to be asked"
+            return [f"{self._run} waits{whom}".strip()]
+        done = min(self._round - 1 + self._share, self._rounds)
+        at = f"{self._run}: round {min(self._round, self._rounds)} of {self._rounds}"
+        head = f"{at} {bar(done / max(self._rounds, 1))} {self._pace.told(done)}"
+        scores = f"dev {self._name} {number(self._curve[-1])} {sparkline(self._curve)}".rstrip()
+        return [head, self._doing(), *([scores] if self._curve else [])]
+
+    @property
+    def _share(self) -> float:
+        return self._at.step / max(self._at.steps, 1) if self._at else 0.0
+
+    def _doing(self) -> str:
+        if self._missing:
+            return f"waits for {', '.join(self._missing)}"
+        if not self._busy:
+            return f"has answered; waits for the others, {duration(self._clock() - self._since)}"
+        if not self._at or self._share == 1:
+            return f"at work on the coordinator's step, {duration(self._clock() - self._since)}"
+        loss = number(self._at.loss)
+        return f"trains: step {self._at.step} of {self._at.steps}, loss {loss}"
+
+    def _measured(self, event: Scored) -> None:
+        """Follow all hospitals' score if there is one, else this hospital's own."""
+        scores = event.numbers()
+        name = next((name for name in scores if name != "loss"), "")
+        if not name:
+            return
+        named = name if event.pooled else f"{name} here"
+        if named != self._name and not event.pooled and self._curve:
+            return
+        if named != self._name:
+            self._name, self._curve = named, []
+        self._curve.append(scores[name])

@@ -1,0 +1,1 @@
+"""Batched simulation: the sites of one process train as one batch."""

@@ -1,0 +1,59 @@
+"""Evaluation as a feature of runs: the check of its settings, and its section of result.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from secure_fl.errors import SettingsError
+from secure_fl.federation.run_feature import RunFeature, SiteLimits
+from secure_fl.federation.run_spec import RunSpec
+from secure_fl.party.hooks import RoundHook
+
+if TYPE_CHECKING:
+    from secure_fl.learning.site import Site
+
+
+class Report(RoundHook):
+    """Hook that copies the findings of an evaluation into result.json."""
+
+    def __init__(self, findings: Mapping[str, Any]) -> None:
+        self._findings = findings
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the findings, the same at all members."""
+        return {EVALUATION.section: self._findings or None}
+
+
+class EvaluationFeature(RunFeature):
+    """The checks of a run that measures models and trains nothing."""
+
+    section = "evaluation"
+
+    def check(self, spec: RunSpec) -> None:
+        """Refuse settings of training that have no effect in an evaluation."""
+        if not spec.entry.trains_nothing:
+            return
+        if spec.training.dp is not None:
+            raise SettingsError(
+                "an evaluation trains nothing, so DP-SGD protects nothing and spends nothing: "
+                "its scores are exact sums, without noise",
+                fix="remove training.dp",
+                field="training.dp",
+            )
+        if not spec.training.pooled_scores:
+            raise SettingsError(
+                "an evaluation is a sum of scores",
+                fix="set training.pooled_scores = true",
+                field="training.pooled_scores",
+            )
+
+    def hook(self, spec: RunSpec, site: Site, limits: SiteLimits) -> RoundHook | None:
+        """Make the hook that reports the findings."""
+        if not spec.entry.trains_nothing:
+            return None
+        site.share_scores = bool(limits.options.get("share_scores"))
+        return Report(site.findings)
+
+
+EVALUATION = EvaluationFeature()

@@ -1,0 +1,231 @@
+"""The guard's hook: all parties test each round on their own dev records, and may undo it.
+
+After a round, a party compares the error of the new state on each dev record with the error of the
+last admitted state. It also measures how much the grids of the sums grew. The parties then vote in
+a sealed sum. If enough votes are against the round, all parties undo it: model, optimisers,
+leftovers and scales. The transcript and the random states are not undone, so that no input is ever
+sent twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from secure_fl.errors import RefusedRounds
+from secure_fl.events import EventLog, ExtensionEvent
+from secure_fl.features.guard.ballots import vote
+from secure_fl.features.guard.judge import Errors, Judge
+from secure_fl.features.guard.subset_search import SubsetSearch
+from secure_fl.party.hooks import RoundHook, Snapshot, States
+from secure_fl.party.members import Members
+from secure_fl.party.sum_request import RoundSums
+from secure_fl.protocol.ports import TranscriptLayer
+from secure_fl.settings import GuardSettings
+
+
+class RoundVote(ExtensionEvent, frozen=True, tag="guard"):
+    """The outcome of the parties' vote on a round."""
+
+    round: int
+    refused: bool
+    against: int
+    voters: int
+    spoiled: bool
+    """True if a ballot was neither a vote for nor against."""
+    own_vote: bool
+    """True if this party voted against the round."""
+    harm: float
+    growth: float
+    among: tuple[str, ...]
+    """The parties whose updates are in the round's sum."""
+
+
+def harm(before: Errors, after: Errors, errors: float) -> float:
+    """Return how much worse the records got for sure: mean change minus `errors` standard errors.
+
+    One more record counts as turned from right to wrong: a few records prove little.
+    """
+    change = after - before
+    spread = math.sqrt((np.square(change - change.mean()).sum() + 1) / change.size)
+    return float(change.mean() - errors * spread / math.sqrt(change.size))
+
+
+def growth(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """Return the factor by which the mean squared norms of a party grew.
+
+    For a name without an earlier sum, `before` holds this party's own norm.
+    """
+    both = before.keys() & after.keys()
+    old, new = (sum(norms[name] for name in sorted(both)) for norms in (before, after))
+    return new / old if old > 0 else 1.0
+
+
+def needed(share: float, voters: int) -> int:
+    """Return how many votes refuse a round: at least two, and never the votes of all."""
+    return max(2, min(math.ceil(share * voters - 1e-9), voters - 1))
+
+
+class Guard(RoundHook):
+    """The hook of one party that tests every round of a run."""
+
+    def __init__(
+        self,
+        settings: GuardSettings,
+        judge: Judge,
+        recorder: EventLog,
+        seed: int,
+        max_growth: float | None = None,
+    ) -> None:
+        """`max_growth`: this site's own cap; the lower of it and the plan's applies."""
+        self._cfg, self._judge, self._recorder = settings, judge, recorder
+        caps = [cap for cap in (settings.max_growth, max_growth) if cap is not None]
+        self._cap = min(caps, default=math.inf)
+        self._own, self._shared = OwnState(), SharedState(seed)
+        self._transcript: TranscriptLayer | None = None
+        self._states: States = {}
+        self._admitted = Snapshot({})  # the state after the last admitted round
+        self._scaling: Mapping[str, Any] = {}
+
+    def watch(
+        self, keep: States, shared: States, transcript: TranscriptLayer
+    ) -> tuple[States, States]:
+        """Receive the states that a refused round takes back."""
+        self._transcript = transcript
+        self._states = {**keep, **shared}
+        self._admitted = Snapshot(self._states)
+        return {"own guard": self._own}, {"guard": self._shared}
+
+    @property
+    def refused(self) -> tuple[int, ...]:
+        """The rounds that were undone."""
+        return tuple(self._shared.refused)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The parties whose updates are excluded from the sums."""
+        return self._shared.search.left_out
+
+    @property
+    def undone(self) -> int:
+        """Number of undone rounds that are repeated."""
+        return len(self._shared.refused) if self._cfg.again else 0
+
+    def contributors(self, parties: Sequence[str]) -> tuple[str, ...]:
+        """Select the parties whose updates the sums of this round add."""
+        return self._shared.search.among(parties) if self._cfg.search else tuple(parties)
+
+    def begin(self) -> None:
+        """Keep the state before the round, to restore it if the round is refused."""
+        assert self._transcript is not None  # noqa: S101 - rounds begin after `watch`
+        self._admitted.take()
+        self._scaling = self._transcript.scaling()
+
+    async def end(self, round: int, sums: RoundSums, members: Members) -> None:
+        """Test the round, vote, and undo it if it is refused."""
+        parties, among = members.parties, self.contributors(members.parties)
+        after, before = self._judge.wrong(), self._own.wrong
+        if before is None:  # the first round of the run, or of this party
+            before = self._wrong_before()
+        grown, worse = self._growth(), harm(before, after, self._cfg.errors)
+        # In a sum over a half each update weighs more, and so does chance.
+        tolerance = self._cfg.tolerance * len(parties) / len(among)
+        against = worse > tolerance or grown > self._cap
+        votes = await vote(sums, against)
+        refused = votes.spoiled or votes.against >= needed(self._cfg.share, votes.voters)
+        spoiled = ", with an invalid ballot" if votes.spoiled else ""
+        outcome = f"{votes.against} of {votes.voters} parties voted against it{spoiled}"
+        self._recorder.event(
+            RoundVote(
+                round=round,
+                refused=refused,
+                **votes._asdict(),
+                own_vote=against,
+                harm=worse,
+                growth=grown,
+                among=tuple(among),
+                text=f"round {round} was refused and undone: {outcome}" if refused else None,
+            )
+        )
+        if refused:
+            self._own.wrong = before
+            self._undo(round, parties, votes.against)
+        else:
+            self._own.wrong = after
+            self._shared.search.admitted(round, parties)
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the refused rounds and the excluded parties, equal at all parties."""
+        refused, left_out = list(self.refused), list(self.left_out)
+        settings = self._cfg.model_dump(mode="json")
+        return {"guard": {"settings": settings, "refused": refused, "left_out": left_out}}
+
+    def _undo(self, round: int, parties: Sequence[str], against: int) -> None:
+        """Restore the last admitted state; stop the run if too many rounds were refused."""
+        assert self._transcript is not None  # noqa: S101 - rounds end after `watch`
+        shared = self._shared
+        self._admitted.restore()
+        self._transcript.rescale(self._scaling)
+        self._judge.forget(round)
+        shared.refused.append(round)
+        shared.search.refused(round, parties, against)
+        if len(shared.refused) > self._cfg.most:
+            rounds = ", ".join(map(str, shared.refused))
+            raise RefusedRounds(
+                f"{len(shared.refused)} rounds were refused ({rounds}), and the plan allows "
+                f"{self._cfg.most}: a site sends updates that make the model worse, or votes "
+                "against good rounds",
+                fix="the state after the last admitted round is kept; find out which site it is "
+                "(compare programs and records), and start a new run without it",
+                round=round,
+            )
+
+    def _growth(self) -> float:
+        """Return how much the grids of this round's sums grew."""
+        assert self._transcript is not None  # noqa: S101 - rounds end after `watch`
+        now = self._transcript.scaling()
+        return growth({**now["own"], **self._scaling["grid"]}, now["grid"])
+
+    def _wrong_before(self) -> Errors:
+        """Measure the errors of the state before this round."""
+        current = Snapshot(self._states)
+        current.take()
+        self._admitted.restore()
+        before = self._judge.wrong()
+        current.restore()
+        return before
+
+
+class OwnState:
+    """The part of a guard's state that only this party has."""
+
+    def __init__(self) -> None:
+        self.wrong: Errors | None = None  # on each dev record, after the last admitted round
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for checkpoints."""
+        return {"wrong": self.wrong}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        self.wrong = state["wrong"]
+
+
+class SharedState:
+    """The part of a guard's state that is equal at all parties."""
+
+    def __init__(self, seed: int) -> None:
+        self.refused: list[int] = []
+        self.search = SubsetSearch(seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for checkpoints and for newcomers."""
+        return {"refused": list(self.refused), "search": self.search.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        self.refused = list(state["refused"])
+        self.search.load_state_dict(state["search"])

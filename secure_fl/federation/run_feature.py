@@ -1,0 +1,58 @@
+"""The interface of optional features that take part in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.features import load
+from secure_fl.federation.run_spec import RunSpec
+from secure_fl.party.hooks import RoundHook
+
+if TYPE_CHECKING:
+    from secure_fl.learning.site import Site
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLimits:
+    """Limits that a site's own policy sets, whatever the run asks for."""
+
+    max_batch: int | None = None  # records in memory at once; None: as the algorithm asks
+    options: Mapping[str, Any] = field(default_factory=dict)  # of optional features, by name
+
+
+class RunFeature:
+    """Base class of features; every method adds nothing, and a feature overrides some of them."""
+
+    section = ""  # its section of result.json, None there in runs without it
+
+    def check(self, spec: RunSpec) -> None:
+        """Refuse settings that the feature cannot work with."""
+
+    def check_members(self, spec: RunSpec, parties: int, min_cohort: int) -> None:
+        """Refuse a number of parties that the feature cannot work with."""
+
+    def extra_rounds(self, spec: RunSpec) -> int:
+        """Return how many rounds the feature may add to the run."""
+        return 0
+
+    def statement(self, spec: RunSpec, rules: CoordinatorRules, parties: int) -> str:
+        """Return a sentence about what sums reveal because of the feature, or nothing."""
+        return ""
+
+    def hook(self, spec: RunSpec, site: Site, limits: SiteLimits) -> RoundHook | None:
+        """Make the hook of one party, or None if the run does not use the feature."""
+        return None
+
+
+def run_features() -> tuple[RunFeature, ...]:
+    """Load the features that take part in runs, in the table's order."""
+    return tuple(load("run").values())
+
+
+def passes_of(spec: RunSpec) -> int:
+    """Return the largest number of passes over the records, with rounds that features may add."""
+    extra = sum(feature.extra_rounds(spec) for feature in run_features())
+    return (spec.algorithm.rounds + extra) * spec.algorithm.epochs

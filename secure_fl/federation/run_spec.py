@@ -1,0 +1,89 @@
+"""The specification of a run: the settings that all its parties share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.registry import ALGORITHMS, Entry, entry_of
+from secure_fl.config.build import Settings, plain
+from secure_fl.config.toml import write
+from secure_fl.errors import SettingsError, nearest
+from secure_fl.features import FEATURES
+from secure_fl.learning.scores import Metric
+from secure_fl.settings import (
+    ModelSettings,
+    ProtectionSettings,
+    Section,
+    TaskSettings,
+    TrainingSettings,
+)
+
+
+def algorithm_of(given: object) -> Algorithm:
+    """Return the settings of an algorithm, given as settings, as their class, or by name."""
+    if isinstance(given, Algorithm):
+        return given
+    problem = f"found {type(given).__name__}"
+    fix = 'give an algorithm, its class or its name, as in FedAvg(rounds=8), FedAvg or "fedavg"'
+    if isinstance(given, str):
+        if given in ALGORITHMS:
+            given = ALGORITHMS[given].settings
+        else:
+            problem, fix = f"there is no algorithm {given!r}", nearest(given, list(ALGORITHMS))
+    if isinstance(given, type) and issubclass(given, Algorithm):
+        defaults: Algorithm = given.model_validate({})
+        return defaults
+    raise SettingsError(problem, fix=fix, field="algorithm")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """The settings of a run that all its parties share."""
+
+    algorithm: Algorithm
+    task: TaskSettings = field(default_factory=TaskSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    protection: ProtectionSettings = field(default_factory=ProtectionSettings)
+    seed: int = 0
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # in addition to the task's own
+    sections: Mapping[str, Section] = field(default_factory=dict)  # of features, by section name
+
+    @classmethod
+    def of(cls, settings: Settings) -> RunSpec:
+        """Make the specification of a settings file."""
+        return cls(
+            settings.algorithm,
+            settings.task,
+            settings.model,
+            settings.training,
+            settings.protection,
+            settings.run.seed,
+            sections=feature_sections(settings),
+        )
+
+    @property
+    def entry(self) -> Entry:
+        """The registry's entry of the algorithm."""
+        return entry_of(self.algorithm)
+
+    def describe(self) -> str:
+        """Write the settings as TOML; `resume` compares them with those of the run's folder."""
+        sections: dict[str, Section] = {
+            "algorithm": self.algorithm,
+            "task": self.task,
+            "model": self.model,
+            "training": self.training,
+            "protection": self.protection,
+            **self.sections,
+        }
+        tables = {name: plain(section) for name, section in sections.items()}
+        return write({"run": {"seed": self.seed}, **tables}).lstrip()
+
+
+def feature_sections(settings: object) -> dict[str, Section]:
+    """Collect the sections of features that these settings or this plan have, by name."""
+    found = {name: getattr(settings, name, None) for name in FEATURES}
+    return {name: section for name, section in found.items() if isinstance(section, Section)}

@@ -1,0 +1,270 @@
+"""Checks of the members, labels and settings of a federation before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from secure_fl.algorithms.registry import Entry
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.data.public_set import HOW, first_unlabelled
+from secure_fl.data.rows import shown
+from secure_fl.data.silo import Silo
+from secure_fl.errors import DataError, SettingsError, TooFewParties
+from secure_fl.features import FEATURES
+from secure_fl.federation.run_feature import run_features
+from secure_fl.federation.run_spec import RunSpec
+from secure_fl.learning.dp.scope import require_predictions, require_private
+from secure_fl.learning.tasks import Task, labels_of, make_task
+from secure_fl.settings import (
+    ModelSettings,
+    ProtectionSettings,
+    TaskSettings,
+    TrainingSettings,
+)
+from secure_fl.thresholds import default_threshold, require_maskable
+
+
+def check_spec(spec: RunSpec) -> None:
+    """Refuse settings that contradict each other, or that would only seem to protect."""
+    name, entry = spec.algorithm.name, spec.entry
+    if unknown := spec.sections.keys() - FEATURES.keys():
+        raise SettingsError(
+            f"this installation has no feature for [{min(unknown)}]",
+            fix="remove the section, or install a version with the feature",
+            field=min(unknown),
+        )
+    if spec.training.dp is not None and not entry.trains_nothing:
+        require_private(spec.task.kind, name, through_fit=entry.dp_covers_all)
+    if spec.protection.noise is not None:
+        require_predictions(name, noised=entry.opens_predictions)
+    require_masks(entry, spec.protection)
+    require_adapters(entry, name, spec.model, spec.training)
+    for feature in run_features():
+        feature.check(spec)
+
+
+def check_members(spec: RunSpec, parties: int, min_cohort: int) -> None:
+    """Refuse a number of parties that a feature of the run cannot work with."""
+    for feature in run_features():
+        feature.check_members(spec, parties, min_cohort)
+
+
+def statement(mode: str, sentence: str) -> str:
+    """Describe the protection of a mode; `sentence` describes the collusion bound."""
+    if mode == "none":
+        return "UNPROTECTED: the coordinator can read every update."
+    if mode == "he":
+        return "Any party together with the coordinator can read every update."
+    return sentence
+
+
+def unshared(entry: Entry) -> str:
+    """Describe an algorithm that forms no sums; return "" for the others."""
+    if entry.pools_data:
+        return "All records are in one place, and nothing is protected."
+    return "Nothing is shared, and no sum is formed." if entry.sums_nothing else ""
+
+
+def statement_of_some(mode: str, min_cohort: int) -> str:
+    """Describe the weaker protection of partial sums, whose contributors are not proved."""
+    if mode not in ("secagg", "he+secagg"):
+        return ""
+    return (
+        f"Sums over some of the parties only (tiers) hold against {max(0, min_cohort - 2)} of them "
+        f"if the coordinator lies about who contributes; what fewer than {min_cohort} of one tier "
+        "sum with other tiers holds against none."
+    )
+
+
+def pooled(silos: Sequence[Silo]) -> Silo:
+    """Pool the training records of all silos in one; it is a host if one of them is."""
+    everything = tuple(example for silo in silos for example in silo.train)
+    first = next((silo for silo in silos if silo.role == "host"), silos[0])
+    return replace(first, name="all-records", train=everything, dev=(), test=())
+
+
+def require_trainable(silos: Sequence[Silo], entry: Entry) -> None:
+    """Refuse a hospital without training records, if the algorithm trains."""
+    for silo in silos:
+        if not silo.train and not entry.trains_nothing:
+            raise DataError(
+                "the training split is empty",
+                fix="give training records; with test records alone it can be evaluated",
+                party=silo.name,
+                field="train",
+            )
+
+
+def require_masks(entry: Entry, protection: ProtectionSettings) -> None:
+    """Refuse a host in a mode in which other parties could open its sums."""
+    if entry.has_host and protection.mode == "he":
+        raise SettingsError(
+            "this algorithm sums for a host alone, which needs masks: in mode he every party holds "
+            "the key that opens all sums",
+            fix='set protection.mode = "he+secagg"',
+            field="protection.mode",
+        )
+
+
+def require_adapters(
+    entry: Entry, name: str, model: ModelSettings, training: TrainingSettings
+) -> None:
+    """Refuse adapters that the algorithm or DP-SGD cannot train."""
+    kind = None if model.adapter is None else model.adapter.kind
+    if kind is not None and kind not in entry.adapters:
+        able = ", ".join(entry.adapters) or "no adapters at all"
+        raise SettingsError(
+            f"{name} cannot train adapters of the kind {kind!r}; it takes {able}",
+            fix="choose another kind, remove [model.adapter], or use fedavg, which takes all kinds",
+            field="model.adapter.kind",
+        )
+    if kind == "dora" and training.dp is not None:
+        raise SettingsError(
+            "DP-SGD cannot bound the influence of a record on the magnitudes of dora",
+            fix='set model.adapter.kind = "lora", "ffa" or "exact", or remove training.dp',
+            field="model.adapter.kind",
+        )
+
+
+def require_silos(silos: object) -> None:
+    """Refuse anything but a list of hospitals."""
+    listed = silos if isinstance(silos, list | tuple) else ()
+    odd = next((silo for silo in listed if not isinstance(silo, Silo)), None)
+    if odd is None and isinstance(silos, list | tuple):
+        return
+    raise SettingsError(
+        f"found {type(silos if odd is None else odd).__name__} instead of hospitals",
+        fix="give a list of Silo(name, train, dev, test), or of Silo.from_pandas(...)",
+        field="silos",
+    )
+
+
+def rules_of(
+    silos: Sequence[Silo], protection: ProtectionSettings, entry: Entry
+) -> CoordinatorRules:
+    """Return host, smallest cohort and threshold, or raise if these parties cannot federate."""
+    names = [silo.name for silo in silos]
+    if len(set(names)) != len(names):
+        raise SettingsError(
+            f"two parties have the same name: {sorted(names)}", fix="give each another name"
+        )
+    host = _host_of(silos, entry)
+    parties = len(silos) - (host is not None)
+    if parties < protection.min_cohort and not entry.sums_nothing:
+        raise TooFewParties(
+            f"{parties} parties can never form a sum over min_cohort = {protection.min_cohort}",
+            fix="add parties, or set protection.min_cohort lower knowingly: in a sum over two, "
+            "each sees the other",
+        )
+    if protection.mode != "none":
+        require_maskable(parties)
+    threshold = protection.threshold or default_threshold(parties)
+    if not parties / 2 < threshold <= parties:
+        raise SettingsError(
+            f"a threshold of {threshold} does not fit {parties} parties",
+            fix=f"take {parties // 2 + 1} to {parties}: with half or fewer, a coordinator that "
+            "lies about dropouts could unmask everybody",
+            field="protection.threshold",
+        )
+    return CoordinatorRules(None if host is None else host.name, protection.min_cohort, threshold)
+
+
+def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:
+    """Return the host if the algorithm has one; check its labels and the public records."""
+    hosts = [silo for silo in silos if silo.role == "host"]
+    if len(hosts) > 1:
+        names = ", ".join(host.name for host in hosts)
+        raise SettingsError(f"there can be one host, not {len(hosts)} ({names})")
+    if not entry.has_host:
+        if hosts:
+            raise SettingsError(
+                f"{hosts[0].name} is a host, and this algorithm has none",
+                fix='give it the role "party"',
+                field="role",
+            )
+        return None
+    if not hosts:
+        raise SettingsError(
+            "this algorithm needs a host: a member with labelled records and the central model",
+            fix='in [data], give one [[data.party]] role = "host"; or with a corpus, public = 240 '
+            "and labelled = 60; or with a source, public = 0.5 and labelled = 0.1",
+            field="data",
+        )
+    _check_public(silos)
+    _check_labels(hosts[0])
+    return hosts[0]
+
+
+def require_ready(silo: Silo, entry: Entry, settings: TaskSettings) -> None:
+    """Refuse records or settings that one site alone can recognise as unfit."""
+    if settings.labels is None and settings.kind in ("classification", "pair", "ner"):
+        raise SettingsError(
+            "a plan must declare all labels, because no hospital sees the records of the others",
+            fix="list them in task.labels of the plan",
+            field="task.labels",
+        )
+    require_trainable([silo], entry)
+    if entry.pools_data:
+        raise SettingsError(
+            "this algorithm puts all records in one place", fix="choose another algorithm"
+        )
+    if entry.has_host:
+        _check_public([silo])
+    if silo.role == "host":
+        _check_labels(silo)
+
+
+def _check_public(silos: Sequence[Silo]) -> None:
+    lacking = [silo.name for silo in silos if not silo.public]
+    if lacking:
+        whose = f"with {', '.join(lacking)}" if len(lacking) < len(silos) else "anywhere"
+        raise DataError(
+            f"there are no public records {whose}, and this algorithm distils over them",
+            fix=f"give all members the same: {HOW}",
+            field="data.public",
+        )
+
+
+def _check_labels(host: Silo) -> None:
+    """Refuse a host's record without a label: it can neither train nor measure a model."""
+    for split in ("train", "dev", "test"):
+        row = first_unlabelled(getattr(host, split))
+        if row is not None:
+            raise DataError(
+                "the label is missing, and a host needs all",
+                fix="label its records; records without labels belong to the public ones",
+                party=host.name,
+                split=split,
+                row=row,
+            )
+
+
+def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dict[str, Task]:
+    """Return each party's task, with one label set for all or with local heads.
+
+    NER parties may have different label sets, because a corpus may not annotate some entity types.
+    In other tasks a label that is missing at one hospital is still a class of the shared head.
+    """
+    may_differ = entry.own_labels and (entry.sums_nothing or settings.kind == "ner")
+    if settings.labels is None and not may_differ:
+        sets = {silo.name: labels_of(settings.kind, silo.train) for silo in silos}
+        if len(set(sets.values())) > 1:
+            every = set().union(*sets.values())
+            lacking = "; ".join(
+                f"{name} lacks {', '.join(map(shown, sorted(every - set(labels))))}"
+                for name, labels in sets.items()
+                if set(labels) != every
+            )
+            raise DataError(
+                f"the parties have different label sets, and this algorithm needs one: {lacking}",
+                fix="declare all labels in task.labels; only NER has local heads, in algorithms "
+                "that allow them",
+                field="task.labels",
+            )
+    return {silo.name: make_task(settings, silo.train) for silo in silos}
+
+
+def local_heads(tasks: Mapping[str, Task]) -> bool:
+    """Return true if the parties' label sets differ, so that each party keeps its own head."""
+    return len({task.labels for task in tasks.values()}) > 1

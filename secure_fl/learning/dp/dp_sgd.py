@@ -1,0 +1,248 @@
+"""DP-SGD: local training after which no single record (or patient) is recognisable in the result.
+
+Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Differential Privacy.
+CCS 2016, arXiv 1607.00133, Algorithm 1, by Opacus (arXiv 2109.12298); ghost clipping after Li,
+Tramèr, Liang, Hashimoto, arXiv 2110.05679. What bounds a record is the norm of *its* gradient, so
+a loss must give one value per record that depends on no other record.
+
+A repeated round sends the saved result again, so nothing is spent a second time: a result of
+DP-SGD may be released any number of times. It is therefore on disk before it leaves, and a session
+that starts the same training from the same weights loads it. `party.opened_sums` decides over which
+parties its sum may be opened, as for inputs without noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import torch
+from torch import Tensor, nn
+
+from secure_fl.crypto.privacy.training_account import DpAccount, SavedTrainings, Spending
+from secure_fl.errors import BudgetError, SettingsError, TrainingError
+from secure_fl.events import PrivacySpent, TrainingProgress, UpdateResent, Warned
+from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.dp.gradient_check import checked_clipping
+from secure_fl.learning.dp.private_model import Bounds, Clipping, PrivateModel, privately
+from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches, secret_dropout
+from secure_fl.learning.learning_rates import ALONE, pace
+from secure_fl.learning.local_training import (
+    REPORTS_PER_ROUND,
+    Objective,
+    Optimizer,
+    make_optimizer,
+    task_loss,
+)
+from secure_fl.learning.site_context import TrainingContext
+from secure_fl.party.rounds import Round
+
+
+def fit_privately(
+    site: TrainingContext,
+    model: nn.Module,
+    epochs: int,
+    round: Round = ALONE,
+    objective: Objective | None = None,
+    steps: int | None = None,
+    optimizer: Optimizer | None = None,
+    *,
+    generator: torch.Generator | None = None,
+) -> float:
+    """Train for `epochs` passes over the site's units; reserve all steps before the first.
+
+    Return NaN: no ε covers the loss, so nothing that is sent may depend on it. The party's own log
+    has it. `objective` replaces the task's loss; it gives one value per record, from that record
+    alone. An optimizer may outlive the round: its state consists of noised gradients and costs no
+    ε, and its rates follow from public progress. `generator` makes the noise repeatable, for tests.
+    """
+    privacy = _account(site, steps)
+    saved = SavedRound.of(privacy, model, epochs, site.recorder.round)
+    if saved is not None and saved.restore(model, optimizer, epochs):
+        site.recorder.event(UpdateResent(round=site.recorder.round))
+        return math.nan
+    coins = Coins.secret() if generator is None else Coins.of(generator)
+    with privacy.spend(epochs, site.recorder.round) as spending:
+        _announce(site, spending, privacy.settings.delta)
+        training = optimizer or make_optimizer(model, site.training)
+        model.train()
+        with secret_dropout(coins, site.device):
+            batches = PoissonBatches(len(privacy.units), privacy.steps_per_pass, coins)
+            loss = objective or task_loss(site)
+            bounds = _bounds(site, model, loss, spending)
+            with privately(model, training, loss, bounds, batches, state=privacy.opacus) as private:
+                _run(site, private, epochs, round, privacy)
+                privacy.opacus = _agreed(private, privacy.opacus, spending.event.steps)
+    _require_finite(model, site)
+    if saved is not None:
+        saved.save(model, optimizer)
+    return math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRound:
+    """One DP-SGD training in the store, identified by its round and everything it starts from."""
+
+    store: SavedTrainings
+    privacy: DpAccount
+    round: int
+    key: str
+
+    @classmethod
+    def of(cls, privacy: DpAccount, model: nn.Module, passes: int, round: int) -> SavedRound | None:
+        """Identify a training; None: nothing is stored beyond this process."""
+        if privacy.trainings is None:
+            return None
+        digest = sha256(f"{privacy.trained_in(round)} {passes}\n".encode())
+        for name, weight in trainable(model).items():
+            digest.update(f"{name} {tuple(weight.shape)}\n".encode())
+            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return cls(privacy.trainings, privacy, round, digest.hexdigest()[:32])
+
+    @torch.no_grad()
+    def restore(self, model: nn.Module, optimizer: Optimizer | None, passes: int) -> bool:
+        """Set the model to the result of an earlier session; False: there is none."""
+        state = self.store.find(self.round, self.key)
+        if state is None:
+            return False
+        self.privacy.spent_before(state["account"], passes)
+        for name, weight in trainable(model).items():
+            weight.copy_(state["weights"][name])
+        if optimizer is not None:
+            optimizer.load_state_dict(state["optimizer"])
+        return True
+
+    def save(self, model: nn.Module, optimizer: Optimizer | None) -> None:
+        """Write the result to disk before it leaves; `optimizer`: one that outlives the round."""
+        weights = {name: weight.detach() for name, weight in trainable(model).items()}
+        state = {"weights": weights, "account": self.privacy.state_dict()}
+        if optimizer is not None:
+            state["optimizer"] = optimizer.state_dict()
+        self.store.keep(self.round, self.key, state)
+
+
+def _account(site: TrainingContext, steps: int | None) -> DpAccount:
+    """The account of the site's steps; refuse steps that it cannot account for."""
+    if steps is not None:
+        raise SettingsError(
+            "DP-SGD is accounted for in whole passes over the records",
+            fix="remove algorithm.steps, and set algorithm.epochs",
+            party=site.name,
+            field="algorithm.steps",
+        )
+    if site.privacy is None or site.task.head == "ranking":
+        raise SettingsError(
+            "this site cannot train by DP-SGD",
+            fix="give the site a `DpAccount`, and a task of texts or sentences",
+            party=site.name,
+            field="training.dp",
+        )
+    return site.privacy
+
+
+def _bounds(site: TrainingContext, model: nn.Module, loss: Objective, spending: Spending) -> Bounds:
+    """The clipping and noise of this training; warn where records must be clipped one by one."""
+    assert site.privacy is not None  # noqa: S101 - for the type checker
+    dp = site.privacy.settings
+    wanted: Clipping = "per_sample" if dp.unit == "patient" else dp.clipping
+    sample = site.train.batch([0, -1][: site.at_once(2)], None, site.device)
+    clipping = checked_clipping(model, loss, sample, wanted)
+    if clipping != wanted:
+        text = f"DP-SGD takes records one by one, which is slower: {type(model).__name__} needs it"
+        site.recorder.event(Warned(code="one by one", text=text))
+    return Bounds(dp.max_grad_norm, spending.event.noise_multiplier, dp.accountant, clipping)
+
+
+def _announce(site: TrainingContext, spending: Spending, delta: float) -> None:
+    site.recorder.event(
+        PrivacySpent(
+            round=site.recorder.round,
+            noise_multiplier=spending.event.noise_multiplier,
+            sample_rate=spending.event.sample_rate,
+            steps=spending.event.steps,
+            epsilon=spending.epsilon,
+            epsilon_planned=spending.planned,
+            delta=delta,
+        )
+    )
+
+
+def _run(
+    site: TrainingContext, private: PrivateModel, epochs: int, round: Round, privacy: DpAccount
+) -> None:
+    steps = epochs * privacy.steps_per_pass
+    report_every = max(1, steps // REPORTS_PER_ROUND)
+    total, seen, done = torch.zeros((), device=site.device), 0, 0
+    for _ in range(epochs):
+        for drawn in private.batches:
+            pace(private.optimizer, site.training, round.at(done, steps))
+            losses = _step(site, private, drawn, privacy)
+            total, seen, done = total + losses.sum(), seen + len(losses), done + 1
+            if done % report_every == 0:
+                loss = float(total) / max(seen, 1)
+                if not math.isfinite(loss):
+                    raise _diverged(site, f"the training loss is {loss}").at(step=done)
+                number = site.recorder.round
+                progress = TrainingProgress(round=number, step=done, steps=steps, loss=loss)
+                site.recorder.event(progress)
+
+
+def _step(
+    site: TrainingContext, private: PrivateModel, drawn: Sequence[int], privacy: DpAccount
+) -> Tensor:
+    """Make one step on the drawn units, a part at a time; return the losses of their records."""
+    torch.manual_seed(private.coins.seed())  # a guessed dropout mask reveals no other step's
+    size = site.at_once(privacy.settings.physical_batch or max(len(drawn), 1))
+    parts = [drawn[start : start + size] for start in range(0, len(drawn), size)] or [[]]
+    losses = []
+    for part in parts:
+        members = [privacy.units[unit] for unit in part]
+        rows = [row for unit in members for row in unit]
+        owners = None
+        if privacy.settings.unit == "patient":
+            sizes = torch.tensor(
+                [len(unit) for unit in members], dtype=torch.long, device=site.device
+            )
+            owners = torch.repeat_interleave(sizes)
+        batch = site.train.batch(rows, site.batches_rng, site.device) if rows else None
+        losses.append(private.step(batch, owners, last=part is parts[-1]))
+    return torch.cat(losses)
+
+
+def _agreed(
+    private: PrivateModel, before: dict[str, object] | None, steps: int
+) -> dict[str, object]:
+    """The state of Opacus' accountant; refuse it if it counted other steps than were reserved."""
+    after: dict[str, object] = dict(private.accountant.state_dict())
+    counted = _count(after) - (_count(before) if before else 0)
+    if counted != steps:
+        raise BudgetError(
+            f"{steps} steps were reserved, and {counted} were made: the spent ε is unknown",
+            fix="do not use this round's model; report this as a bug",
+            reason="step-count",
+        )
+    return after
+
+
+def _count(state: dict[str, object]) -> int:
+    history = state["history"]
+    assert isinstance(history, list)  # noqa: S101 - Opacus': (σ, q, steps)
+    return sum(int(entry[2]) for entry in history)
+
+
+def _require_finite(model: nn.Module, site: TrainingContext) -> None:
+    """Refuse to send weights that a single record made infinite."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
+            raise _diverged(site, "training made weights that are infinite or not a number")
+
+
+def _diverged(site: TrainingContext, what: str) -> TrainingError:
+    return TrainingError(
+        what,
+        fix="lower training.learning_rate, or look at the data; the steps are spent",
+        party=site.name,
+        round=site.recorder.round,
+    )

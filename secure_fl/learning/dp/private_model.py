@@ -1,0 +1,219 @@
+"""A model under Opacus' optimizer for a while: per-record gradients, clipped sums, noise.
+
+Added to Opacus: one backward pass for norms and sums (`per_record_gradients`), steps of empty
+batches, gradients merged per patient, noise and sampling from secret coins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from secure_fl.errors import ModelError
+from secure_fl.learning.dp.opacus_support import (
+    ids_per_record,
+    require_rows,
+    require_supported,
+    tidy,
+)
+from secure_fl.learning.dp.per_record_gradients import (
+    DenseGradients,
+    GradientBook,
+    RecordGradients,
+    add_norm_samplers,
+    clip_and_sum,
+)
+from secure_fl.learning.dp.secret_randomness import CHUNK, Coins, PoissonBatches
+from secure_fl.learning.tasks.task import Batch
+
+Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]  # one value per record, from it alone
+Clipping: TypeAlias = Literal["per_sample", "ghost", "one_by_one"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The clipping and noise that hide one unit."""
+
+    max_grad_norm: float  # C
+    noise_multiplier: float = 0.0  # σ; the noise on a clipped sum has std σC
+    accountant: Literal["rdp", "prv"] = "rdp"
+    clipping: Clipping = "ghost"
+
+
+@dataclass(slots=True)
+class PrivateModel:
+    """A model with its DP optimizer."""
+
+    module: nn.Module
+    optimizer: Any  # DPOptimizerFastGradientClipping, which accepts clipped sums
+    book: GradientBook | None  # None: autograd differentiates one record after the other
+    loss: Loss
+    batches: PoissonBatches
+    accountant: Any
+    coins: Coins
+
+    def step(self, batch: Batch | None, owners: Tensor | None, *, last: bool = True) -> Tensor:
+        """Add a batch (None: an empty one) to the clipped sum; step after the last part."""
+        self.optimizer.signal_skip_step(do_skip=not last)
+        losses = self.backward_empty() if batch is None else self.backward(batch, owners)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return losses
+
+    def backward(self, batch: Batch, owners: Tensor | None = None) -> Tensor:
+        """Set gradients to the clipped sum of all records (merged per owner); return losses."""
+        rows = len(next(iter(batch.values())))
+        losses, parts = self.by_layers(batch, rows) if self.book else self.one_by_one(batch, rows)
+        if owners is not None:
+            parts = {
+                p: DenseGradients(_mean_per_owner(part.each(), owners)) for p, part in parts.items()
+            }
+        clip_and_sum(parts, self.optimizer.max_grad_norm)
+        return losses.detach()
+
+    def by_layers(
+        self, batch: Batch, rows: int
+    ) -> tuple[Tensor, dict[nn.Parameter, RecordGradients]]:
+        """The losses, and the records' gradients by layers."""
+        assert self.book is not None  # noqa: S101 - for the type checker
+        self.book.uses.clear()
+        losses = self.loss(self.module, batch)
+        require_rows(losses, rows, "the loss")
+        return losses, self.book.backward(losses, self.optimizer.params)
+
+    def one_by_one(
+        self, batch: Batch, rows: int
+    ) -> tuple[Tensor, dict[nn.Parameter, RecordGradients]]:
+        """The losses, and the records' gradients one record at a time."""
+        results = [row_gradients(self.module, self.loss, batch, row) for row in range(rows)]
+        stacks = map(torch.stack, zip(*(gradients for _, gradients in results), strict=True))
+        parts = zip(trained(self.module), map(DenseGradients, stacks), strict=True)
+        return torch.cat([loss for loss, _ in results]), dict(parts)
+
+    def backward_empty(self) -> Tensor:
+        """Set gradients to zero for an empty batch: a step of noise alone, which counts."""
+        for p in self.optimizer.params:
+            p.grad = torch.zeros_like(p)
+        none: Tensor = self.optimizer.params[0].new_zeros(0).detach()
+        return none
+
+    def summed(self) -> Tensor:
+        """The current clipped sum as one vector."""
+        return torch.cat([p.grad.detach().flatten() for p in self.optimizer.params])
+
+
+def row_gradients(
+    model: nn.Module, loss: Loss, batch: Batch, row: int
+) -> tuple[Tensor, list[Tensor]]:
+    """The loss of one record of a batch, and its gradients in all trained weights, by autograd."""
+    losses = loss(model, {name: tensor[row : row + 1] for name, tensor in batch.items()})
+    require_rows(losses, 1, "the loss")
+    slopes = torch.autograd.grad(
+        losses.sum(), trained(model), allow_unused=True, materialize_grads=True
+    )
+    return losses.detach(), list(slopes)
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """The trained weights in the model's order, which may differ from the optimizer's."""
+    return [weight for weight in model.parameters() if weight.requires_grad]
+
+
+@contextmanager
+def privately(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Loss,
+    bounds: Bounds,
+    batches: PoissonBatches,
+    *,
+    state: Mapping[str, Any] | None = None,
+) -> Iterator[PrivateModel]:
+    """Wrap a model inside; it is unchanged outside. `state`: an accountant's, to continue from."""
+    from opacus import GradSampleModule
+    from opacus.accountants import create_accountant
+    from opacus.optimizers import DPOptimizerFastGradientClipping
+
+    require_supported(model)
+    add_norm_samplers(model, GradSampleModule.GRAD_SAMPLERS)
+    accountant = create_accountant(bounds.accountant)
+    if state is not None:
+        accountant.load_state_dict({**state, "history": list(state["history"])})
+    private: Any = DPOptimizerFastGradientClipping(
+        optimizer,
+        noise_multiplier=bounds.noise_multiplier,
+        max_grad_norm=bounds.max_grad_norm,
+        expected_batch_size=batches.units / batches.steps,  # not rounded
+    )
+    private.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=1 / batches.steps))
+    private.accumulate = partial(_accumulate, private)
+    private.add_noise = partial(_add_noise, private, batches.coins)
+    unfill, book = ids_per_record(model), None
+    try:
+        if bounds.clipping != "one_by_one":
+            book = _opened(model, ghost=bounds.clipping == "ghost")
+        yield PrivateModel(model, private, book, loss, batches, accountant, batches.coins)
+    finally:
+        unfill()
+        if book is not None:
+            book.close()
+        tidy(model)
+
+
+def _opened(model: nn.Module, *, ghost: bool) -> GradientBook:
+    try:
+        return GradientBook(model, ghost=ghost)
+    except NotImplementedError as error:
+        raise ModelError(
+            "the model has a layer without gradients per record",
+            model=type(model).__name__,
+            fix="use one of the families that docs/models.md lists under DP-SGD",
+        ) from error
+
+
+def _accumulate(optimizer: Any) -> None:
+    """Replace Opacus' `accumulate`, which copies every gradient."""
+    for p in optimizer.params:
+        p.summed_grad = p.grad if p.summed_grad is None else p.summed_grad + p.grad
+
+
+def _add_noise(optimizer: Any, coins: Coins) -> None:
+    """Replace Opacus' `add_noise`: the same noise, from secret coins, in float64."""
+    std = optimizer.noise_multiplier * optimizer.max_grad_norm
+    if std == 0:  # an audit inspects the sum itself
+        for p in optimizer.params:
+            p.grad = p.summed_grad.view_as(p)
+        return
+    for group in _noise_groups(optimizer.params):
+        sums = torch.cat([p.summed_grad.flatten() for p in group])
+        noised = torch.split(coins.add_normal(sums, std), [p.numel() for p in group])
+        for p, gradient in zip(group, noised, strict=True):
+            p.grad = gradient.view_as(p)
+
+
+def _noise_groups(params: Iterable[Any]) -> Iterator[list[Any]]:
+    """Group parameters for one draw of noise: many small draws take longer than one large."""
+    group: list[Any] = []
+    for p in params:
+        if group and (
+            sum(q.numel() for q in group) + p.numel() > CHUNK
+            or (p.dtype, p.device) != (group[0].dtype, group[0].device)
+        ):
+            yield group
+            group = []
+        group.append(p)
+    if group:
+        yield group
+
+
+def _mean_per_owner(rows: Tensor, owners: Tensor) -> Tensor:
+    """Average the gradients of each owner's records, so that C bounds a patient."""
+    sizes = torch.bincount(owners).to(rows.dtype)
+    total = rows.new_zeros(len(sizes), *rows.shape[1:]).index_add_(0, owners, rows)
+    return total / sizes.view(-1, *(1 for _ in rows.shape[1:]))

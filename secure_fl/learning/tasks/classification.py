@@ -1,0 +1,278 @@
+"""Classification of texts and of pairs of texts.
+
+A record contributes to the confusion matrix, to bins of its classes' log-odds, and to bins of its
+confidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
+from numpy.typing import NDArray
+from torch import Tensor
+
+from secure_fl.data.examples import Example, Text
+from secure_fl.errors import DataError
+from secure_fl.learning.metric_counts import ALL, ROW, TRULY, Contributions, Counts, by_name
+from secure_fl.learning.metrics import (
+    BINS,
+    CONFIDENCE_BINS,
+    Interval,
+    calibration,
+    delta,
+    odds_bin,
+    outcome_rates,
+    outcomes_of,
+    separation,
+    separation_bounds,
+    span_rates,
+    wilson,
+)
+from secure_fl.learning.tasks.task import Batch, Encoded, Reduction, Task, expect, wrong_label
+from secure_fl.learning.tasks.token_table import TokenTable, token_columns, tokenise
+
+Array: TypeAlias = NDArray[Any]
+
+WEIGHTS = "weights"  # of a batch's records in the loss
+MAX_CROSSED = 10  # classes with a confusion matrix: of more, most cells would hold one record
+MAX_SCORED = 30  # classes with scores in bins: 128 numbers each, in every round
+SCORED = "scored "  # before a class: its records by bins of its log-odds, then all others'
+SURE = "sure"  # correct records by bins of confidence, then wrong ones
+CONFIDENCE = "confidence"  # its sum in each of these bins
+
+
+@dataclass(frozen=True)
+class Classification(Task):
+    """One label per text, or per pair of texts (kind "pair")."""
+
+    @property
+    def metric(self) -> str:
+        """F1 of the positive class where one is named, else accuracy."""
+        return "f1" if self.positive is not None else "accuracy"
+
+    def encode(
+        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
+    ) -> TokenTable:
+        """Tokenise every text, and number its label."""
+        table = encode_texts(examples, tokenizer, self.kind, self.max_length)
+        if not labelled:
+            return table
+        ids = {label: index for index, label in enumerate(self.labels)}
+        labels = [ids.get(label_name(example), -1) for example in examples]
+        if -1 in labels:
+            raise wrong_label(labels.index(-1), "label", self.labels)
+        return TokenTable(table.tokens, table.lengths, {"labels": torch.tensor(labels)})
+
+    def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
+        """Cross-entropy, times the records' weights if they have some."""
+        losses = F.cross_entropy(logits.float(), batch["labels"], reduction="none")
+        if WEIGHTS in batch:
+            losses = losses * batch[WEIGHTS]
+        return losses if reduction == "none" else losses.mean()
+
+    def balanced(self, encoded: Encoded) -> TokenTable:
+        """Weigh each record by n/(C·n_c): its class c has n_c of n records, and C classes occur."""
+        assert isinstance(encoded, TokenTable)  # noqa: S101 - for the type checker
+        labels = encoded.values["labels"]
+        counts = labels.bincount(minlength=len(self.labels))
+        weights = len(labels) / (int((counts > 0).sum()) * counts.clamp(min=1))
+        return TokenTable(
+            encoded.tokens, encoded.lengths, {**encoded.values, WEIGHTS: weights[labels].float()}
+        )
+
+    def decode(self, logits: Tensor, batch: Batch) -> list[str]:
+        """The likeliest label of each text."""
+        return [self.labels[index] for index in logits.argmax(-1).tolist()]
+
+    def contributions(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> dict[str, Contributions]:
+        """Cells of the confusion matrix, and bins of scores and of confidence."""
+        classes = len(self.labels)
+        gold = joined(batch["labels"].cpu() for batch in batches).astype(np.int64)
+        z = joined(logits, classes)
+        predicted = z.argmax(-1)
+        if not by_label:
+            return {ALL: Contributions.of_cells((gold != predicted).astype(np.int64), 2)}
+        names = dict(enumerate(self.labels))
+        if classes > MAX_CROSSED:
+            rows = {name: outcome_rows(gold, predicted, k) for k, name in names.items()}
+            matrix = by_name(rows, by_label=True)
+        else:
+            matrix = {
+                TRULY + name: matrix_row(gold, predicted, k, classes) for k, name in names.items()
+            }
+        separated = self.separated if classes <= MAX_SCORED else ()
+        return {
+            **matrix,
+            **{SCORED + name: scored(gold, z, self.labels.index(name)) for name in separated},
+            **confidences(gold, predicted, z),
+        }
+
+    @property
+    def separated(self) -> tuple[str, ...]:
+        """The classes whose scores are compared with the others': of two, the positive one."""
+        return self.labels if len(self.labels) > 2 else (self._positive,)
+
+    @property
+    def _positive(self) -> str:
+        return self.positive or self.labels[-1]
+
+    def rates(self, counts: Counts) -> dict[str, float]:
+        """Accuracy (also micro-F1), macro-F1, MCC, and precision, recall and F1 of one class.
+
+        The one class is the positive one (default: the last label). Metrics of scores in bins are
+        means over classes. Counts over different label sets give only the accuracy.
+        """
+        if ALL in counts:
+            return {"accuracy": span_rates(np.append(counts[ALL], 0))["precision"]}
+        outcomes = self.outcomes_of(counts)
+        rates = {}
+        if outcomes is not None:
+            rates = outcome_rates(outcomes, self.labels.index(self._positive))
+        if SURE in counts:
+            rates |= calibration(counts[SURE], counts[CONFIDENCE])
+        scores = [separation(counts[name]) for name in self._separable(counts)]
+        means = (
+            {name: fmean(score[name] for score in scores) for name in scores[0]} if scores else {}
+        )
+        return rates | means
+
+    def intervals(self, counts: Counts) -> dict[str, Interval]:
+        """Wilson's for proportions; the delta method's for others, except calibration."""
+        if ALL in counts:
+            right = wilson(counts[ALL][0], counts[ALL].sum())
+            return {} if right is None else {"accuracy": right}
+        outcomes = self.outcomes_of(counts)
+        if outcomes is None:
+            return {}
+        hits, false, missed = outcomes[self.labels.index(self._positive)]
+        proportions = {
+            "accuracy": wilson(outcomes[:, 0].sum(), outcomes[:, [0, 2]].sum()),
+            "precision": wilson(hits, hits + false),
+            "recall": wilson(hits, hits + missed),
+        }
+        intervals = {name: value for name, value in proportions.items() if value is not None}
+        cells = {name: counts[name] for name in counts if name.startswith((TRULY, ROW))}
+        bins = {name: counts[name] for name in self._separable(counts)}
+        intervals |= delta(self.rates, cells, ["f1", "macro_f1"])
+        intervals |= delta(self.rates, cells, ["mcc"], within=(-1.0, 1.0))
+        return intervals | delta(self.rates, bins, ["auroc", "average_precision"])
+
+    def bounds(self, counts: Counts) -> dict[str, Interval]:
+        """The bounds of AUROC and average precision."""
+        bounds = [separation_bounds(counts[name]) for name in self._separable(counts)]
+        return {
+            name: (fmean(each[name][0] for each in bounds), fmean(each[name][1] for each in bounds))
+            for name in (bounds[0] if bounds else ())
+        }
+
+    def outcomes_of(self, counts: Counts) -> Array | None:
+        """[hits, false alarms, misses] of each class; None if counts of a class are missing."""
+        for prefix in (TRULY, ROW):
+            if all(prefix + name in counts for name in self.labels):
+                rows = np.stack([counts[prefix + name] for name in self.labels])
+                return outcomes_of(rows) if prefix == TRULY else rows
+        return None
+
+    def _separable(self, counts: Counts) -> list[str]:
+        """The histograms that contain records of their class and other records."""
+        names = [name for name in counts if name.startswith(SCORED)]
+        return [n for n in names if counts[n][:BINS].sum() and counts[n][BINS:].sum()]
+
+    def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
+        """The label and every class's probability."""
+        chances = dict(zip(self.labels, logits[0].softmax(-1).tolist(), strict=True))
+        return {"label": max(chances, key=chances.__getitem__), "probabilities": chances}
+
+
+def encode_texts(
+    examples: Sequence[Example], tokenizer: Any, kind: str, max_length: int
+) -> TokenTable:
+    """Tokenise texts, with their second texts if any has one; kind "pair" requires them."""
+    texts: list[str] = []
+    pairs: list[str] = []
+    paired = kind == "pair" or any(isinstance(e, Text) and e.pair is not None for e in examples)
+    for row, example in enumerate(examples):
+        expect(example, Text, row, kind)
+        assert isinstance(example, Text)  # noqa: S101 - for the type checker
+        texts.append(example.text)
+        if paired and example.pair is None:
+            raise DataError(
+                "the second text is missing",
+                row=row,
+                field="pair",
+                fix="name the column of the second text, or use kind 'classification'",
+            )
+        pairs.append(example.pair or "")
+    if not texts:
+        empty = torch.zeros((0, 1), dtype=torch.int32)
+        return TokenTable({"input_ids": empty}, torch.zeros(0, dtype=torch.long), {})
+    columns, lengths = token_columns(
+        tokenise(tokenizer, texts, pairs if paired else None, max_length), tokenizer
+    )
+    return TokenTable(columns, lengths, {})
+
+
+def label_name(example: Example) -> str:
+    """A class as text: a label column of integers may have been read as floats."""
+    label = example.label if isinstance(example, Text) else None
+    if isinstance(label, float) and label.is_integer():
+        return str(int(label))
+    return "" if label is None else str(label)
+
+
+def class_labels(examples: Sequence[Example]) -> tuple[str, ...]:
+    """The labels that occur, sorted."""
+    names = set()
+    for row, example in enumerate(examples):
+        expect(example, Text, row, "classification")
+        names.add(label_name(example))
+    return tuple(sorted(names - {""}))
+
+
+def joined(tensors: Iterable[Tensor], width: int | None = None) -> Array:
+    """Concatenate batches to one array, which is empty without batches."""
+    empty = torch.zeros(0) if width is None else torch.zeros(0, width)
+    return torch.cat([empty, *(tensor.double() for tensor in tensors)]).numpy()
+
+
+def matrix_row(gold: Array, predicted: Array, label: int, classes: int) -> Contributions:
+    """The predictions for the records of a class."""
+    (records,) = np.nonzero(gold == label)
+    ones = np.ones(len(records), np.int64)
+    return Contributions(len(gold), classes, records, predicted[records], ones)
+
+
+def outcome_rows(gold: Array, predicted: Array, label: int) -> Contributions:
+    """Hits, false alarms and misses of a class."""
+    actual, guessed = gold == label, predicted == label
+    (record,) = np.nonzero(actual | guessed)
+    place = np.where(~actual, 1, np.where(guessed, 0, 2))[record]
+    return Contributions(len(gold), 3, record, place, np.ones(len(record), np.int64))
+
+
+def scored(gold: Array, z: Array, label: int) -> Contributions:
+    """Bins of a class's log-odds."""
+    others = np.delete(z, label, axis=1)
+    odds = z[:, label] - np.logaddexp.reduce(others, axis=1)
+    return Contributions.of_cells(odds_bin(odds) + BINS * (gold != label), 2 * BINS)
+
+
+def confidences(gold: Array, predicted: Array, z: Array) -> dict[str, Contributions]:
+    """Bins of the likeliest class's probability, of correct and of wrong records."""
+    every = np.arange(len(gold))
+    likely = np.exp(z[every, predicted] - np.logaddexp.reduce(z, axis=1))
+    at = np.clip((likely * CONFIDENCE_BINS).astype(np.int64), 0, CONFIDENCE_BINS - 1)
+    return {
+        SURE: Contributions.of_cells(
+            at + CONFIDENCE_BINS * (gold != predicted), 2 * CONFIDENCE_BINS
+        ),
+        CONFIDENCE: Contributions(len(gold), CONFIDENCE_BINS, every, at, likely),
+    }

@@ -1,0 +1,317 @@
+"""Base classes of tasks and of tokenised data sets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from secure_fl.data.examples import Example
+from secure_fl.errors import DataError, SettingsError
+from secure_fl.learning.metric_counts import LOSS, Contributions, Counts, add
+from secure_fl.learning.metrics import Interval, loss_rate
+from secure_fl.settings import Kind
+
+Batch: TypeAlias = dict[str, Tensor]
+Reduction: TypeAlias = Literal["mean", "none"]
+Indices: TypeAlias = Tensor | Sequence[int]
+Head: TypeAlias = Literal["sequence", "token", "ranking", "causal"]
+
+SORTED = 8  # batches' worth of shuffled examples that are sorted by length
+MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class Encoded(ABC):
+    """A data set as integer tensors, tokenised once."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def subset(self, indices: Indices) -> Encoded:
+        """The examples at `indices`, in that order."""
+
+    @abstractmethod
+    def batch(
+        self,
+        indices: Indices,
+        generator: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Batch:
+        """The examples at `indices` as one batch, padded to the longest of them.
+
+        A generator means training: a task samples negatives with it.
+        """
+
+    @property
+    @abstractmethod
+    def labelled(self) -> bool:
+        """True if the examples have labels."""
+
+    def batches(
+        self,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+        *,
+        alike: bool = False,
+    ) -> Iterator[Batch]:
+        """All examples once: shuffled by `generator` (on the CPU), or in order without one.
+
+        `alike`: examples of a shuffled batch have similar lengths.
+        """
+        for indices in self.orders(batch_size, generator, alike=alike):
+            yield self.batch(indices, generator, device)
+
+    def orders(
+        self, batch_size: int, generator: torch.Generator | None = None, *, alike: bool = False
+    ) -> Iterator[Tensor]:
+        """The indices of the examples in each of the `batches`."""
+        if generator is None:
+            order = torch.arange(len(self))
+        else:
+            order = torch.randperm(len(self), generator=generator)
+        if generator is not None and alike and len(order):
+            window = torch.arange(len(order)) // (SORTED * batch_size)
+            sizes = self.sizes()[order]
+            order = order[(window * (int(sizes.max()) + 1) + sizes).argsort()]
+            starts = torch.randperm(-(-len(order) // batch_size), generator=generator) * batch_size
+        else:
+            starts = torch.arange(0, len(order), batch_size)
+        for start in starts.tolist():
+            yield order[start : start + batch_size]
+
+    def sizes(self) -> Tensor:
+        """The number of tokens of each example."""
+        raise SettingsError(
+            "examples of this task have several lengths, so they cannot be batched by length",
+            fix="remove training.bucketing",
+            field="training.bucketing",
+        )
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """A learning task: conversions of examples to tensors, and of logits to losses and answers.
+
+    `labels` are the classes in the order of their ids (NER: "O", then B- and I- of each type;
+    regression, ranking and completion: none).
+    """
+
+    kind: Kind
+    labels: tuple[str, ...] = ()
+    max_length: int = 128
+    positive: str | None = None
+
+    head: ClassVar[Head] = "sequence"
+
+    @property
+    def outputs_per_row(self) -> int:
+        """The number of outputs of the model's head."""
+        return len(self.labels) or 1
+
+    @property
+    @abstractmethod
+    def metric(self) -> str:
+        """The main metric's name in `evaluate`; higher is better."""
+
+    @abstractmethod
+    def encode(
+        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
+    ) -> Encoded:
+        """Tokenise once. `labelled=False` ignores labels, and allows examples without one."""
+
+    def outputs(self, model: nn.Module, batch: Batch, **options: Any) -> Any:
+        """The model's full output; options such as `output_hidden_states=True` are passed on."""
+        return model(**{name: batch[name] for name in MODEL_INPUTS if name in batch}, **options)
+
+    def forward(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The logits: one row per example; ranking: one score per candidate."""
+        logits: Tensor = self.outputs(model, batch).logits
+        return logits
+
+    @abstractmethod
+    def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
+        """The loss against the labels; "none": one value per example, "mean": their mean."""
+
+    def balanced(self, encoded: Encoded) -> Encoded:
+        """Add weights with a mean of 1, so that all classes count alike in the loss."""
+        raise SettingsError(
+            f"a {self.kind} task does not have one class per record to balance",
+            fix="remove training.class_weights",
+            field="training.class_weights",
+        )
+
+    @abstractmethod
+    def decode(self, logits: Tensor, batch: Batch) -> list[Any]:
+        """One answer per example: label, score, tags of the tokens, scores of the candidates."""
+
+    def kept(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The part of the logits that metrics need; default: all."""
+        return logits
+
+    @abstractmethod
+    def contributions(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> dict[str, Contributions]:
+        """Each record's contribution to the counts, except its loss, in the order of the records.
+
+        Names and sizes depend on the task alone. Without `by_label` they do not depend on its
+        labels either, which may differ between hospitals.
+        """
+
+    @abstractmethod
+    def rates(self, counts: Counts) -> dict[str, float]:
+        """The metrics that follow from counts, or from their sum over hospitals.
+
+        If some counts are missing, the metrics that follow from the others.
+        """
+
+    def exact(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
+        """The exact values of metrics that `rates` approximates, for one holder of records."""
+        return {}
+
+    def intervals(self, counts: Counts) -> dict[str, Interval]:
+        """The 95 % intervals of metrics that follow from counts."""
+        return {}
+
+    def closed_slopes(self, counts: Counts) -> dict[str, dict[str, NDArray[np.float64]]]:
+        """The derivatives of metrics by counts, where quotients of differences are inaccurate."""
+        return {}
+
+    def bounds(self, counts: Counts) -> dict[str, Interval]:
+        """The bounds of the exact values of metrics that follow from scores in bins."""
+        return {}
+
+    def pooled(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """The metrics over several hospitals' records, from the counts of each."""
+        sums = add(*parts)
+        return self.rates(sums) | loss_rate(sums)
+
+    def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
+        """A readable prediction for one example, from a batch of one."""
+        return {"answer": self.decode(logits, batch)[0]}
+
+    def evaluate(
+        self, model: nn.Module, encoded: Encoded, batch_size: int = 64
+    ) -> dict[str, float]:
+        """Metrics and "loss" in evaluation mode; the model's mode is restored."""
+        return self.score(*self.outcomes(model, encoded, batch_size))
+
+    def score(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], counts: Counts | None = None
+    ) -> dict[str, float]:
+        """All metrics for one holder of records; `counts`: their counts by label, if known."""
+        counts = self.counts(logits, batches) if counts is None else counts
+        return self.rates(counts) | self.exact(logits, batches) | loss_rate(counts)
+
+    def outcomes(
+        self, model: nn.Module, encoded: Encoded, batch_size: int
+    ) -> tuple[list[Tensor], list[Batch]]:
+        """The model's logits (as `kept`) and the batches, all on the CPU."""
+        require_evaluable(encoded)
+        logits: list[Tensor] = []
+        batches: list[Batch] = []
+        with inference(model):
+            for batch in encoded.batches(batch_size, device=device_of(model)):
+                logits.append(self.kept(self.forward(model, batch).float(), batch).cpu())
+                batches.append({name: tensor.cpu() for name, tensor in batch.items()})
+        return logits, batches
+
+    def counts(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> Counts:
+        """Counts that add up over hospitals; zeros without a batch."""
+        every = self.rows(logits, batches, by_label=by_label)
+        return {name: rows.total() for name, rows in every.items()}
+
+    def rows(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> dict[str, Contributions]:
+        """Each record's contribution to the counts, including its loss."""
+        losses = self.losses(logits, batches).double().numpy()
+        of_loss = Contributions.of_values(np.stack([np.ones_like(losses), losses], axis=1))
+        return {LOSS: of_loss} | self.contributions(logits, batches, by_label=by_label)
+
+    def losses(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Tensor:
+        """Each record's loss."""
+        pairs = zip(logits, batches, strict=True)
+        losses = [self.loss(z, batch, reduction="none") for z, batch in pairs]
+        return torch.cat([torch.zeros(0), *losses])
+
+    def predict(
+        self, model: nn.Module, examples: Sequence[Example], tokenizer: Any, batch_size: int = 64
+    ) -> list[dict[str, Any]]:
+        """Readable predictions, one per example. Never log or send them: they contain records."""
+        encoded = self.encode(examples, tokenizer, labelled=False)
+        predictions: list[dict[str, Any]] = []
+        with inference(model):
+            for batch in encoded.batches(batch_size, device=device_of(model)):
+                logits = self.forward(model, batch).float().cpu()
+                columns = {name: tensor.cpu() for name, tensor in batch.items()}
+                for i in range(len(logits)):
+                    row = {name: tensor[i : i + 1] for name, tensor in columns.items()}
+                    example = examples[len(predictions)]
+                    answer = self.describe(example, logits[i : i + 1], row)
+                    predictions.append({"id": example.id} | answer)
+        return predictions
+
+
+@contextmanager
+def inference(model: nn.Module) -> Iterator[None]:
+    """Disable gradients and dropout inside; restore every module's mode afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def require_evaluable(encoded: Encoded) -> None:
+    """Refuse examples that no metric can be computed on."""
+    if len(encoded) == 0:
+        raise DataError("there is no example to evaluate on", fix="give a larger split")
+    if not encoded.labelled:
+        raise DataError(
+            "examples without labels cannot be evaluated", fix="encode them with labels"
+        )
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of the model's parameters."""
+    return next(model.parameters()).device
+
+
+def expect(example: Example, shape: type, row: int, kind: str) -> None:
+    """Refuse an example of another task's shape."""
+    if not isinstance(example, shape):
+        raise DataError(
+            f"a {kind} task cannot use an example of shape {type(example).__name__}",
+            row=row,
+            fix=f"load the data for task kind {kind!r}",
+        )
+
+
+def wrong_label(row: int, field: str, allowed: Sequence[str]) -> DataError:
+    """The error of a missing or undeclared label, without the value, which may be record text."""
+    return DataError(
+        "the label is missing or is not one of the task's labels",
+        row=row,
+        field=field,
+        fix=f"allowed: {', '.join(allowed)}; or declare it in [task] labels",
+    )
+
+
+def move(batch: Mapping[str, Tensor], device: torch.device | str) -> Batch:
+    """Move a batch to a device."""
+    return {name: tensor.to(device) for name, tensor in batch.items()}

@@ -1,0 +1,47 @@
+"""Before a run: an invitation, and an id that nobody alone can choose.
+
+Every key stream and every proof of a run is bound to its id. A coordinator that could repeat an id
+would repeat masks, so each party puts in a nonce of its own and computes the id itself:
+
+    run = H(roster, plan, who takes part, nonce of each)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.errors import CohortError
+from secure_fl.policy.questions import Proposal
+from secure_fl.thresholds import require_maskable
+
+NONCE = RUN = 16
+RESTARTED = "restarted"  # the code of a site that does not know the run any more
+
+
+def run_id(roster: Roster, plan: str, nonces: Mapping[str, bytes]) -> bytes:
+    """The id of the run that these members begin under this plan."""
+    parts = [b"secure_fl/1 run", roster.canonical(), plan.encode()]
+    for name in sorted(nonces):
+        parts += [name.encode(), nonces[name]]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()[:RUN]
+
+
+def rules_of_roster(roster: Roster, plan: Proposal, members: tuple[str, ...]) -> CoordinatorRules:
+    """Take the run's rules from the signed roster, not from the coordinator."""
+    host = roster.host.name if roster.host is not None else None
+    parties, least = [name for name in members if name != host], plan.protection.min_cohort
+    threshold = max(roster.t, plan.protection.threshold or 0)
+    if len(parties) < max(threshold, least):
+        raise CohortError(
+            f"{len(parties)} parties accepted; sums need {threshold}, and no fewer than {least}",
+            fix="wait for the others",
+        )
+    if plan.protection.mode != "none":
+        require_maskable(len(parties))
+    return CoordinatorRules(host, least, threshold, goes_back=False, spares=True)

@@ -1,0 +1,92 @@
+"""Every algorithm whose state is more than a model: killed runs resume, and heads stay local."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secure_fl import AdapterSettings, Federation, ModelSettings, ProtectionSettings
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.baselines.settings import FedDropout, FetchSGD, HeteroFL
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.fedid import FedID
+from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.testing.hospitals import hosted, silos, small
+from tests.support.equality import equal, weights
+from tests.support.event_documents import into
+from tests.support.fedkd_runs import kd
+from tests.support.fedkd_runs import run as fedkd_run
+from tests.support.killing import Killed, at_event, kill_when
+from tests.support.token_hospitals import HEAD, corpora, ner
+
+ADAPTER = ModelSettings(layers=1, adapter=AdapterSettings(kind="exact", rank=2))
+DEPTHS = {"weak": 1, "medium": 2, "strong": 3}
+
+
+def tiered(algorithm: Algorithm, mode: Any, **options: Any) -> Federation:
+    parties = [replace(s, tier=t) for s, t in zip(silos(3, 24), DEPTHS, strict=True)]
+    protection = ProtectionSettings(mode=mode, bits=16, min_cohort=1)
+    given = {"silos": parties, "model": ModelSettings(), "protection": protection} | options
+    return small(algorithm, mode, **given)
+
+
+def adapters(algorithm: Algorithm, mode: Any, **options: Any) -> Federation:
+    return small(algorithm, mode, model=ADAPTER, **options)
+
+
+MIXED = InclusiveFL(rounds=3, tiers=DEPTHS, momentum="mixed")
+RUNS: dict[str, tuple[Callable[..., Federation], Algorithm, Any]] = {
+    "exact adapters": (adapters, FedAvg(rounds=3), "he+secagg"),
+    "fedkd joint": (fedkd_run, kd(max_rank=8), "he+secagg"),
+    "fedkd per party": (fedkd_run, kd(max_rank=8, factors="per_party"), "none"),
+    "fedkd gradient": (fedkd_run, kd(max_rank=8, exchange="gradient", steps=2), "none"),
+    "fedid": (hosted, FedID(rounds=2, feedback="scalar", batches_per_exchange=1), "he+secagg"),
+    "sealed mixing": (tiered, MIXED, "he+secagg"),
+    "tier sums": (tiered, MIXED.model_copy(update={"server_optimizer": "fedadam"}), "he+secagg"),
+    "heterofl": (small, HeteroFL(rounds=2, mix="wide"), "he+secagg"),
+    "feddropout": (small, FedDropout(rounds=3), "he+secagg"),
+    "fetchsgd": (small, FetchSGD(rounds=4, k=0.05), "he+secagg"),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_killed_run_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
+    """Killed at 60 % and, where the state of several rounds counts, at 80 % of all events."""
+    make, algorithm, mode = RUNS[name]
+    events: list[dict[str, Any]] = []
+    complete = make(algorithm, mode, listener=into(events)).run()
+    for share in (0.6, 0.8) if algorithm.rounds > 2 else (0.7,):
+        folder = tmp_path / f"{share}"
+        stop = kill_when(at_event(int(share * len(events))))
+        with pytest.raises(Killed):
+            make(algorithm, mode, folder=folder, listener=stop).run()
+        resumed = make(algorithm, mode, folder=folder, resume=True).run()
+        assert complete.models.keys() == resumed.models.keys()
+        for model in complete.models:
+            assert equal(weights(complete, model), weights(resumed, model)), (share, model)
+        assert complete.document["history"] == resumed.document["history"]
+
+
+LOCAL_HEADS: list[tuple[Algorithm, str]] = [
+    (kd(), "student"),
+    (InclusiveFL(rounds=1, tiers=DEPTHS), "model"),
+    (HeteroFL(rounds=1, mix="wide"), "model"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "label"), LOCAL_HEADS, ids=lambda a: getattr(a, "name", a))
+def test_heads_of_different_labels_are_not_sent(
+    algorithm: Algorithm, label: str, sent: dict[str, set[str]]
+) -> None:
+    parties = [replace(s, tier=t) for s, t in zip(corpora(), DEPTHS, strict=True)]
+    protection = ProtectionSettings(mode="he+secagg", bits=16, min_cohort=1)
+    options: dict[str, Any] = {"model": ModelSettings(), "protection": protection}
+    result = ner(algorithm, "he+secagg", silos=parties, **options).run()
+    assert {f"{silo.name}/{label}" for silo in parties} <= set(result.models)
+    assert len({tuple(task.labels) for task in result.tasks.values()}) == 3
+    names = {n for names in sent.values() for n in names}
+    assert len(names) > 5 and not any(head in name for name in names for head in HEAD)

@@ -1,0 +1,225 @@
+"""Algorithms of other packages, by entry points; and of a program, which passes its own class."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from secure_fl import FedAvg
+from secure_fl.algorithms.base import Entry
+from secure_fl.algorithms.fedavg import fedavg
+from secure_fl.algorithms.plugins import GROUP
+from secure_fl.algorithms.registry import ALGORITHMS, BUILT_IN, Registry
+from secure_fl.cli.main import main
+from secure_fl.config import load as config
+from secure_fl.errors import SettingsError
+from secure_fl.events import ExtensionEvent
+from secure_fl.federation.federation import Federation
+from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
+from secure_fl.pilot.plan import read_plan, write_plan
+from secure_fl.policy.rules import PolicyRefusal, check
+from secure_fl.settings import Positive
+from secure_fl.testing.hospitals import small
+from tests.support.event_documents import into
+from tests.support.policy_plans import COMPANY, TODAY, plan, policy
+from tests.support.raising import raises
+
+MODULE = '''
+from typing import Literal
+
+from secure_fl.algorithms.base import Entry
+from secure_fl.algorithms.fedavg import FedAvg, fedavg
+
+
+class Mine(FedAvg):
+    """As FedAvg, from another package."""
+
+    name: Literal["mine"] = "mine"
+    patience: int = 3
+    """a field of its own"""
+
+
+ENTRY = Entry(Mine, fedavg, dp_covers_all=True, summary="as FedAvg, from another package")
+OTHER = 5
+'''
+FILE = """
+[data]
+corpus = "ade"
+size = 12
+[task]
+max_length = 16
+[model]
+layers = 1
+[training]
+device = "cpu"
+[protection]
+bits = 16
+[algorithm]
+name = "mine"
+rounds = 1
+patience = 4
+"""
+
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Put a package beside this one, as an installer would: its module and its metadata."""
+
+    def installed(package: str = "faraway", **points: str) -> Path:
+        place = tmp_path / "packages"
+        metadata = place / f"{package}-1.0.dist-info"
+        metadata.mkdir(parents=True)
+        (place / f"{package}.py").write_text(MODULE)
+        about = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+        (metadata / "METADATA").write_text(about)
+        rows = [f"{name} = {where}" for name, where in points.items()]
+        (metadata / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *rows, ""]))
+        monkeypatch.syspath_prepend(str(place))
+        vars(ALGORITHMS).pop("plugins", None)  # as in a process that begins now
+        return place
+
+    yield installed
+    sys.modules.pop("faraway", None)
+    vars(ALGORITHMS).pop("plugins", None)
+    ALGORITHMS.data.pop("mine", None)
+
+
+def test_an_entry_point_is_an_algorithm_that_is_imported_on_use(install: Install) -> None:
+    install(mine="faraway:ENTRY")
+    assert {*ALGORITHMS} == {*BUILT_IN, "mine"} and len(ALGORITHMS) == len(BUILT_IN) + 1
+    assert "mine" in ALGORITHMS and "faraway" not in sys.modules
+    assert ALGORITHMS["mine"].summary == "as FedAvg, from another package"
+    assert "faraway" in sys.modules
+
+
+def test_settings_files_and_commands_know_it(install: Install, tmp_path: Path) -> None:
+    place = install(mine="faraway:ENTRY")
+    settings = config.loads(FILE)
+    assert config.loads(config.dump(settings)) == settings
+    made = Federation.of(settings)
+    assert made.run().document["algorithm_settings"]["patience"] == 4
+    shown = CliRunner().invoke(main, ["settings", "mine"])
+    assert "a field of its own" in shown.output
+    assert "algorithm, mine" in CliRunner().invoke(main, ["settings"]).output
+    where = os.environ | {"PYTHONPATH": f"{place}:{os.environ.get('PYTHONPATH', '')}"}
+    code = "from secure_fl.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "init", str(tmp_path), "--algorithm", "mine"]
+    subprocess.run(command, check=True, env=where, capture_output=True)
+    written = config.load(tmp_path / "federation.toml")
+    assert written.algorithm.model_dump()["patience"] == 3
+
+
+def test_a_site_runs_it_only_if_it_is_installed_there_and_named(install: Install) -> None:
+    install(mine="faraway:ENTRY")
+    asked = plan().model_copy(update={"algorithm": ALGORITHMS["mine"].settings(name="mine")})
+    text = write_plan(asked)
+    with raises(PolicyRefusal, "site.algorithms"):
+        check(policy(), read_plan(text), COMPANY, today=TODAY)
+    check(policy(algorithms=("mine",)), read_plan(text), COMPANY, today=TODAY)
+    vars(ALGORITHMS)["plugins"] = {}  # at a site without the package
+    ALGORITHMS.data.pop("mine")
+    with raises(SettingsError, "'mine'"):
+        read_plan(text)
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        ({"fedavg": "faraway:ENTRY"}, "'fedavg'"),
+        ({"mine": "faraway:NOTHING"}, "AttributeError"),
+        ({"mine": "nowhere:ENTRY"}, "ModuleNotFoundError"),
+        ({"mine": "faraway:OTHER"}, "type int"),
+        ({"yours": "faraway:ENTRY"}, "called 'mine'"),
+    ],
+)
+def test_a_faulty_entry_point_is_explained(
+    install: Install, points: dict[str, str], words: str
+) -> None:
+    install(**points)
+    with raises(SettingsError, words, "faraway"):
+        Registry(BUILT_IN)[next(iter(points))]
+
+
+def test_two_packages_cannot_share_a_name(install: Install) -> None:
+    install(mine="faraway:ENTRY")
+    install("nearby", mine="nearby:ENTRY")
+    with raises(SettingsError, "'mine'"):
+        list(Registry(BUILT_IN))
+
+
+class HalvesRun(ExtensionEvent, frozen=True, tag="halves"):
+    times: int
+
+
+class Halves(FedAvg):
+    """Handed to a `Federation`, and in no registry."""
+
+    name: Literal["halves"] = "halves"  # type: ignore[assignment]
+    times: Positive = 1
+
+    @classmethod
+    def entry(cls) -> Entry:
+        return Entry(cls, halves)
+
+
+async def halves(cohort: Cohort, site: Site, cfg: Halves) -> None:
+    site.recorder.event(HalvesRun(times=cfg.times))
+    await fedavg(cohort, site, cfg)
+
+
+class Lost(FedAvg):
+    """In no registry, and without an entry."""
+
+    name: Literal["lost"] = "lost"  # type: ignore[assignment]
+
+
+class Taken(Halves):
+    """It calls itself what another algorithm is called."""
+
+    name: Literal["fedadam"] = "fedadam"  # type: ignore[assignment]
+
+
+def test_a_program_passes_its_own_class(tmp_path: Path) -> None:
+    events: list[Any] = []
+    found = small(Halves(rounds=2, times=7), "he+secagg", listener=into(events), folder=tmp_path)
+    mine, usual = found.run(), small(FedAvg(rounds=2), "he+secagg").run()
+    assert [event["times"] for event in events if event["event"] == "halves"] == [7, 7, 7]
+    assert mine.document["algorithm"] == "halves"
+    assert mine.document["protection"]["mode"] == "he+secagg"
+    for name, weight in trainable(usual.models["model"]).items():
+        assert torch.equal(weight, trainable(mine.models["model"])[name])
+    assert "halves" not in ALGORITHMS
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_built_in_program_is_there(name: str) -> None:
+    """Programs are named by strings, so that settings load without torch."""
+    coroutine = BUILT_IN[name].program(None, None, None)
+    assert inspect.iscoroutine(coroutine)
+    coroutine.close()
+
+
+def test_the_registry_loads_no_torch() -> None:
+    code = "import sys, secure_fl.algorithms.registry; print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert shown.stdout.strip() == "False"
+
+
+def test_an_unregistered_class_is_explained() -> None:
+    with raises(SettingsError, "Lost is not registered", "Lost.entry()", GROUP):
+        small(Lost())
+    with raises(SettingsError, "'fedadam'"):
+        small(Taken())

@@ -1,0 +1,245 @@
+"""Scores over all hospitals' records: sealed, always over the same ones, and what ends a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl import FedAdam, FedAvg, FedID, FedKD, InclusiveFL, Local, Silo, TrainingSettings
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.errors import SettingsError
+from secure_fl.features.pooled_scores import pooling
+from secure_fl.features.pooled_scores.pooling import Pooling
+from secure_fl.federation.result import Result
+from secure_fl.learning.tasks.classification import label_name
+from secure_fl.party.hooks import Snapshot
+from secure_fl.party.members import Members
+from secure_fl.party.sum_request import RoundSums, SumRequest
+from secure_fl.party.summing import Summing
+from secure_fl.testing.hospitals import LABELS, frozen, hosted, silos, small
+from tests.support.equality import equal, weights
+from tests.support.joining import FOUR, LATE, stopped
+from tests.support.killing import Killed, after, at_event, kill_when
+from tests.support.raising import raises
+
+
+def unequal(seed: int = 0) -> list[Silo]:
+    """One hospital has two test records, one has none for dev, and one has many."""
+    few, none, many = silos(size=96, seed=seed)
+    return [
+        Silo(few.name, few.train[:16], few.dev[:2], few.test[:2]),
+        Silo(none.name, none.train[:16], (), none.test[:6]),
+        Silo(many.name, many.train[:16], many.dev, many.test),
+    ]
+
+
+def own(result: Result, split: str, round: int) -> list[dict[str, Any]]:
+    """What each hospital measured at home."""
+    return [
+        entry
+        for entry in result.document["history"]
+        if "pooled" not in entry and (entry["split"], entry["round"]) == (split, round)
+    ]
+
+
+@pytest.mark.parametrize("mode", ["none", "secagg", "he", "he+secagg"])
+def test_a_sealed_sum_gives_the_accuracy_over_all_records(mode: Any) -> None:
+    result = small(mode=mode, silos=unequal()).run()
+    for split in ("dev", "test"):
+        entries = own(result, split, 2)
+        cells = [(f"truly {label}", k) for k, label in enumerate(LABELS)]
+        hits = sum(entry["counts"][row][k] for entry in entries for row, k in cells)
+        records = [entry["counts"]["loss"][0] for entry in entries]
+        pooled = result.pooled(split)
+        assert pooled["accuracy"] == hits / sum(records)
+        assert pooled["loss"] == pytest.approx(
+            np.average([entry["loss"] for entry in entries], weights=records), rel=1e-6
+        )
+    assert result.pooled()["accuracy"] != result.mean()["accuracy"]
+    told = [e for e in result.document["history"] if e.get("pooled") and e["round"] == 2]
+    assert len(told) == 6  # at each hospital, for dev and test
+    assert {e["accuracy"] for e in told if e["split"] == "test"} == {result.pooled()["accuracy"]}
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedKD(rounds=2, student_layers=1),
+        InclusiveFL(rounds=2, tiers={"all": 1}),
+        FedAdam(rounds=2),
+    ],
+)
+def test_what_was_summed_is_what_adding_the_hospitals_counts_gives(algorithm: Algorithm) -> None:
+    """In one process both are known: the sum's metrics and those from everybody's own counts."""
+    sealed = small(algorithm, "he+secagg", silos=unequal()).run()
+    told = {(e["split"], e["round"]) for e in sealed.document["history"] if e.get("pooled")}
+    assert told == {(split, r) for split in ("dev", "test") for r in (1, 2)}
+    apart = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu", pooled_scores=False)
+    alone = small(algorithm, "he+secagg", silos=unequal(), training=apart).run()
+    assert not any(e.get("pooled") for e in alone.document["history"])
+    for which in ("last", "best"):
+        found, expected = (r.document["metrics"][which]["pooled"] for r in (sealed, alone))
+        assert found.keys() == expected.keys()
+        for split, values in found.items():
+            assert values == pytest.approx(expected[split], rel=1e-5)
+
+
+def test_the_best_round_is_that_of_all_records_and_not_of_the_hospitals_mean() -> None:
+    """Many records get better where two get worse."""
+    result = small(FedAvg(rounds=6, epochs=2), silos=unequal(3)).run()
+    dev = {
+        e["round"]: e["accuracy"]
+        for e in result.document["history"]
+        if e.get("pooled") and e["split"] == "dev"
+    }
+    best = result.document["metrics"]["best"]["round"]
+    assert dev[best] == max(dev.values()) and best == min(r for r in dev if dev[r] == dev[best])
+
+
+def test_nothing_is_summed_where_scores_stay_at_home() -> None:
+    """Local learning, a host's run and settings that say so: no sum of scores is ever begun."""
+    apart = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu", pooled_scores=False)
+    for federation in (small(training=apart), small(Local(rounds=1)), hosted(FedID(rounds=1))):
+        result = federation.run()
+        assert not any(e.get("pooled") for e in result.document["history"])
+        assert result.document["metrics"]["last"]["pooled"]  # of a simulation, from all counts
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+# --- differences ----------------------------------------------------------------------------------
+
+
+class Forgetful(Pooling):
+    """Sums counts over whoever is here, round by round."""
+
+    async def end(self, round: int, sums: RoundSums, members: Members) -> None:
+        self._over = frozenset()
+        await super().end(round, sums, members)
+
+
+@pytest.mark.parametrize("protected", [False, True])
+def test_no_two_sums_of_scores_differ_by_one_hospital(
+    protected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hospital joins: the others' next sum less the last one would be its test labels."""
+    opened: list[tuple[int, dict[str, Any]]] = []
+    original = Summing.sum
+
+    async def spy(self: Summing, request: SumRequest) -> Any:
+        sums = await original(self, request)
+        if sums and any(name.startswith("scores/") for name in request.values):
+            opened.append((self.round, sums))
+        return sums
+
+    monkeypatch.setattr(Summing, "sum", spy)
+    if not protected:
+        monkeypatch.setattr(pooling, "Pooling", Forgetful)
+    stopped(tmp_path, after(3), algorithm=FedAvg(rounds=4))
+    result = small(FedAvg(rounds=4), silos=list(FOUR), folder=tmp_path, resume=True).run()
+    by_round = dict(opened)
+    assert set(by_round) == ({1, 2, 3} if protected else {1, 2, 3, 4})
+    late = next(silo for silo in FOUR if silo.name == LATE)
+    if not protected:  # the attack works
+        truth = [sum(label_name(e) == label for e in late.test) for label in LABELS]
+        at = [f"scores//test/0/0000/truly {label}" for label in LABELS]
+        assert [(by_round[4][n] - by_round[3][n]).sum() for n in at] == truth
+    told = {(e["party"], e["round"]) for e in events(tmp_path) if e["event"] == "scores_not_pooled"}
+    assert told == ({(silo.name, 4) for silo in FOUR} if protected else set())
+    assert result.document["metrics"]["last"]["round"] == 4
+
+
+# --- early stopping -------------------------------------------------------------------------------
+
+
+def patient(patience: int = 2, **fields: Any) -> TrainingSettings:
+    return TrainingSettings(
+        learning_rate=2e-3, batch_size=16, device="cpu", patience=patience, **fields
+    )
+
+
+def rounds_of(result: Result) -> list[int]:
+    return sorted({e["round"] for e in result.document["history"]})
+
+
+@pytest.mark.parametrize("mode", ["none", "he+secagg"])
+def test_a_run_without_progress_ends_and_delivers_the_best_round(mode: Any) -> None:
+    still = frozen().model_copy(update={"patience": 2})
+    result = small(FedAvg(rounds=9), mode, training=still).run()
+    assert rounds_of(result) == [1, 2, 3]  # the first was best, and two were not better
+    learning = small(FedAdam(rounds=12), mode, training=patient()).run()
+    best, last = (learning.document["metrics"][which]["round"] for which in ("best", "last"))
+    assert last < 12 and last == best + 2
+    until = small(FedAdam(rounds=12), mode, training=patient())
+    until.until = best
+    assert equal(weights(until.run()), weights(learning))  # the state after the best round
+
+
+@pytest.mark.parametrize("mode", ["none", "he+secagg"])
+@pytest.mark.parametrize("algorithm", [FedAdam(rounds=12), FedKD(rounds=12, student_layers=1)])
+def test_a_run_that_stops_early_resumes_bit_for_bit(
+    tmp_path: Path, algorithm: Algorithm, mode: Any
+) -> None:
+    whole = small(algorithm, mode, training=patient()).run()
+    rounds = rounds_of(whole)[-1]
+    assert rounds < 12
+    moments = [at_event(60), *(after(r) for r in (1, rounds - 1))]
+    for number, moment in enumerate(moments):
+        folder = tmp_path / str(number)
+        kill = kill_when(moment)
+        with pytest.raises(Killed):
+            small(algorithm, mode, training=patient(), folder=folder, listener=kill).run()
+        again = small(algorithm, mode, training=patient(), folder=folder, resume=True).run()
+        assert again.document["history"] == whole.document["history"]
+        assert again.models.keys() == whole.models.keys()
+        assert all(equal(weights(again, name), weights(whole, name)) for name in whole.models)
+
+
+def test_who_joins_late_is_handed_the_best_round(tmp_path: Path) -> None:
+    adam, wait = FedAdam(rounds=6), patient(patience=6)
+    stopped(tmp_path, after(3), algorithm=adam, training=wait)
+    result = small(adam, silos=list(FOUR), training=wait, folder=tmp_path, resume=True).run()
+    pooled = {e["round"] for e in result.document["history"] if e.get("pooled")}
+    assert pooled == {1, 2, 3} and rounds_of(result)[-1] == 6
+    best = {e["party"]: e["round"] for e in events(tmp_path) if e["event"] == "best_round"}
+    assert best.keys() == {silo.name for silo in FOUR} and len(set(best.values())) == 1
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: small(Local(rounds=2), training=patient()),
+        lambda: hosted(FedID(rounds=1), training=patient()),
+        lambda: small(training=patient(pooled_scores=False)),
+    ],
+)
+def test_patience_needs_a_score_that_all_know(made: Any) -> None:
+    with raises(SettingsError, field="training.patience"):
+        made()
+
+
+def test_snapshots_do_not_change_with_what_they_are_of() -> None:
+    class Thing:
+        def __init__(self) -> None:
+            self.state = {"x": np.zeros(2)}
+
+        def state_dict(self) -> dict[str, Any]:
+            return self.state
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.state = state
+
+    thing = Thing()
+    snapshot = Snapshot({"thing": thing})
+    snapshot.restore()
+    assert thing.state["x"].tolist() == [0, 0]  # nothing was taken
+    snapshot.take()
+    thing.state["x"] += 1
+    snapshot.restore()
+    assert thing.state["x"].tolist() == [0, 0]

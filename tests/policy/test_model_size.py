@@ -1,0 +1,115 @@
+"""How much memory a plan may ask for: no program starts, and no weight is drawn, beyond it."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.baselines.settings import FetchSGD
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.fedid import FedID
+from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.errors import CohortError, ModelError
+from secure_fl.learning.anatomy import trainable
+from secure_fl.learning.builtin import tiny_tokenizer
+from secure_fl.learning.models import load_backbone
+from secure_fl.policy.model_size import check_size, trained_values, values_asked
+from secure_fl.policy.policy_file import SitePolicy
+from secure_fl.policy.rules import Plan, PolicyRefusal
+from secure_fl.settings import ModelSettings, ProtectionSettings, TrainingSettings
+from tests.support.clinic import Clinic
+from tests.support.local_pilot import plan_of
+from tests.support.raising import raises
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model's shape alone, of BERT-large: nobody could load it here by accident."""
+    place = tmp_path_factory.mktemp("large")
+    shape = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
+    transformers.BertConfig(intermediate_size=4096, **shape).save_pretrained(place)
+    return str(place)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("layers", [None, 1, 4])
+def test_it_counts_what_is_trained(frozen: bool, layers: int | None) -> None:
+    spec = ModelSettings(layers=layers, freeze_embeddings=frozen)
+    model = load_backbone(spec, tiny_tokenizer(), 0)
+    assert trained_values(spec) == sum(v.numel() for v in trainable(model).values()) > 0
+
+
+def test_a_large_model_is_counted_without_its_memory(folder: str) -> None:
+    trained_values(ModelSettings())  # what is imported on first use is not the model's
+    tracemalloc.start()
+    found = trained_values(ModelSettings(name=folder))
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    layer = 4 * (1024**2 + 1024) + 2 * 1024 * 4096 + 4096 + 1024 + 4 * 1024
+    assert found == 24 * layer
+    assert held < found / 10
+
+
+def plan(algorithm: Algorithm | None = None, **model: Any) -> Plan:
+    return plan_of(algorithm or FedAvg(), model=ModelSettings(**model))
+
+
+def test_more_values_than_the_site_allows_are_refused_by_name(folder: str) -> None:
+    asked = plan(name=folder)
+    values = values_asked(asked)
+    check_size(SitePolicy(), asked, "north")  # as it comes: half a billion
+    check_size(SitePolicy(max_values=values), asked, "north")
+    with pytest.raises(PolicyRefusal) as caught:
+        check_size(SitePolicy(max_values=values - 1), asked, "north")
+    (broken,) = caught.value.broken
+    assert broken.rule == "site.max_values"
+    assert f"asked for {values}; allowed: {values - 1} or less" in str(broken)
+    assert f"set max_values = {values} in [site]" in broken.fix
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        FetchSGD(columns=2**31),
+        FetchSGD(rows=10**12),
+        FetchSGD(rows=10**6, columns=10**6),
+        FetchSGD(compression=1e-9),
+        FetchSGD(compression=1e-300),
+    ],
+    ids=["columns", "rows", "both", "compression", "tiny compression"],
+)
+def test_a_sketch_larger_than_any_model_is_refused(bomb: FetchSGD) -> None:
+    with raises(PolicyRefusal, "site.max_values", party="north"):
+        check_size(SitePolicy(), plan(bomb), "north")
+    check_size(SitePolicy(), plan(FetchSGD()), "north")
+
+
+def test_all_models_that_are_trained_at_once_count() -> None:
+    teacher, student = (trained_values(ModelSettings(layers=layers)) for layers in (3, 1))
+    assert values_asked(plan(FedKD(student_layers=1), layers=3)) == teacher + student
+    deepest = trained_values(ModelSettings(layers=4))
+    assert values_asked(plan(InclusiveFL(), layers=1)) == deepest  # tiers have their own depths
+
+
+def test_a_model_that_cannot_be_had_is_an_error(tmp_path: Path) -> None:
+    for model in ({"name": str(tmp_path)}, {"name": "tiny", "layers": 10**9}):
+        with pytest.raises(ModelError):
+            check_size(SitePolicy(), plan(**model), "north")
+
+
+def test_a_pilot_refuses_it_before_anything_is_read(tmp_path: Path) -> None:
+    training = TrainingSettings(learning_rate=2e-3, batch_size=8, device="cpu")
+    asked = plan_of(FedID(rounds=1), training=training, protection=ProtectionSettings())
+    clinic = Clinic(tmp_path, asked, rules="max_values = 1000")
+    with raises(CohortError, "(policy)", party="hospital-1"):
+        clinic.run()
+    refused = [event["why"] for event in clinic.events if "why" in event]
+    assert len(refused) == 4 and all("site.max_values: asked for" in why for why in refused)
+    assert not (tmp_path / "hospital-1" / "runs").exists()
+    clinic.close()
