@@ -30,12 +30,12 @@ class AuditedRun:
     folder: Path
     quick: bool = False  # skip what takes minutes
     code: bool = True  # also test the installed code, which does not depend on the run
-    work: Path | None = None  # the place of runs that the audit makes; None: RUN/audit
+    controls: Path | None = None  # the folder of runs that the audit makes; None: RUN/audit
 
     @property
-    def place(self) -> Path:
+    def controls_folder(self) -> Path:
         """The folder of runs that the audit makes."""
-        return self.work or self.folder / AUDIT
+        return self.controls or self.folder / AUDIT
 
     @cached_property
     def settings(self) -> Settings:
@@ -111,7 +111,7 @@ class AuditedRun:
         settings = unprotected(self.settings)
         if dump(settings) == dump(self.settings):
             return self.run  # it is its own control
-        return recorded(settings, self.place / CONTROL, until=1)
+        return recorded(settings, self.controls_folder / CONTROL, until=1)
 
     @cached_property
     def evidence(self) -> suite.AttackEvidence:

@@ -82,10 +82,8 @@ def build(
         accuracy=_accuracy(result),
         points=(_deployed_point(run, result, trials),),
         budget=_budget(audited.folder),
-        traffic=_traffic(audited.run, int(result["rounds"])),
         spectra=_spectra(audited.run, audited.shapes),
         roc=_roc(trials),
-        seconds=_seconds(result),
         bytes={
             f"{party} {direction}": count
             for party, directions in result["bytes"].items()
@@ -250,20 +248,6 @@ def _budget(folder: Path) -> tuple[SeriesPart, ...]:
     return tuple(curves)
 
 
-def _traffic(run: RecordedRun, last: int) -> tuple[SeriesPart, ...]:
-    """Sum the bytes that the coordinator received and sent in each round, over all members."""
-    curves = []
-    for label, sent in (("from the hospitals", False), ("to the hospitals", True)):
-        bytes_of: dict[int, int] = {}
-        for frame in run.frames:
-            if frame.sent is sent:
-                at = min(max(1, frame.envelope.round), last)  # goodbyes belong to the last round
-                bytes_of[at] = bytes_of.get(at, 0) + frame.size
-        rounds = sorted(bytes_of)
-        curves.append(_series(label, rounds, [bytes_of[at] for at in rounds]))
-    return tuple(curves)
-
-
 def _spectra(run: RecordedRun, shapes: Shapes) -> tuple[SeriesPart, ...]:
     """Accumulate the energy of the first aggregate's singular values, for its largest matrices."""
     reads = readings.of_all(run, shapes, run.first_round)
@@ -292,14 +276,6 @@ def _roc(trials: Sequence[AuditTrial]) -> tuple[RocPart, ...]:
                 name = f"{trial.attack} ({trial.role}{label})"
                 curves.append(RocPart(label=name, fpr=fpr, tpr=tpr))
     return tuple(curves)
-
-
-def _seconds(result: Mapping[str, Any]) -> dict[str, float]:
-    phases: dict[str, float] = {"total": result["seconds"]["total"]}
-    for party in result["seconds"]["party"].values():
-        for name, spent in party.items():
-            phases[name] = phases.get(name, 0.0) + spent
-    return {name: round(spent, 3) for name, spent in phases.items()}
 
 
 def _untested(

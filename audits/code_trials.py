@@ -54,7 +54,7 @@ def steps(audited: AuditedRun) -> Iterator[tuple[str, Callable[[], Sequence[Audi
         yield name, partial(_of_code, trials)
     std = (audited.result.get("noise") or {}).get("std_guaranteed")
     yield NOISE, lambda: noise_trials(run, prior, std)
-    yield from question_trials.steps(prior, audited.mode, audited.place)
+    yield from question_trials.steps(prior, audited.mode, audited.controls_folder)
     differences = partial(question_trials.difference_trials, prior, quick)
     yield question_trials.DIFFERENCES, partial(_of_code, differences)
 
@@ -153,9 +153,8 @@ def _noise(run: RecordedRun) -> Iterator[NDArray[np.float64]]:
         owners = [given[p].get(at) for p in part.of]
         known = [note.given for note in owners if note is not None]
         opened = (part.note.opened or {}).get(PREDICTIONS)
-        if opened is not None and len(known) == len(
-            owners
-        ):  # else a missing input would pass as noise
+        complete = len(known) == len(owners)  # otherwise a missing input would pass as noise
+        if opened is not None and complete:
             true = sum(values[PREDICTIONS] for values in known)
             yield np.asarray(opened - true, dtype=np.float64)
 

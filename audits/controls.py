@@ -60,9 +60,9 @@ def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
         task = make_task(settings.task, every)
     spec = settings.algorithm.trains(settings.model)[0]
     tokenizer = load_tokenizer(spec)
-    own = {s.name: Truth(s.name, tuple(s.train)) for s in members if s.role != "host"}
+    truth = {s.name: Truth(s.name, tuple(s.train)) for s in members if s.role != "host"}
     others = [record for silo in members for record in (*silo.dev, *silo.test)]
-    known = {record.text for truth in own.values() for record in truth.records
+    known = {record.text for one in truth.values() for record in one.records
              if hasattr(record, "text")}  # fmt: skip
     return Prior(
         lambda: load_model(spec, task, tokenizer, settings.run.seed),
@@ -71,6 +71,6 @@ def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
         with_rate(settings.training, spec, task.kind),
         settings.algorithm,
         settings.run.seed,
-        own,
+        truth,
         tuple(record for record in others if getattr(record, "text", None) not in known),
     )

@@ -117,7 +117,7 @@ class PointPart(DocumentPart, frozen=True):
 
 
 class SeriesPart(DocumentPart, frozen=True):
-    """A curve: budget over rounds, bytes over rounds, a spectrum."""
+    """A curve: budget over rounds, or a spectrum."""
 
     label: str
     x: tuple[float, ...]
@@ -144,10 +144,8 @@ class AuditDocument(DocumentPart, frozen=True):
     accuracy: dict[str, float | None]  # "last test", "best test", ...
     points: tuple[PointPart, ...]
     budget: tuple[SeriesPart, ...]  # ε over rounds, a curve for each ledger
-    traffic: tuple[SeriesPart, ...]  # bytes over rounds
     spectra: tuple[SeriesPart, ...]  # cumulative energy over the share of singular values
     roc: tuple[RocPart, ...]
-    seconds: dict[str, float]  # of the run, by phase
     bytes: dict[str, int]
     untested: tuple[str, ...]  # what was not tested, and why
     policy: dict[str, Any]

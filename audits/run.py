@@ -47,16 +47,16 @@ def audit(
     *,
     quick: bool = False,
     code: bool = True,
-    work: Path | None = None,
+    controls: Path | None = None,
     progress: Progress = lambda done, total, label: None,
 ) -> AuditDocument:
     """Attack what each role saw of a recorded run.
 
-    Runs that the audit makes are kept in the run's folder, or in `work` for audits of runs that
+    Runs that the audit makes are kept in RUN/audit, or in `controls` for audits of runs that
     differ in protection alone. So a second audit is quicker, with the same results. `quick` skips
     what takes minutes, `code=False` what does not depend on the run; the document lists both.
     """
-    audited = AuditedRun(folder, quick, code, work)
+    audited = AuditedRun(folder, quick, code, controls)
     audited.run, audited.result  # noqa: B018 - missing files are reported before any attack
     with few_threads(audited.settings.model.name):
         trials = run_trials(audited, progress)
@@ -68,7 +68,7 @@ def run_trials(
 ) -> tuple[AuditTrial, ...]:
     """Run every attack; attacks that an interrupted audit has finished are not repeated."""
     steps = list(_steps(audited))
-    cache = TrialCache(audited.folder, audited.place)
+    cache = TrialCache(audited.folder, audited.controls_folder)
     trials: list[AuditTrial] = []
     for done, (label, step) in enumerate(steps):
         progress(done, len(steps), label)
@@ -88,7 +88,7 @@ def _steps(audited: AuditedRun) -> Iterator[Step]:
         if not (audited.quick and attack.slow):
             yield name, partial(_reconstruct, audited, name)
     if not audited.quick:
-        settings, place = audited.settings, audited.place
+        settings, place = audited.settings, audited.controls_folder
         yield "sizes and timing", lambda: metadata_trials.metadata_trials(settings, place)
         yield from public_trials.steps(audited)
     if audited.code:

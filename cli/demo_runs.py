@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from secure_fl.audits.document import AuditDocument
-from secure_fl.audits.report import write_page, write_report
+from secure_fl.audits.report.page import write_page, write_report
 from secure_fl.audits.run import audit
 from secure_fl.config.load import Settings, loads
 from secure_fl.display.run_history import RunHistory, read_run_history
@@ -98,7 +98,7 @@ def attack(
             progress(f"attacking {name}: {label or 'report'} ({done} of {total})")
 
         code = folder is folders[-1]  # the installed code is the same for all
-        document = audit(folder, quick=True, code=code, work=out / "controls", progress=step)
+        document = audit(folder, quick=True, code=code, controls=out / "controls", progress=step)
         write_report(document, folder)
         documents.append(document)
     write_page(documents, out, titled(folders), unaudited=titled(unaudited))
@@ -107,8 +107,8 @@ def attack(
 
 def titled(folders: Sequence[Path]) -> list[RunHistory]:
     """Read runs' folders, and name them by their titles."""
-    stories = [read_run_history(folder) for folder in folders]
-    return [replace(story, name=story.settings["run"]["name"]) for story in stories]
+    histories = [read_run_history(folder) for folder in folders]
+    return [replace(history, name=history.settings["run"]["name"]) for history in histories]
 
 
 def summary(documents: Sequence[AuditDocument]) -> list[dict[str, Any]]:

@@ -179,8 +179,8 @@ def _first_slope(prior: Prior, start: InitialOutputs) -> float:
         weight = np.full(classes, (1 - FAVOURED) / max(1, classes - 1))
         weight[at % classes] = FAVOURED
         mixes.append(drawn(prior, weight, "mix", at))
-    own = _slope(prior, start, mixes) or prior.training.learning_rate
-    return own or learning_rate_of(prior.model(), prior.training)
+    slope = _slope(prior, start, mixes) or prior.training.learning_rate
+    return slope or learning_rate_of(prior.model(), prior.training)
 
 
 def _score(

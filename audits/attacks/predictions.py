@@ -88,7 +88,7 @@ def membership_of(
 
 def candidates_of(prior: Prior, of: Sequence[str], public: Sequence[Example] | None) -> Pool:
     """Choose candidates: records of these parties, and of outsiders that are not public."""
-    truth = {name: own for name, own in prior.truth.items() if name in of}
+    truth = {name: known for name, known in prior.truth.items() if name in of}
     return pool_of(replace(prior, truth=truth), MOST, spare=_asked(prior, public)[1])
 
 

@@ -24,7 +24,7 @@ from secure_fl.events import EventLog
 from secure_fl.learning.local_training import fit
 from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec
-from secure_fl.learning.tasks import Encoded, Task
+from secure_fl.learning.tasks import Batch, Encoded, Task
 from secure_fl.learning.tasks.task import device_of, inference
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings, TrainingSettings
@@ -131,38 +131,35 @@ def confidences(task: Task, model: nn.Module, records: Encoded) -> Floats:
     It is log p/(1 - p) of the label's probability p (Carlini et al., arXiv 2112.03570, Sec. IV-C).
     Where a record has many labels or none, p is e to minus its mean loss.
     """
-    parts = []
-    with inference(model):
-        for batch in records.batches(AT_ONCE, device=device_of(model)):
-            z = task.forward(model, batch)
-            parts.append(_logits(task, z.double(), batch).cpu())
-    values: Floats = torch.cat(parts).numpy()
-    return values
+    return _by_batch(task, model, records, lambda z, batch: _logits(task, z.double(), batch))
 
 
 def losses(task: Task, model: nn.Module, records: Encoded) -> Floats:
     """Compute a model's loss for each record."""
-    with inference(model):
-        parts = [
-            task.loss(task.forward(model, batch), batch, reduction="none").double().cpu()
-            for batch in records.batches(AT_ONCE, device=device_of(model))
-        ]
-    values: Floats = torch.cat(parts).numpy()
-    return values
+    return _by_batch(
+        task, model, records, lambda z, batch: task.loss(z, batch, reduction="none").double()
+    )
 
 
 def probabilities(task: Task, model: nn.Module, records: Encoded) -> Floats:
     """Compute a classifier's probabilities for each record."""
+    return _by_batch(task, model, records, lambda z, batch: z.double().softmax(-1))
+
+
+def _by_batch(
+    task: Task, model: nn.Module, records: Encoded, measure: Callable[[Tensor, Batch], Tensor]
+) -> Floats:
+    """Measure a model's outputs on each record, without training it."""
     with inference(model):
         parts = [
-            task.forward(model, batch).double().softmax(-1).cpu()
+            measure(task.forward(model, batch), batch).cpu()
             for batch in records.batches(AT_ONCE, device=device_of(model))
         ]
     values: Floats = torch.cat(parts).numpy()
     return values
 
 
-def _logits(task: Task, z: Tensor, batch: dict[str, Tensor]) -> Tensor:
+def _logits(task: Task, z: Tensor, batch: Batch) -> Tensor:
     if task.kind in ("classification", "pair"):
         label = batch["labels"].unsqueeze(-1)
         others = z.scatter(-1, label, -torch.inf).logsumexp(-1)

@@ -83,11 +83,11 @@ def word_rows(values: Arrays, name: str, words: int) -> NDArray[Any] | None:
     Of factors, the sketch Y is preferred: rows of the product belong to all parties.
     """
     fitting = {n: v for n, v in values.items() if v.ndim == 2 and v.shape[0] == words}
-    own = {n: v for n, v in fitting.items() if n == name or n.startswith(f"{name}|")}
-    own = {name: fitting[name + OWN]} if name + OWN in fitting else own
+    named = {n: v for n, v in fitting.items() if n == name or n.startswith(f"{name}|")}
+    named = {name: fitting[name + OWN]} if name + OWN in fitting else named
     # Another layer may be as wide as the vocabulary by accident; it is named as a weight.
     other = {n: v for n, v in fitting.items() if not n.endswith((".weight", ".bias"))}
-    return max((own or other).values(), key=lambda value: value.shape[1], default=None)
+    return max((named or other).values(), key=lambda value: value.shape[1], default=None)
 
 
 def moved_rows(Δ: Array, W0: Array, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -10,22 +10,18 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from secure_fl.audits.document import AuditDocument, CellPart, TrialPart
-from secure_fl.audits.report import (
-    plots,
-    report_tables,
-    report_terms,
-    sentences,
-    trade_off,
-)
+from secure_fl.audits.document import AuditDocument, CellPart, TrialPart, encode, read
+from secure_fl.audits.report import plots, report_tables, report_terms, sentences, trade_off
 from secure_fl.audits.report.report_terms import ABSENT, ACCESS, Term
 from secure_fl.display.charts import Chart
 from secure_fl.display.compare_page import comparison
 from secure_fl.display.html import STYLE
-from secure_fl.display.run_history import RunHistory
+from secure_fl.display.run_history import RunHistory, read_run_history
 from secure_fl.display.run_page import article
+from secure_fl.files import write_whole
 
 HERE = Path(__file__).parent
+DOCUMENT, PAGE = "audit.json", "report.html"
 
 
 class MatrixCell(NamedTuple):
@@ -52,7 +48,6 @@ class RunSection(NamedTuple):
     matrix: list[tuple[str, list[MatrixCell]]]
     anchors: list[str]  # of the trials, in order
     links: dict[str, str]  # a trial's id to its anchor
-    contradictions: list[str]
     plots: dict[str, Chart | None]
     alone: bool  # there is one point, and no other to compare it with
     trained: Markup  # how it learned and what it cost
@@ -60,42 +55,70 @@ class RunSection(NamedTuple):
 
 def render(
     documents: Sequence[AuditDocument],
-    stories: Sequence[RunHistory | None] = (),
+    histories: Sequence[RunHistory | None] = (),
     *,
     shared: bool = False,
     unaudited: Sequence[RunHistory] = (),
 ) -> str:
     """Write the page of one run or of several: the same documents give the same bytes.
 
-    `stories`: the training of each audited run; `unaudited`: runs without an audit, with which
+    `histories`: the training of each audited run; `unaudited`: runs without an audit, with which
     the others' learning is compared; `shared`: leave out figures of a single hospital.
     """
     if not documents:
         raise ValueError("a report is about one run at least")
     named = _anchors(documents)
-    padded = [*stories, *[None] * (len(documents) - len(stories))]
+    padded = [*histories, *[None] * (len(documents) - len(histories))]
     runs = [
-        _run(document, place, anchors, _trained(story, place, shared))
-        for place, (document, anchors, story) in enumerate(
+        _run(document, place, anchors, _trained(history, place, shared))
+        for place, (document, anchors, history) in enumerate(
             zip(documents, named, padded, strict=True), start=1
         )
     ]
     context: dict[str, Any] = {"runs": runs, "style": Markup(STYLE.read_text(encoding="utf-8"))}  # noqa: S704
-    context |= _compared(documents, [*unaudited, *(story for story in stories if story)])
+    context |= _compared(documents, [*unaudited, *(history for history in histories if history)])
     return _environment().get_template("template.html.j2").render(context)
 
 
-def _trained(story: RunHistory | None, place: int, shared: bool) -> Markup:
-    return Markup(article(story, f"run{place}-trained", shared=shared, level=4) if story else "")  # noqa: S704
+def write_report(document: AuditDocument, folder: Path) -> None:
+    """Write an audit's document and its page into its run's folder."""
+    write_whole(folder / DOCUMENT, encode(document).decode())
+    write_page([document], folder, [read_run_history(folder)])
 
 
-def _compared(documents: Sequence[AuditDocument], stories: Sequence[RunHistory]) -> dict[str, Any]:
+def read_documents(runs: Sequence[Path]) -> list[AuditDocument]:
+    """Read the documents of audited runs."""
+    return [read(run / DOCUMENT) for run in runs]
+
+
+def write_page(
+    documents: Sequence[AuditDocument],
+    folder: Path,
+    histories: Sequence[RunHistory | None] = (),
+    *,
+    shared: bool = False,
+    unaudited: Sequence[RunHistory] = (),
+) -> Path:
+    """Write the page of some audits into a folder; the arguments are those of `render`."""
+    page = folder / PAGE
+    write_whole(page, render(documents, histories, shared=shared, unaudited=unaudited))
+    return page
+
+
+def _trained(history: RunHistory | None, place: int, shared: bool) -> Markup:
+    page = article(history, f"run{place}-trained", shared=shared, level=4) if history else ""
+    return Markup(page)  # noqa: S704
+
+
+def _compared(
+    documents: Sequence[AuditDocument], histories: Sequence[RunHistory]
+) -> dict[str, Any]:
     """Collect what the section on several runs shows."""
     if len(documents) < 2:
         return {}
     together = report_tables.joint_points(documents)
     return {
-        "learned": Markup(comparison(stories)) if len(stories) > 1 else None,  # noqa: S704
+        "learned": Markup(comparison(histories)) if len(histories) > 1 else None,  # noqa: S704
         "roles": _roles(documents),
         "compared": [(what, compared_cells(documents, what)) for what in _comparable(documents)],
         "compared_runs": report_tables.runs(documents),
@@ -120,12 +143,10 @@ def _run(document: AuditDocument, place: int, anchors: list[str], trained: Marku
         matrix=[(what, _line(document, what, roles)) for what in _kinds([document])],
         anchors=anchors,
         links=links,
-        contradictions=sentences.contradictions(document),
         plots={
             "accuracy": plots.accuracy_leakage(known, f"{name}-accuracy") if known[1:] else None,
             "roc": plots.roc(document.roc, f"{name}-roc"),
             "budget": plots.budget(document.budget, limits, f"{name}-budget"),
-            "traffic": plots.traffic(document.traffic, f"{name}-traffic"),
             "spectra": plots.spectra(document.spectra, f"{name}-spectra"),
         },
         alone=len(known) == 1,

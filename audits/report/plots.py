@@ -10,7 +10,6 @@ from secure_fl.audits.document import PointPart, RocPart, SeriesPart
 from secure_fl.audits.report.report_tables import area, finite, needed, resolution, steps
 from secure_fl.audits.report.report_terms import epsilon, number
 from secure_fl.display.charts import INK, SOFT, Chart, Curve, draw_svg, line_chart, look, short
-from secure_fl.display.figures import size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,12 +116,6 @@ def budget(items: Sequence[SeriesPart], limits: Sequence[float], name: str) -> C
     return line_chart(
         name, curves, "round", "ε spent over rounds", number, from_zero=True, levels=levels
     )
-
-
-def traffic(items: Sequence[SeriesPart], name: str) -> Chart | None:
-    """Draw bytes over rounds."""
-    curves = [Curve(item.label, finite(item)) for item in items]
-    return line_chart(name, curves, "round", "Bytes in a round", size, from_zero=True)
 
 
 def spectra(items: Sequence[SeriesPart], name: str) -> Chart | None:

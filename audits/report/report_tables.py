@@ -28,7 +28,7 @@ from secure_fl.audits.report.report_terms import (
     shortened,
 )
 from secure_fl.audits.report.sentences import verdict
-from secure_fl.display.figures import counted, duration, size
+from secure_fl.display.figures import counted, size
 
 
 class ReportTable(NamedTuple):
@@ -193,13 +193,6 @@ def budget(document: AuditDocument) -> ReportTable:
     return ReportTable("Privacy loss at the end", ("Ledger", "Last round", "ε spent"), rows, True)
 
 
-def traffic(document: AuditDocument) -> ReportTable:
-    """Tabulate the bytes of each curve."""
-    known = [(curve.label, [y for _, y in finite(curve)]) for curve in document.traffic]
-    rows = [(label, size(sum(ys)), size(sum(ys) / len(ys))) for label, ys in known if ys]
-    return ReportTable("Bytes over all rounds", ("Curve", "In all", "Per round"), rows, True)
-
-
 def spectra(document: AuditDocument) -> ReportTable:
     """Tabulate how few singular values hold most of each matrix."""
     rows = []
@@ -223,18 +216,6 @@ def _rates(curve: RocPart) -> list[str]:
     return [
         number(rate_at(curve, rate)) if finest <= rate else "too few non-members" for rate in RATES
     ]
-
-
-def seconds(document: AuditDocument) -> ReportTable:
-    """Tabulate the time of each phase."""
-    rows = [(phase, duration(spent)) for phase, spent in ordered(document.seconds)]
-    return ReportTable("Time", ("Phase", "Spent"), rows, True)
-
-
-def volumes(document: AuditDocument) -> ReportTable:
-    """Tabulate the bytes on the wires."""
-    rows = [(what, size(sent), f"{sent:,}") for what, sent in ordered(document.bytes)]
-    return ReportTable("Bytes", ("What", "Size", "Bytes"), rows, True)
 
 
 def scores(document: AuditDocument) -> ReportTable:

@@ -29,7 +29,6 @@ ASKED = (
     "read sums. Differences are what a reader learns by subtracting answers: here unprotected "
     "means that the rules for small numbers were off."
 )
-CONTRADICTION = "This document contradicts itself. Do not rely on it before this is explained:"
 ALL_TESTED = (
     "The audit lists nothing as untested. No audit tests everything: an attack that is not among "
     "the trials was not tried."
@@ -55,7 +54,6 @@ WITHOUT = {
     "asked": "This audit asked nothing: it skipped the tests that do not depend on the run.",
     "roc": "No membership attack gave a curve, so there is no plot.",
     "budget": "No ledger recorded spending over two or more rounds, so there is no plot.",
-    "traffic": "Bytes of two or more rounds were not recorded, so there is no plot.",
     "spectra": "No update was decomposed into singular values, so there is no plot.",
 }
 
@@ -174,30 +172,3 @@ def in_words(part: PrivacyPart) -> str:
         f"times as likely with one as with the other (e^ε), except with probability "
         f"{number(part.delta)} (δ)."
     )
-
-
-def contradictions(document: AuditDocument) -> list[str]:
-    """List the contradictions within a document; the report shows them beside the status."""
-    verdicts = {trial.id: verdict(trial) for trial in document.trials}
-    lines = [
-        f'Trial {trial.id} is recorded as "{trial.verdict}"; its findings say '
-        f'"{verdicts[trial.id]}", and so does this report.'
-        for trial in document.trials
-        if trial.verdict != verdicts[trial.id]
-    ]
-    if len(verdicts) < len(document.trials):
-        lines.append("Several trials have the same id; evidence may point at the wrong one.")
-    for row in document.matrix:
-        for cell in row.cells:
-            place = f"{row.what}, {cell.role}"
-            lost = [one for one in cell.evidence if one not in verdicts]
-            if lost:
-                lines.append(f"{place}: the evidence names {', '.join(lost)}, which is no trial.")
-            known = [verdicts[one] for one in cell.evidence if one in verdicts]
-            if cell.access != "nothing" or not cell.evidence:
-                continue
-            if "leaks" in known:
-                lines.append(f'{place}: "nothing" is claimed, but a trial of its evidence leaks.')
-            elif "holds" not in known:
-                lines.append(f'{place}: "nothing" is claimed, but no trial of its evidence holds.')
-    return lines

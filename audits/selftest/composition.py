@@ -254,8 +254,8 @@ def _trial(
 
 def _records(prior: Prior) -> list[Example]:
     """Collect records of the run's kind; the lint reveals none of them."""
-    own = [record for truth in prior.truth.values() for record in truth.records]
-    return [*prior.outsiders, *own]
+    private = [record for truth in prior.truth.values() for record in truth.records]
+    return [*prior.outsiders, *private]
 
 
 def _eager(model: nn.Module) -> nn.Module:

@@ -22,7 +22,8 @@ from secure_fl.audits.build_document import build
 from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.findings import AuditTrial
 from secure_fl.audits.public_trials import PublicTrials
-from secure_fl.audits.report import trade_off, write_page, write_report
+from secure_fl.audits.report import trade_off
+from secure_fl.audits.report.page import write_page, write_report
 from secure_fl.audits.run import ABOUT, steps_left_out
 from secure_fl.config.load import loads
 from secure_fl.display.charts import standalone

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from benchmarks.federations.leakage import audited
 from secure_fl.audits.attacks.membership import LIRA, RMIA
-from secure_fl.audits.report import render, trade_off
+from secure_fl.audits.report import trade_off
+from secure_fl.audits.report.page import render
 
 
 def test_audited_runs_become_a_curve(tmp_path: Path) -> None:

@@ -73,9 +73,7 @@ class RecordedEngine:
     def __init__(self, inner: Engine, journal: Journal, session: int) -> None:
         self._inner, self._journal, self._session = inner, journal, session
         self._started = time.perf_counter()
-        self._bulks: dict[
-            bytes, Span
-        ] = {}  # of one exchange: parties get the same total, once recorded
+        self._bulks: dict[bytes, Span] = {}  # of one exchange: equal totals are recorded once
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
         """Exchange the frames, and record both directions."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from secure_fl.capture import coordinator_view, party_view
 from secure_fl.capture.coordinator_view import CapturedFrame
 from secure_fl.capture.party_view import SegmentLine, SharedValue, SumNote
-from secure_fl.capture.recording import COHORT_KEY, VIEWS, SessionLine, sessions, view_of
+from secure_fl.capture.recording import COHORT_KEY, VIEWS, sessions, view_of
 from secure_fl.crypto.sealing import public, secret
 from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, SealedInts
 from secure_fl.crypto.sealing.masking import Slots
@@ -233,14 +233,3 @@ def as_numbers(data: bytes, sizes: Mapping[str, int]) -> Values:
 def _split(vector: NDArray[np.float64], sizes: Mapping[str, int]) -> Values:
     ends = np.cumsum(list(sizes.values()), dtype=int)
     return dict(zip(sizes, np.split(vector, ends[:-1]), strict=True)) if sizes else {}
-
-
-__all__ = [
-    "CapturedSegment",
-    "Keys",
-    "RecordedRun",
-    "SessionLine",
-    "as_numbers",
-    "read",
-    "slots_of",
-]

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from secure_fl.algorithms.exact import orthonormal
 from secure_fl.capture.coordinator_view import CapturedFrame
 from secure_fl.capture.merging import (
-    OWN,
     PROJECTED,
-    WEIGHTS,
     MergedReading,
     Shapes,
     Source,
@@ -31,8 +29,6 @@ from secure_fl.capture.opening import CapturedSegment, Keys, RecordedRun, Values
 from secure_fl.errors import CryptoError
 from secure_fl.protocol import arrays as payload
 from secure_fl.protocol.messages import Share
-
-__all__ = ["OWN", "WEIGHTS", "MergedReading", "Shapes", "Source"]
 
 DIGEST = 32  # bytes
 
@@ -94,7 +90,7 @@ def given(run: RecordedRun, party: str, rounds: int) -> dict[Source, NDArray[Any
 
 def _off_the_wire(run: RecordedRun, members: Sequence[str], rounds: int) -> Iterator[SumReading]:
     """Read every input and total with the members' keys, and subtract their own inputs."""
-    keys, own = Keys.of(run, members), _own(run, members)
+    keys, inputs = Keys.of(run, members), _inputs(run, members)
     seen: set[tuple[object, ...]] = set()
     for part in run.parts:
         same = (part.of, part.total, part.note.session, part.note.number, part.segment.key)
@@ -102,39 +98,39 @@ def _off_the_wire(run: RecordedRun, members: Sequence[str], rounds: int) -> Iter
             continue
         seen.add(same)
         if set(part.of) - set(members):
-            yield _less(part, read(part, run.mode, keys), own)
+            yield _less(part, read(part, run.mode, keys), inputs)
 
 
 def _opened(
     run: RecordedRun, members: Sequence[str], rounds: int, less: Sequence[str] | None = None
 ) -> Iterator[SumReading]:
     """Take the sums that these members opened; subtract their inputs (or those of `less`)."""
-    own = _own(run, members if less is None else less)
+    inputs = _inputs(run, members if less is None else less)
     for part in run.parts:
         opened = part.note.opened
         mine = part.total and part.frame.party in members and part.round <= rounds
         if mine and opened is not None:
             values = _vectors(opened, part.segment.sizes)
-            entry = _less(part, {n: v.astype(np.float64) for n, v in values.items()}, own)
+            entry = _less(part, {n: v.astype(np.float64) for n, v in values.items()}, inputs)
             if entry.of:
                 yield entry
 
 
-Own = Mapping[str, Mapping[tuple[int, int], Mapping[str, NDArray[Any]]]]
+Inputs = Mapping[str, Mapping[tuple[int, int], Mapping[str, NDArray[Any]]]]
 
 
-def _own(run: RecordedRun, members: Sequence[str]) -> Own:
+def _inputs(run: RecordedRun, members: Sequence[str]) -> Inputs:
     """Collect members' inputs to each sum."""
     return {m: {(n.session, n.number): n.given for n in run.notes(m)} for m in members}
 
 
-def _less(part: CapturedSegment, values: Values, own: Own) -> SumReading:
+def _less(part: CapturedSegment, values: Values, inputs: Inputs) -> SumReading:
     """Subtract known inputs from a sum, and name the owners of the rest."""
     at = (part.note.session, part.note.number)
-    for member in set(part.of) & set(own):
-        mine = own[member].get(at, {})
+    for member in set(part.of) & set(inputs):
+        mine = inputs[member].get(at, {})
         values = {name: v - mine[name] if name in mine else v for name, v in values.items()}
-    others = tuple(party for party in part.of if party not in own)
+    others = tuple(party for party in part.of if party not in inputs)
     return SumReading(others, part.round, *at, values, part.frame.place)
 
 

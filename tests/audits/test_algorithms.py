@@ -7,7 +7,6 @@ bytes that were not looked at.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,39 +24,10 @@ from secure_fl.config.load import loads, silos
 from secure_fl.errors import RunError
 from secure_fl.federation.federation import Federation
 from secure_fl.testing.harness import LossyEngine
+from tests.support.audited_runs import settings_text, train
 from tests.support.matrices import cells
 from tests.support.raising import raises
 
-SETTINGS = """
-[run]
-record = true
-[task]
-kind = "{kind}"
-max_length = 32
-[data]
-corpus = "{corpus}"
-parties = {parties}
-size = {size}
-{data}
-[model]
-layers = {layers}
-[training]
-learning_rate = 1e-3
-batch_size = 8
-device = "cpu"
-[protection]
-mode = "{mode}"
-{protection}
-[algorithm]
-name = "{algorithm}"
-rounds = {rounds}
-{more}
-{tail}
-"""
-USUAL: dict[str, Any] = {
-    "kind": "classification", "corpus": "ade", "parties": 3, "size": 12, "data": "", "layers": 1,
-    "mode": "none", "protection": "", "algorithm": "fedavg", "rounds": 1, "more": "", "tail": "",
-}  # fmt: skip
 HOST = {"data": "public = 24\nlabelled = 8"}
 TIERS = {"parties": 6, "layers": 3, "more": "tiers = {small = 1, large = 3}"}
 KD = {"algorithm": "fedkd"}
@@ -91,12 +61,6 @@ COUNTS = "the number of records that a hospital sends along"
 COORDINATOR, HOSPITAL, WITH_ONE = "coordinator", "one hospital", "coordinator + 1 hospital"
 
 
-def train(folder: Path, engine: Callable[..., Any] | None = None, **options: Any) -> Path:
-    made = Federation.of(loads(SETTINGS.format(**USUAL | options)), folder)
-    made.run(engine) if engine else made.run()
-    return folder
-
-
 def looked(folder: Path, **options: Any) -> AuditDocument:
     return audit(folder, quick=True, code=False, **options)
 
@@ -107,13 +71,13 @@ def looked(folder: Path, **options: Any) -> AuditDocument:
 )
 def test_what_is_read_unprotected_is_hidden_by_protection(name, tmp_path):
     case = SUMMING[name]
-    work = tmp_path / "controls"
-    clear = looked(train(tmp_path / "clear", **case), work=work)
+    controls = tmp_path / "controls"
+    clear = looked(train(tmp_path / "clear", **case), controls=controls)
     assert cells(clear, ONE)[COORDINATOR] == "everything"
     assert cells(clear, ONE)[WITH_ONE] == "everything"
     assert cells(clear, SUM)[WITH_ONE] == "of a sum"  # also of what only a host opens
     assert clear.status == "beyond policy"
-    sealed = looked(train(tmp_path / "sealed", **case | {"mode": "he+secagg"}), work=work)
+    sealed = looked(train(tmp_path / "sealed", **case | {"mode": "he+secagg"}), controls=controls)
     seen = cells(sealed, ONE)
     assert {seen[COORDINATOR], seen[HOSPITAL], seen[WITH_ONE]} == {"nothing"}
     assert cells(sealed, SUM)[COORDINATOR] == "nothing"
@@ -148,7 +112,9 @@ def test_factors_of_each_party_are_seen_by_every_other(tmp_path):
 
 def test_record_counts_are_read_where_weights_are_readable(tmp_path):
     found = {
-        mode: cells(looked(train(tmp_path / mode, mode=mode), work=tmp_path / "controls"), COUNTS)
+        mode: cells(
+            looked(train(tmp_path / mode, mode=mode), controls=tmp_path / "controls"), COUNTS
+        )
         for mode in ("none", "secagg", "he+secagg")
     }
     assert [found[mode][COORDINATOR] for mode in found] == ["everything", "nothing", "nothing"]
@@ -206,7 +172,7 @@ class Crashing(LossyEngine):
 def test_a_run_that_crashed_in_a_sum_and_was_resumed(tmp_path):
     with pytest.raises(CrashError):
         train(tmp_path / "run", Crashing, mode="he")
-    text = SETTINGS.format(**USUAL | {"mode": "he"})
+    text = settings_text(mode="he")
     Federation.of(loads(text), tmp_path / "run", resume=True).run()
     found = looked(tmp_path / "run")
     assert cells(found, ONE)[WITH_ONE] == "everything"
@@ -215,7 +181,7 @@ def test_a_run_that_crashed_in_a_sum_and_was_resumed(tmp_path):
 
 def test_rounds_that_were_not_recorded_are_not_judged(tmp_path):
     case = {"rounds": 2, "mode": "he"}
-    plain = SETTINGS.format(**USUAL | case)
+    plain = settings_text(**case)
     made = Federation.of(loads(plain.replace("record = true", "")), tmp_path / "run")
     made.until = 1
     made.run()
@@ -268,7 +234,7 @@ def test_a_run_that_was_moved_is_audited_and_missing_data_is_told(tmp_path, monk
     monkeypatch.setattr(code_trials, "steps", lambda audited: iter(()))  # they look at no run
     rows = [f"note {n} about a rash,{'ade' if n % 2 else 'no-ade'}" for n in range(120)]
     (tmp_path / "notes.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
-    text = SETTINGS.format(**USUAL | {"corpus": "@"})
+    text = settings_text(corpus="@")
     text = text.replace('corpus = "@"', 'source = "notes.csv"').replace("size = 12\n", "")
     (tmp_path / "study.toml").write_text(text)
     runner = CliRunner()
@@ -288,7 +254,7 @@ def test_a_run_that_was_moved_is_audited_and_missing_data_is_told(tmp_path, monk
 
 
 def test_all_labels_are_known_where_hospitals_have_their_own():
-    settings = loads(SETTINGS.format(**USUAL | {"kind": "ner", "corpus": "ner"}))
+    settings = loads(settings_text(kind="ner", corpus="ner"))
     members = tuple(silos(settings))
     made = Federation.of(settings)
     assert made.local_heads
@@ -300,13 +266,13 @@ def test_all_labels_are_known_where_hospitals_have_their_own():
 @pytest.mark.slow
 def test_a_probe_that_is_impossible_claims_nothing(tmp_path):
     """Three tiers of eight hospitals are too small for sums of their own; one party is no rank."""
-    tiers = loads(SETTINGS.format(**USUAL | {"algorithm": "inclusivefl", "layers": 3}))
-    alone = loads(SETTINGS.format(**USUAL | {"algorithm": "centralized"}))
+    tiers = loads(settings_text(algorithm="inclusivefl", layers=3))
+    alone = loads(settings_text(algorithm="centralized"))
     for settings in (tiers, alone):
         for trial in metadata_trials(settings, tmp_path / settings.algorithm.name):
             assert trial.verdict.value == "not tested" and trial.reason
 
 
 def test_a_probe_has_as_many_layers_as_the_run():
-    deep = loads(SETTINGS.format(**USUAL | KD | {"layers": 4, "more": "student_layers = 3"}))
+    deep = loads(settings_text(**KD, layers=4, more="student_layers = 3"))
     assert probe_settings(deep).model.layers == 4

@@ -17,53 +17,17 @@ from secure_fl.audits.findings import Verdict
 from secure_fl.audits.run import TrialCache, audit
 from secure_fl.audits.selftest.masks import mask_trials
 from secure_fl.cli.main import main
-from secure_fl.config.load import loads
 from secure_fl.crypto.privacy.noise import SkellamNoise
 from secure_fl.crypto.sealing.masking import StreamId, mask_key
 from secure_fl.crypto.sealing.step_keys import StepKeys
-from secure_fl.federation.federation import Federation
 from secure_fl.protocol.frames import digest
+from tests.support.audited_runs import train
 from tests.support.matrices import cells
-
-SETTINGS = """
-[run]
-record = true
-[task]
-max_length = 32
-[data]
-corpus = "ade"
-parties = {parties}
-size = 16
-{data}
-[model]
-layers = 1
-freeze_embeddings = {frozen}
-[training]
-learning_rate = 1e-3
-batch_size = 8
-device = "cpu"
-[protection]
-mode = "{mode}"
-{protection}
-[algorithm]
-name = "{algorithm}"
-rounds = 1
-{more}
-"""
 
 
 def trained(folder: Path, mode: str = "he+secagg", **options: object) -> Path:
-    """A tiny recorded run."""
-    fields = {
-        "parties": 3,
-        "data": "",
-        "frozen": "true",
-        "protection": "",
-        "algorithm": "fedavg",
-        "more": "",
-    } | options
-    Federation.of(loads(SETTINGS.format(mode=mode, **fields)), folder).run()
-    return folder
+    """Train a tiny recorded run."""
+    return train(folder, mode=mode, size=16, **options)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +40,9 @@ def place(tmp_path_factory) -> Path:
 def documents(place) -> dict[str, AuditDocument]:
     """Quick audits of the same federation under three protections, with one control for all."""
     return {
-        mode: audit(trained(place / mode, mode), quick=True, code=False, work=place / "controls")
+        mode: audit(
+            trained(place / mode, mode), quick=True, code=False, controls=place / "controls"
+        )
         for mode in ("none", "he", "he+secagg")
     }
 
@@ -136,7 +102,7 @@ def test_evidence_is_a_frame_that_the_coordinator_carried(documents, place):
 
 def test_the_same_run_gives_the_same_bytes(documents, place):
     for _ in range(2):
-        again = audit(place / "he+secagg", quick=True, code=False, work=place / "controls")
+        again = audit(place / "he+secagg", quick=True, code=False, controls=place / "controls")
         assert encode(again) == encode(documents["he+secagg"])
 
 

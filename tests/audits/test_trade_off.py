@@ -11,7 +11,8 @@ import pytest
 
 from secure_fl.audits.attacks.membership import LIRA
 from secure_fl.audits.document import AuditDocument, encode
-from secure_fl.audits.report import render, trade_off
+from secure_fl.audits.report import trade_off
+from secure_fl.audits.report.page import render
 from secure_fl.audits.roles import PUBLIC
 from secure_fl.cli.main import main
 from tests.support.documents import document, finding, privacy, trial
