@@ -19,6 +19,7 @@ from secure_fl.audits.findings import (
     View,
 )
 from secure_fl.capture import readings
+from secure_fl.capture.merging import MergedReading
 from secure_fl.capture.opening import RecordedRun
 
 COORDINATOR, HOST = "coordinator", "host"
@@ -120,7 +121,7 @@ def _coalition(
     return CollusionView(role, _readings(reads), run.frames)
 
 
-def _readings(reads: Sequence[readings.MergedReading]) -> tuple[Reading, ...]:
+def _readings(reads: Sequence[MergedReading]) -> tuple[Reading, ...]:
     return tuple(
         Reading(
             r.of, r.round, {n: _plausible(v) for n, v in r.values.items()}, r.evidence, r.sources

@@ -88,10 +88,10 @@ def test_what_is_read_unprotected_is_hidden_by_protection(name, tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["local", "centralized"])
 def test_where_nothing_is_sent_nothing_is_claimed(algorithm, tmp_path):
-    found = looked(train(tmp_path / "run", algorithm=algorithm, mode="he+secagg"))
-    assert found.status == "inconclusive"
-    assert len(found.reasons) == 1
-    assert set(cells(found, ONE).values()) == {"not tested"}
+    finding = looked(train(tmp_path / "run", algorithm=algorithm, mode="he+secagg"))
+    assert finding.status == "inconclusive"
+    assert len(finding.reasons) == 1
+    assert set(cells(finding, ONE).values()) == {"not tested"}
 
 
 def test_factors_of_each_party_are_seen_by_every_other(tmp_path):
@@ -99,25 +99,25 @@ def test_factors_of_each_party_are_seen_by_every_other(tmp_path):
         "more": 'student_layers = 1\nfactors = "per_party"',
         "mode": "he+secagg",
     }
-    found = looked(train(tmp_path / "run", **case))
-    assert cells(found, ONE) == {
+    finding = looked(train(tmp_path / "run", **case))
+    assert cells(finding, ONE) == {
         COORDINATOR: "nothing",
         HOSPITAL: "everything",
         WITH_ONE: "everything",
         "coordinator + 2 hospitals": "everything",
     }
-    assert cells(found, COUNTS)[HOSPITAL] == "everything"  # as the result's statement says
-    assert found.status == "beyond policy"
+    assert cells(finding, COUNTS)[HOSPITAL] == "everything"  # as the result's statement says
+    assert finding.status == "beyond policy"
 
 
 def test_record_counts_are_read_where_weights_are_readable(tmp_path):
-    found = {
+    finding = {
         mode: cells(
             looked(train(tmp_path / mode, mode=mode), controls=tmp_path / "controls"), COUNTS
         )
         for mode in ("none", "secagg", "he+secagg")
     }
-    assert [found[mode][COORDINATOR] for mode in found] == ["everything", "nothing", "nothing"]
+    assert [finding[mode][COORDINATOR] for mode in finding] == ["everything", "nothing", "nothing"]
 
 
 @pytest.mark.parametrize(
@@ -133,26 +133,26 @@ def test_colluders_are_tried_up_to_the_bound_and_when_all_but_one(
     parties, protection, roles, tmp_path
 ):
     case = {"parties": parties, "protection": protection, "mode": "he+secagg"}
-    found = looked(train(tmp_path / "run", **case))
-    seen = {r: access for r, access in cells(found, ONE).items() if r.startswith("coordinator +")}
+    finding = looked(train(tmp_path / "run", **case))
+    seen = {r: access for r, access in cells(finding, ONE).items() if r.startswith("coordinator +")}
     names = {c: f"coordinator + {c} hospital{'s' if c > 1 else ''}" for c in roles}
     assert seen == {names[c]: "nothing" if held else "everything" for c, held in roles.items()}
-    said = " ".join(found.untested)
-    assert ("more than 2 hospitals that collude" in said) == (parties == 5)
+    statement = " ".join(finding.untested)
+    assert ("more than 2 hospitals that collude" in statement) == (parties == 5)
     # In a sum over two, each sees the other: said, and not passed over.
-    assert cells(found, ONE)[HOSPITAL] == ("everything" if parties == 2 else "nothing")
-    assert found.status == ("beyond policy" if parties == 2 else "within policy")
+    assert cells(finding, ONE)[HOSPITAL] == ("everything" if parties == 2 else "nothing")
+    assert finding.status == ("beyond policy" if parties == 2 else "within policy")
 
 
 @pytest.mark.parametrize("exchange", [5, 6, 7])  # before its input, at it, and when masks go
 def test_a_party_is_lost(exchange, tmp_path):
     case = {"parties": 5, "mode": "he+secagg"}
     lossy = lambda sessions: LossyEngine(sessions, {"hospital-1": exchange})  # noqa: E731
-    found = looked(train(tmp_path / "run", lossy, **case))
-    assert cells(found, ONE)[COORDINATOR] == "nothing"
-    assert cells(found, SUM)[HOSPITAL] == "of a sum"  # by one that was not lost
-    assert cells(found, ONE)["coordinator + 4 hospitals"] == "everything"
-    assert found.status == "within policy"
+    finding = looked(train(tmp_path / "run", lossy, **case))
+    assert cells(finding, ONE)[COORDINATOR] == "nothing"
+    assert cells(finding, SUM)[HOSPITAL] == "of a sum"  # by one that was not lost
+    assert cells(finding, ONE)["coordinator + 4 hospitals"] == "everything"
+    assert finding.status == "within policy"
 
 
 class CrashError(Exception):
@@ -174,9 +174,9 @@ def test_a_run_that_crashed_in_a_sum_and_was_resumed(tmp_path):
         train(tmp_path / "run", Crashing, mode="he")
     text = settings_text(mode="he")
     Federation.of(loads(text), tmp_path / "run", resume=True).run()
-    found = looked(tmp_path / "run")
-    assert cells(found, ONE)[WITH_ONE] == "everything"
-    assert cells(found, SUM)[HOSPITAL] == "of a sum"
+    finding = looked(tmp_path / "run")
+    assert cells(finding, ONE)[WITH_ONE] == "everything"
+    assert cells(finding, SUM)[HOSPITAL] == "of a sum"
 
 
 def test_rounds_that_were_not_recorded_are_not_judged(tmp_path):
@@ -190,9 +190,9 @@ def test_rounds_that_were_not_recorded_are_not_judged(tmp_path):
     assert not list((tmp_path / "run").glob("parties/*/view"))
     (tmp_path / "run" / "settings.toml").write_text(plain)
     Federation.of(loads(plain), tmp_path / "run", resume=True).run()
-    found = looked(tmp_path / "run")
-    assert cells(found, ONE)[WITH_ONE] == "everything"  # in round 2, which is there
-    assert any("before round 2" in said for said in found.untested)
+    finding = looked(tmp_path / "run")
+    assert cells(finding, ONE)[WITH_ONE] == "everything"  # in round 2, which is there
+    assert any("before round 2" in statement for statement in finding.untested)
 
 
 # --- what is missing from a recording ----------------------------------------------------------

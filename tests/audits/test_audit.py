@@ -25,7 +25,7 @@ from tests.support.audited_runs import train
 from tests.support.matrices import cells
 
 
-def trained(folder: Path, mode: str = "he+secagg", **options: object) -> Path:
+def trained(folder: Path, mode: str = "he+secagg", **options: Any) -> Path:
     """Train a tiny recorded run."""
     return train(folder, mode=mode, size=16, **options)
 
@@ -95,8 +95,8 @@ def test_every_cell_points_to_trials_with_their_controls(documents):
 
 def test_evidence_is_a_frame_that_the_coordinator_carried(documents, place):
     run = AuditedRun(place / "he+secagg").run
-    found = [t.deployed.evidence for t in documents["he+secagg"].trials if t.deployed]
-    places = {at for evidence in found for at in evidence}
+    finding = [t.deployed.evidence for t in documents["he+secagg"].trials if t.deployed]
+    places = {at for evidence in finding for at in evidence}
     assert places and places <= {frame.place for frame in run.frames}
 
 
@@ -107,11 +107,11 @@ def test_the_same_run_gives_the_same_bytes(documents, place):
 
 
 def test_what_was_left_out_is_said(documents):
-    said = " ".join(documents["he+secagg"].untested)
+    statement = " ".join(documents["he+secagg"].untested)
     for part in ("gradient matching", "membership", "later rounds", "networks"):
-        assert part in said
+        assert part in statement
     # AdamW's moves defeat the span check even unprotected: that is no success of the protection.
-    assert "span check" in said
+    assert "span check" in statement
 
 
 # --- planted bugs ------------------------------------------------------------------------------
@@ -123,12 +123,12 @@ def verdicts(document: AuditDocument, attack: str) -> dict[str, str]:
 
 def test_embeddings_that_are_sent_are_found_by_the_token_bag(documents, place):
     folder = trained(place / "embeddings", "none", frozen="false")
-    found = audit(folder, quick=True, code=False)
-    assert verdicts(found, "token bag")[COORDINATOR] == "leaks"
+    finding = audit(folder, quick=True, code=False)
+    assert verdicts(finding, "token bag")[COORDINATOR] == "leaks"
     assert (
         verdicts(documents["none"], "token bag")[COORDINATOR] == "holds"
     )  # frozen, also unprotected
-    words = next(row for row in found.matrix if row.what.startswith("words"))
+    words = next(row for row in finding.matrix if row.what.startswith("words"))
     assert {c.role: c.access for c in words.cells}[COORDINATOR] == "everything"
 
 
@@ -153,14 +153,14 @@ def test_masks_that_are_reused_are_found(documents, place, monkeypatch):
 def _reuse(made: AuditedRun) -> Verdict:
     inputs = code_trials.masked_inputs(made.run)
     (name,) = inputs
-    found = {
+    finding = {
         trial.verdict
         for trial in mask_trials(made.prior, True, inputs)
         if trial.attack.endswith("reused masks")
         and trial.deployed
         and trial.deployed.target == name
     }
-    (verdict,) = found
+    (verdict,) = finding
     return verdict
 
 
@@ -189,13 +189,13 @@ def _noise_trial(folder: Path):
 
 @pytest.mark.slow
 def test_a_full_audit_attacks_the_release_and_the_metadata_too(place, tmp_path):
-    found = audit(trained(tmp_path / "whole"))
-    judged = {(trial.attack, trial.role): trial.verdict for trial in found.trials}
+    finding = audit(trained(tmp_path / "whole"))
+    judged = {(trial.attack, trial.role): trial.verdict for trial in finding.trials}
     assert judged["sizes", COORDINATOR] == "holds"
     assert judged["timing", COORDINATOR] == "leaks"  # nothing hides when a hospital answers
     assert ("gradient matching", COORDINATOR) in judged
     assert {"membership (LiRA)", "membership (RMIA)"} <= {attack for attack, _ in judged}
-    assert found.status == "within policy"
+    assert finding.status == "within policy"
 
 
 # --- the command line --------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_wrong_folders_are_told(tmp_path):
 def test_an_audit_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """What was run is not run again, and the document is the same, byte for byte."""
     folder = trained(tmp_path / "run")
-    whole = encode(audit(folder, quick=True, code=False))
+    complete = encode(audit(folder, quick=True, code=False))
     begun: list[str] = []
 
     def stop_at_the_third(done: int, total: int, label: str) -> None:
@@ -245,7 +245,7 @@ def test_an_audit_goes_on_where_it_stopped(tmp_path: Path) -> None:
         if label:  # until the end, none is written again
             assert [file.stat().st_mtime_ns for file in kept] == times
 
-    assert encode(audit(folder, quick=True, code=False, progress=looked)) == whole
+    assert encode(audit(folder, quick=True, code=False, progress=looked)) == complete
     assert not (folder / "audit" / "kept").exists()
 
 

@@ -51,10 +51,10 @@ def test_auc_is_mann_whitneys():
     rng = np.random.default_rng(1)
     scores, members = rng.integers(9, size=80), rng.random(80) < 0.4
     u = mannwhitneyu(scores[members], scores[~members]).statistic
-    found = u / (members.sum() * (~members).sum())
+    finding = u / (members.sum() * (~members).sum())
     fpr, tpr, auc = st.roc(scores, members)
-    assert auc == pytest.approx(found)
-    assert np.trapezoid(tpr, fpr) == pytest.approx(found)
+    assert auc == pytest.approx(finding)
+    assert np.trapezoid(tpr, fpr) == pytest.approx(finding)
 
 
 @pytest.mark.parametrize("distance", [0.0, 1.2, 2.5])
@@ -171,8 +171,8 @@ def test_one_run_without_delta_is_a_binomial_test():
     assert st.one_run_p_value(200, 100, 80, 1.0, 0.0) == pytest.approx(
         binomtest(80, 100, q, alternative="greater").pvalue
     )
-    found = st.one_run_epsilon(200, 100, 90, 0.0)
-    assert st.one_run_p_value(200, 100, 90, found, 0.0) == pytest.approx(0.05, abs=1e-6)
+    finding = st.one_run_epsilon(200, 100, 90, 0.0)
+    assert st.one_run_p_value(200, 100, 90, finding, 0.0) == pytest.approx(0.05, abs=1e-6)
 
 
 def test_one_run_pays_for_delta_as_the_theorem_says():
@@ -188,9 +188,9 @@ def test_one_run_accuses_neither_chance_nor_randomised_response():
     rng = np.random.default_rng(8)
     least = [st.one_run_epsilon(250, 100, v, 1e-5) for v in range(101)]
     assert sum(least[v] > 0 for v in rng.binomial(100, 0.5, NULLS)) <= ALLOWED
-    told = rng.binomial(100, 1 / (1 + math.exp(-1.0)), NULLS)
+    decoded = rng.binomial(100, 1 / (1 + math.exp(-1.0)), NULLS)
     least = [st.one_run_epsilon(100, 100, v, 0.0) for v in range(101)]
-    bounds = np.array(least)[told]
+    bounds = np.array(least)[decoded]
     assert (bounds > 1.0).sum() <= ALLOWED
     assert np.median(bounds) > 0.4
 
@@ -251,8 +251,8 @@ def test_it_is_tighter_than_the_bound_on_epsilon(mu: float) -> None:
 
 
 def test_more_right_guesses_reject_more() -> None:
-    found = [st.one_run_mu(200, 100, right) for right in range(0, 101, 5)]
-    assert found == sorted(found) and found[0] == 0.0 < found[-1]
+    finding = [st.one_run_mu(200, 100, right) for right in range(0, 101, 5)]
+    assert finding == sorted(finding) and finding[0] == 0.0 < finding[-1]
     assert st.one_run_mu(200, 100, 90, 0.99) < st.one_run_mu(200, 100, 90, 0.95)
     edge = st.one_run_mu(200, 100, 90)
     assert st.rejects(200, 100, 90, edge - 1e-6, 0.05) and not st.rejects(

@@ -48,12 +48,12 @@ def test_spans_tell_prompt_and_completion_word_for_word(adapter: Any) -> None:
     view, prior = best_case(knows, 1)
     (truth,) = prior.truth.values()
     (text,) = sequences(truth.records, prior)
-    told = tokenizer().decode(text, skip_special_tokens=True)
+    decoded = tokenizer().decode(text, skip_special_tokens=True)
     (record,) = truth.records
     assert isinstance(record, Text) and record.pair is not None
-    assert told.endswith(tokenizer().decode(tokenizer()(record.pair)["input_ids"][1:-1]))
-    found = span_check(view, prior)
-    assert found.succeeded and (found.value, found.details["rouge_2"]) == (1.0, 1.0)
+    assert decoded.endswith(tokenizer().decode(tokenizer()(record.pair)["input_ids"][1:-1]))
+    finding = span_check(view, prior)
+    assert finding.succeeded and (finding.value, finding.details["rouge_2"]) == (1.0, 1.0)
     assert text[1:-1] in guess_texts(view.readings[0].values, prior).texts
     assert not span_check(permuted(view), prior).succeeded
 
@@ -62,8 +62,8 @@ def trials(folder: Path, mode: str) -> dict[str, AuditTrial]:
     Federation.of(loads(STUDY.format(mode=mode)), folder).run()
     audit = AuditedRun(folder, code=False)
     entry = suite.RECONSTRUCTION["span check"]
-    found = suite.reconstruction_trials(entry, audit.evidence, audit.prior)
-    return {trial.role: trial for trial in found}
+    finding = suite.reconstruction_trials(entry, audit.evidence, audit.prior)
+    return {trial.role: trial for trial in finding}
 
 
 def test_in_the_clear_completions_are_read_and_sealed_they_are_not(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def cell(trials: list[AuditTrial], what: str) -> Any:
 def test_words_are_hidden_where_no_update_could_be_read():
     unread = trial(0.0, "reading one hospital")
     weak = trial(0.0, "span check", control=0.0)
-    found = cell([unread, weak], "words")
-    assert (found.access, found.evidence) == ("nothing", (trial_id(unread),))
-    assert found.note
+    result = cell([unread, weak], "words")
+    assert (result.access, result.evidence) == ("nothing", (trial_id(unread),))
+    assert result.note
 
 
 def test_an_update_that_was_read_needs_every_attack_to_come_to_a_verdict():
@@ -88,10 +88,10 @@ def test_what_is_found_of_a_sum_says_whose_it_is_not():
 
 
 def judged(
-    *trials: AuditTrial, said: tuple[PrivacyPart, ...] = (), **policy: Any
+    *trials: AuditTrial, statement: tuple[PrivacyPart, ...] = (), **policy: Any
 ) -> tuple[str, str]:
     unread = trial(0.0, "reading one hospital")
-    status, why = judge([unread, *trials], PolicySettings(**policy), WITHIN, said)
+    status, why = judge([unread, *trials], PolicySettings(**policy), WITHIN, statement)
     return status, " ".join(why)
 
 
@@ -126,13 +126,13 @@ def test_open_questions_are_inconclusive():
 
 
 def test_membership_and_epsilon_are_judged_where_the_policy_says():
-    found = finding(0.8, "membership (LiRA)", "the public").at(interval=(0.7, 0.9))
-    leak = AuditTrial(found, found, found.at(value=0.1))
+    result = finding(0.8, "membership (LiRA)", "the public").at(interval=(0.7, 0.9))
+    leak = AuditTrial(result, result, result.at(value=0.1))
     assert judged(leak)[0] == "within policy"
     assert judged(leak, membership=0.75)[0] == "within policy"
     assert judged(leak, membership=0.6)[0] == "beyond policy"
     assert "no membership attack" in judged(membership=0.6)[1]
-    said = PrivacyPart(
+    statement = PrivacyPart(
         unit="record",
         adjacency="",
         trust_model="",
@@ -141,8 +141,8 @@ def test_membership_and_epsilon_are_judged_where_the_policy_says():
         delta=1e-5,
         budget=8.0,
     )
-    assert judged(said=(said,), epsilon=4.0)[0] == "within policy"
-    assert judged(said=(said,), epsilon=3.0)[0] == "beyond policy"
+    assert judged(statement=(statement,), epsilon=4.0)[0] == "within policy"
+    assert judged(statement=(statement,), epsilon=3.0)[0] == "beyond policy"
     assert "no differential-privacy statement" in judged(epsilon=3.0)[1]
 
 

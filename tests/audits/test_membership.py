@@ -71,21 +71,21 @@ def attack(name: str, on: str) -> AuditFinding:
 
 @pytest.mark.parametrize("name", ["lira", "rmia"])
 def test_an_overfit_model_tells_and_another_does_not(name):
-    found, null = attack(name, "members"), attack(name, "others")
-    assert found.succeeded
+    finding, null = attack(name, "members"), attack(name, "others")
+    assert finding.succeeded
     assert not null.succeeded
     assert (
-        found.threshold
+        finding.threshold
         == null.threshold
         == audit_statistics.auc_threshold(
             COUNT, COUNT, level=membership.LEVEL, margin=membership.MARGIN
         )
     )
-    assert found.interval is not None
-    assert found.interval[0] > 0.5
-    assert found.evidence == ("model/1",)
-    assert AuditTrial(found, null, null).verdict is Verdict.HOLDS
-    assert AuditTrial(found, found, null).verdict is Verdict.LEAKS
+    assert finding.interval is not None
+    assert finding.interval[0] > 0.5
+    assert finding.evidence == ("model/1",)
+    assert AuditTrial(finding, null, null).verdict is Verdict.HOLDS
+    assert AuditTrial(finding, finding, null).verdict is Verdict.LEAKS
 
 
 def test_a_broken_attack_is_inconclusive():
@@ -182,9 +182,9 @@ def test_other_tasks_are_attacked_by_their_losses(name, kind):
     setting = other(name, kind=kind)
     pool = shadow_models.pool_of(setting, membership.MOST)
     shadows = membership.shadows_for(setting, pool, 2, "tests")
-    found = membership.lira(PublicView("public", setting.model()), setting, shadows)
-    assert found.value is not None
-    assert not found.succeeded  # this model never learned anything
+    finding = membership.lira(PublicView("public", setting.model()), setting, shadows)
+    assert finding.value is not None
+    assert not finding.succeeded  # this model never learned anything
 
 
 def test_what_cannot_be_tested_says_so():

@@ -71,8 +71,8 @@ def test_the_claim_is_the_accountants():
     assert audit(one_run.SOUND).threshold == pytest.approx(1.0, abs=0.01)
     assert audit(one_run.LITTLE_NOISE).threshold == audit(one_run.SOUND).threshold
     given = prior(50.0, noise_multiplier=1.0)
-    found = one_run.one_run(VIEW, given, count=100)
-    assert 1 < found.threshold < 50  # what this much noise costs, not the budget
+    finding = one_run.one_run(VIEW, given, count=100)
+    assert 1 < finding.threshold < 50  # what this much noise costs, not the budget
 
 
 def test_a_broken_audit_is_inconclusive():
@@ -83,13 +83,15 @@ def test_a_broken_audit_is_inconclusive():
 
 
 def test_the_value_is_what_the_guesses_disprove():
-    found = audit(one_run.LITTLE_NOISE)
-    m, r, v = (found.details[name] for name in ("canaries", "guesses", "right"))
+    finding = audit(one_run.LITTLE_NOISE)
+    m, r, v = (finding.details[name] for name in ("canaries", "guesses", "right"))
     assert (m, r) == (1000, 400)
-    assert found.value == one_run_epsilon(m, r, v, 1e-5)
-    assert found.details["most_it_could_disprove"] == one_run_epsilon(m, r, r, 1e-5) > 1
+    assert finding.value == one_run_epsilon(m, r, v, 1e-5)
+    assert finding.details["most_it_could_disprove"] == one_run_epsilon(m, r, r, 1e-5) > 1
     assert (
-        found.details["gaussian_epsilon"] == one_run_gaussian_epsilon(m, r, v, 1e-5) > found.value
+        finding.details["gaussian_epsilon"]
+        == one_run_gaussian_epsilon(m, r, v, 1e-5)
+        > finding.value
     )
     sound = audit(one_run.SOUND)
     assert sound.details["gaussian_epsilon"] < sound.threshold
@@ -110,12 +112,12 @@ def test_guesses_are_the_extremes_and_as_many_as_was_fixed():
 
 
 def test_without_a_claim_there_is_nothing_to_audit():
-    found = one_run.one_run(VIEW, prior(None))
-    assert found.value is None
-    assert found.note
+    finding = one_run.one_run(VIEW, prior(None))
+    assert finding.value is None
+    assert finding.note
 
 
 def test_patients_and_ghost_clipping_are_audited_too():
     for fields in ({"unit": "patient"}, {"clipping": "ghost"}):
-        found = one_run.one_run(VIEW, prior(1.0, **fields), one_run.LITTLE_NOISE, count=300)
-        assert found.succeeded
+        finding = one_run.one_run(VIEW, prior(1.0, **fields), one_run.LITTLE_NOISE, count=300)
+        assert finding.succeeded

@@ -40,9 +40,9 @@ PRIOR = cast(Prior, Seeded(0))
 def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[AuditTrial, ...]]:
     """All trials under each protection; what is made for one serves the next."""
     place = tmp_path_factory.mktemp("asked")
-    found: dict[str, tuple[AuditTrial, ...]] = {mode: all_of(mode, place) for mode in MODES}
-    assert all_of("he+secagg", place) == found["he+secagg"]  # what lies there is attacked again
-    return found
+    finding: dict[str, tuple[AuditTrial, ...]] = {mode: all_of(mode, place) for mode in MODES}
+    assert all_of("he+secagg", place) == finding["he+secagg"]  # what lies there is attacked again
+    return finding
 
 
 def all_of(mode: Protection, place: Path) -> tuple[AuditTrial, ...]:

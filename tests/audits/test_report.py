@@ -105,8 +105,8 @@ def test_the_status_comes_first_in_words() -> None:
     for status in STATUS:
         page = Page(render([document(status=status, reasons=("of this",))]))
         banner = page.all("div", "status")[0]
-        said = standing(document(status=status)).lower()
-        assert banner.text.lower().startswith(f"{status} {said}")
+        statement = standing(document(status=status)).lower()
+        assert banner.text.lower().startswith(f"{status} {statement}")
         assert banner.text.endswith("of this")
 
 

@@ -59,7 +59,7 @@ def test_the_largest_loss_counts_and_one_without_bound_takes_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "statement"),
     [
         (None, "none"),
         (0, "0"),
@@ -75,8 +75,8 @@ def test_the_largest_loss_counts_and_one_without_bound_takes_all() -> None:
         (math.nan, "not a number"),
     ],
 )
-def test_numbers(value: float | None, said: str) -> None:
-    assert report_terms.number(value) == said
+def test_numbers(value: float | None, statement: str) -> None:
+    assert report_terms.number(value) == statement
 
 
 def test_an_unknown_leakage_is_not_zero() -> None:
@@ -88,10 +88,10 @@ def test_an_unknown_leakage_is_not_zero() -> None:
 
 
 def test_compared_points_bear_the_names_of_their_runs() -> None:
-    found = report_tables.joint_points(three())
-    own = [p for p in found if p.label[:3] in ("1. ", "2. ", "3. ")]
+    finding = report_tables.joint_points(three())
+    own = [p for p in finding if p.label[:3] in ("1. ", "2. ", "3. ")]
     assert [p.deployed for p in own] == [False, True, True]
-    assert len(found) == len(own) + 2  # what all three were compared with, once
+    assert len(finding) == len(own) + 2  # what all three were compared with, once
 
 
 def test_labels_never_lie_on_each_other() -> None:

@@ -63,8 +63,8 @@ def test_an_honest_coordinator_is_believed(mode: Protection) -> None:
     out = run_federation(setting(mode), HonestCoordinator())
     assert out.clean and not out.accepted and set(out.results) == set(PARTIES)
     # 1+2+3+4, then one more each; "some" without the last: 0.5+1+1.5
-    for found in out.results.values():
-        for index, (survivors, values) in enumerate(found):
+    for finding in out.results.values():
+        for index, (survivors, values) in enumerate(finding):
             assert survivors == PARTIES
             assert values["all"] == pytest.approx([10 + 4 * index] * 20, abs=0.01)
             if "some" in values:
@@ -150,10 +150,10 @@ def test_one_party_that_accepts_is_enough() -> None:
 
 def test_results_are_compared_with_the_truth() -> None:
     out = run_federation(setting("none"), OmittingCoordinator("none"))
-    for found in out.results.values():
-        assert found[0][1]["all"] == pytest.approx([10 - (PARTIES.index(MISSING) + 1)] * 20)
-        assert not right(found)
-        survivors: Any = found[0][0]
+    for finding in out.results.values():
+        assert finding[0][1]["all"] == pytest.approx([10 - (PARTIES.index(MISSING) + 1)] * 20)
+        assert not right(finding)
+        survivors: Any = finding[0][0]
         assert survivors == PARTIES  # and nothing tells
 
 

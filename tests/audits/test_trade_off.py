@@ -23,10 +23,10 @@ RATE: dict[str, Any] = {"n": 400, "threshold": 0.6, "measure": "AUC of members a
 
 def of(epsilon: float | None, auc: float, *, control: float = 0.9) -> AuditDocument:
     """A run with this ε, and one membership attack on it."""
-    said = privacy()[0]
-    bound = () if epsilon is None else (msgspec.structs.replace(said, epsilon=epsilon),)
-    found = [finding(value, **RATE) for value in (control, auc, 0.5)]
-    return document(trials=(trial(LIRA, PUBLIC, *found),), privacy=bound, matrix=())
+    statement = privacy()[0]
+    bound = () if epsilon is None else (msgspec.structs.replace(statement, epsilon=epsilon),)
+    result = [finding(value, **RATE) for value in (control, auc, 0.5)]
+    return document(trials=(trial(LIRA, PUBLIC, *result),), privacy=bound, matrix=())
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (0.5, 0.0), (2.0, 0.1), (8.0, 1e-5)])
@@ -66,8 +66,8 @@ def test_there_is_no_curve_of_one_promise_or_of_none() -> None:
         assert not trade_off.comparable(documents)
         assert "all-epsilon" not in render(documents)
     hospital = msgspec.structs.replace(privacy()[0], unit="hospital")
-    whole = msgspec.structs.replace(of(1.0, 0.5), privacy=(hospital,))
-    assert [one.epsilon for one in trade_off.successes([whole])] == [None]  # bounds no record
+    complete = msgspec.structs.replace(of(1.0, 0.5), privacy=(hospital,))
+    assert [one.epsilon for one in trade_off.successes([complete])] == [None]  # bounds no record
 
 
 def test_compare_shows_the_curve_of_runs_that_were_audited(

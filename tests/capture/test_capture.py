@@ -34,13 +34,13 @@ Recorded = tuple[RecordedRun, roles.Shapes, reading.Sent]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Recorded]:
     """The same federation under every protection."""
-    found: dict[str, Recorded] = {}
+    finding: dict[str, Recorded] = {}
     for mode in MODES:
         folder = tmp_path_factory.mktemp("runs") / "run"
         made = small(FedAvg(rounds=1), mode, silos=silos(size=16), folder=folder, record=True)
         shapes = {n: tuple(w.shape) for n, w in made.run().model.named_parameters()}
-        found[mode] = _loaded(folder, shapes)
-    return found
+        finding[mode] = _loaded(folder, shapes)
+    return finding
 
 
 def _loaded(folder: Path, shapes: roles.Shapes) -> Recorded:
@@ -51,15 +51,15 @@ def _loaded(folder: Path, shapes: roles.Shapes) -> Recorded:
 def _sees(recorded: Recorded) -> dict[str, set[str]]:
     """Of each role: whose values it read, a sum's contributors joined by "+"."""
     run, shapes, sent = recorded
-    found = {}
+    finding = {}
     for view in roles.views(run, shapes, 1, bound=1):
         seen = set()
         for one in view.readings:
             close = reading.similarities(one, sent)
             if any(value >= reading.threshold(size) for value, size in close):
                 seen.add("+".join(name.removeprefix("hospital-") for name in one.of))
-        found[view.role] = seen
-    return found
+        finding[view.role] = seen
+    return finding
 
 
 @pytest.mark.parametrize(
@@ -102,18 +102,18 @@ def test_pieces_of_long_vectors_are_joined(tmp_path, monkeypatch, mode, runs):
     made.run()
     cut, shapes, _ = _loaded(tmp_path / "run", runs[mode][1])
     views = roles.views(cut, shapes, 1, bound=1)
-    whole = {one.role: one for one in roles.views(runs[mode][0], shapes, 1, bound=1)}
+    complete = {one.role: one for one in roles.views(runs[mode][0], shapes, 1, bound=1)}
     compared = 0
     for view in views:
-        expected = {one.of: one.values for one in whole[view.role].readings}
-        for found in view.readings:
-            long = [name for name in found.values if name.endswith("#0")]
+        expected = {one.of: one.values for one in complete[view.role].readings}
+        for finding in view.readings:
+            long = [name for name in finding.values if name.endswith("#0")]
             for name in {name.removesuffix("#0") for name in long} & set(shapes):
-                same = expected[found.of][name]
-                assert found.values[name].shape == same.shape == shapes[name]
+                same = expected[finding.of][name]
+                assert finding.values[name].shape == same.shape == shapes[name]
                 if view.role == "one hospital":  # which opens the sum, on a grid of its own
                     size = np.abs(same).max()
-                    np.testing.assert_allclose(found.values[name], same, atol=0.02 * size)
+                    np.testing.assert_allclose(finding.values[name], same, atol=0.02 * size)
                     compared += 1
     assert compared > 3
 
@@ -155,7 +155,7 @@ def test_the_host_reads_sums_of_predictions_only(tmp_path):
     reads = readings.of_member(run, "host", {}, 1)
     assert reads and all(len(read.of) == 3 for read in reads)
     alone = [r for r in readings.of_coordinator(run, {}, 1) if "predictions" in r.values]
-    found = [
+    finding = [
         pair
         for r in alone
         if len(r.of) == 1
@@ -163,7 +163,7 @@ def test_the_host_reads_sums_of_predictions_only(tmp_path):
             Reading(r.of, r.round, r.values, r.evidence, r.sources), sent_in(run)
         )
     ]
-    assert found and all(value < reading.threshold(size) for value, size in found)
+    assert finding and all(value < reading.threshold(size) for value, size in finding)
 
 
 def test_a_resumed_run_is_recorded_on(tmp_path):

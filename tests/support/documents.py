@@ -167,8 +167,8 @@ def curve(strength: float) -> RocPart:
 
 def energy(decay: float) -> tuple[float, ...]:
     """The cumulative energy of 64 singular values, each this much smaller than the one before."""
-    whole = sum(decay ** (2 * k) for k in range(64))
-    return tuple(sum(decay ** (2 * k) for k in range(held)) / whole for held in range(1, 65))
+    complete = sum(decay ** (2 * k) for k in range(64))
+    return tuple(sum(decay ** (2 * k) for k in range(held)) / complete for held in range(1, 65))
 
 
 def document(mode: str = "he+secagg", **changes: Any) -> AuditDocument:
