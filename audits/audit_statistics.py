@@ -1,4 +1,4 @@
-"""Statistics that are valid: exact intervals, thresholds that were fixed before."""
+"""Intervals, thresholds and lower bounds of audits, valid for any number of samples."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
-from scipy.special import log_ndtr
-from scipy.stats import beta, binom, norm, rankdata
+from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.stats import beta, binom, norm
 
 Floats = NDArray[np.float64]
+LARGEST_MU = 64.0  # of the search
+STEPS = 40  # of the search: to 1e-10
 
 
 def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a rate (Clopper and Pearson, Biometrika 26, 1934)."""
+    """Compute the exact interval of a rate (Clopper and Pearson, Biometrika 26, 1934)."""
     if not 0 <= hits <= trials or not trials:
         raise ValueError("a rate has 0 to `trials` hits, of at least one trial")
     tail = (1 - confidence) / 2
@@ -26,7 +28,7 @@ def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[f
 
 
 def roc(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, Floats, float]:
-    """False and true positive rates at every threshold, from none to all, and the AUC (ties: ½)."""
+    """Compute false and true positive rates at every threshold, and the AUC (ties: ½)."""
     inside, outside = _sides(scores, members)
     cuts = np.unique(np.concatenate([inside, outside]))[::-1]
     tpr = [0.0, *_above(inside, cuts)]
@@ -37,10 +39,10 @@ def roc(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, Floats, float]:
 def auc_interval(
     scores: ArrayLike, members: ArrayLike, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """An approximate interval of the AUC: DeLong's (Biometrics 44, 1988), or a wider one.
+    """Compute an approximate interval of the AUC: DeLong's (Biometrics 44, 1988), or a wider one.
 
-    DeLong's variance vanishes where members and others part completely, so Hanley and McNeil's
-    (Radiology 143, 1982) of an AUC half a pair away from 1 takes its place where it is larger.
+    DeLong's variance vanishes where members and others separate completely. So Hanley and McNeil's
+    (Radiology 143, 1982) of an AUC half a pair away from 1 is used where it is larger.
     """
     inside, outside = _sides(scores, members)
     m, n = len(inside), len(outside)
@@ -57,10 +59,10 @@ def auc_interval(
 
 
 def auc_threshold(members: int, others: int, *, level: float, margin: float = 0.0) -> float:
-    """The AUC that a guess without information passes with probability `level` at most.
+    """Compute the AUC that a guess without information exceeds with probability `level` at most.
 
-    Scores that have nothing to do with membership have an AUC around ½ of variance
-    (m + n + 1)/(12mn) (Mann and Whitney, 1947): only the sizes decide, so it is fixed beforehand.
+    Scores that are independent of membership have an AUC around ½ of variance (m + n + 1)/(12mn)
+    (Mann and Whitney, 1947). Only the sizes matter, so the threshold is fixed beforehand.
     """
     spread = math.sqrt((members + others + 1) / (12 * members * others))
     return min(1.0, 0.5 + margin + float(norm.isf(level)) * spread)
@@ -68,32 +70,32 @@ def auc_threshold(members: int, others: int, *, level: float, margin: float = 0.
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A true positive rate at a false positive rate, or why there is none."""
+    """A true positive rate at a false positive rate, or the reason why there is none."""
 
-    fpr: float  # as asked for
+    fpr: float  # as requested
     tpr: float | None
     interval: tuple[float, float] | None = None  # of the TPR, given the threshold
-    fpr_interval: tuple[float, float] | None = None  # of what the threshold really lets through
+    fpr_interval: tuple[float, float] | None = None  # of the rate that the threshold reaches
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Convert to a dictionary."""
         return asdict(self)
 
 
 def tpr_at(fpr: float, scores: ArrayLike, members: ArrayLike, confidence: float = 0.95) -> Rate:
-    """The TPR at the lowest threshold that lets through at most this share of non-members.
+    """Compute the TPR at the lowest threshold that passes at most this share of non-members.
 
-    It refuses a rate of which not even one non-member is a share: 0.1 % needs 1,000 of them. The
-    threshold is a function of the non-members alone, so the TPR's interval is exact given it.
+    A rate needs at least one non-member of its share: 0.1 % needs 1,000 of them. The threshold
+    depends on the non-members alone, so the TPR's interval is exact given the threshold.
     """
     inside, outside = _sides(scores, members)
     needed = math.ceil(1 / fpr - 1e-9)
     if len(outside) < needed:
-        what = f"{len(outside)} non-members; a rate of {100 * fpr:g} % needs {needed:,}"
-        return Rate(fpr, None, reason=what)
+        reason = f"{len(outside)} non-members; a rate of {100 * fpr:g} % needs {needed:,}"
+        return Rate(fpr, None, reason=reason)
     allowed = math.floor(fpr * len(outside) + 1e-9)
-    cut = np.sort(outside)[::-1][allowed]  # all above it count, it does not
+    cut = np.sort(outside)[::-1][allowed]  # scores above it count
     hits, alarms = int((inside > cut).sum()), int((outside > cut).sum())
     return Rate(
         fpr,
@@ -103,27 +105,12 @@ def tpr_at(fpr: float, scores: ArrayLike, members: ArrayLike, confidence: float 
     )
 
 
-def spearman(
-    x: ArrayLike, y: ArrayLike, rng: np.random.Generator, permutations: int = 9_999
-) -> tuple[float, float]:
-    """Spearman's correlation, and the two-sided p-value of a permutation test (never 0)."""
-    a, b = (rankdata(np.asarray(v, float)) for v in (x, y))
-    a, b = a - a.mean(), b - b.mean()
-    scale = math.sqrt(float(a @ a) * float(b @ b))
-    if scale == 0:
-        return 0.0, 1.0  # one of them never changes
-    found = float(a @ b) / scale
-    drawn = np.array([float(a @ rng.permutation(b)) for _ in range(permutations)]) / scale
-    extreme = int((np.abs(drawn) >= abs(found) - 1e-12).sum())
-    return found, (1 + extreme) / (1 + permutations)
-
-
 def epsilon_lower_bound(
     tp: int, n_in: int, fp: int, n_out: int, delta: float, confidence: float = 0.95
 ) -> float:
-    """Which ε an attack at a threshold that was fixed before disproves.
+    """Compute the ε that an attack at a fixed threshold disproves.
 
-    (ε, δ)-DP has TPR <= e^ε·FPR + δ, and the same of their complements. Two one-sided
+    (ε, δ)-DP has TPR <= e^ε·FPR + δ, and the same for their complements. Two one-sided
     Clopper-Pearson limits serve both: each of TPR and FPR fails with half of 1 - confidence.
     """
     low, _ = clopper_pearson(tp, n_in, confidence)
@@ -133,16 +120,16 @@ def epsilon_lower_bound(
 
 
 def mu_lower_bound(tp: int, n_in: int, fp: int, n_out: int, confidence: float = 0.95) -> float:
-    """Which μ of Gaussian DP the same attack disproves: Φ⁻¹(TPR) - Φ⁻¹(FPR), at the same limits."""
+    """Compute the μ of Gaussian DP that it disproves: Φ⁻¹(TPR) - Φ⁻¹(FPR), at the limits."""
     low, _ = clopper_pearson(tp, n_in, confidence)
     _, high = clopper_pearson(fp, n_out, confidence)
     return max(0.0, float(norm.ppf(low) - norm.ppf(high))) if low > 0 and high < 1 else 0.0
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
-    """The least ε at δ of μ-Gaussian DP (Dong, Roth, Su, arXiv 1905.02383, Corollary 2.13)."""
+    """Compute the least ε at δ of μ-Gaussian DP (Dong, Roth, Su, arXiv 1905.02383, Cor. 2.13)."""
     if mu < 0 or not 0 < delta < 1:
-        raise ValueError("μ is 0 or more, and δ between 0 and 1")
+        raise ValueError("μ must be 0 or more, and δ between 0 and 1")
 
     def excess(ε: float) -> float:
         spent = math.exp(log_ndtr(-ε / mu + mu / 2)) - math.exp(ε + log_ndtr(-ε / mu - mu / 2))
@@ -155,14 +142,14 @@ def gdp_epsilon(mu: float, delta: float) -> float:
 
 
 def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Bound the chance of so many right guesses on coins if the mechanism is (ε, δ)-DP.
+    """Bound the chance of so many right guesses of coins if the mechanism is (ε, δ)-DP.
 
     Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. NeurIPS 2023, arXiv
     2305.08846, Theorem 5.2: at δ = 0 the right guesses are dominated by Binomial(r, q) with
     q = 1/(1 + e^-ε); δ adds 2mδ·maxᵢ P[v > B >= v - i]/i.
     """
     if not 0 <= right <= guesses <= canaries:
-        raise ValueError("there are as many guesses as canaries at most, and no more right ones")
+        raise ValueError("guesses must not exceed canaries, nor right guesses exceed guesses")
     q = 1 / (1 + math.exp(-epsilon))
     tail = float(binom.sf(right - 1, guesses, q))
     if right == 0:
@@ -175,40 +162,86 @@ def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, del
 def one_run_epsilon(
     canaries: int, guesses: int, right: int, delta: float, confidence: float = 0.95
 ) -> float:
-    """The largest ε that a one-run audit rejects; 0 if it rejects none."""
+    """Find the largest ε that a one-run audit rejects; 0: none."""
 
-    def kept(ε: float) -> float:
+    def margin(ε: float) -> float:
         return one_run_p_value(canaries, guesses, right, ε, delta) - (1 - confidence)
 
-    if kept(0.0) >= 0:
+    if margin(0.0) >= 0:
         return 0.0
     high = 1.0
-    while kept(high) < 0:
+    while margin(high) < 0:
         high *= 2
     low = 0.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if kept(middle) < 0 else (low, middle)
+        low, high = (middle, high) if margin(middle) < 0 else (low, middle)
     return low
+
+
+def one_run_mu(canaries: int, guesses: int, right: int, confidence: float = 0.95) -> float:
+    """Find the largest μ of Gaussian DP that so many right guesses of coins reject; 0: none.
+
+    Mahloujifar, Melis, Chaudhuri: Auditing f-Differential Privacy in One Run. ICML 2025, arXiv
+    2410.22235, the recursion of its audit for two choices a coin and a fixed number of guesses. The
+    hypothesis is the full curve of μ-Gaussian DP, not one point of it, so fewer guesses suffice.
+    DP-SGD's own curve approaches a Gaussian one over many steps (Dong, Roth, Su, arXiv 1905.02383,
+    § 5). For few steps at a small sample rate it does not, and then this bound is no proof.
+    """
+    if not 0 <= right <= guesses <= canaries or not guesses:
+        raise ValueError("guesses must not exceed canaries, nor right guesses exceed guesses")
+    level = 1 - confidence
+    if not rejects(canaries, guesses, right, 0.0, level):
+        return 0.0
+    low, high = 0.0, LARGEST_MU
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        rejected = rejects(canaries, guesses, right, middle, level)
+        low, high = (middle, high) if rejected else (low, middle)
+    return low
+
+
+def one_run_gaussian_epsilon(
+    canaries: int, guesses: int, right: int, delta: float, confidence: float = 0.95
+) -> float:
+    """Compute the ε at δ of the largest rejected μ."""
+    return gdp_epsilon(one_run_mu(canaries, guesses, right, confidence), delta)
+
+
+def rejects(canaries: int, guesses: int, right: int, mu: float, level: float) -> bool:
+    """Decide if `right` or more right guesses have a chance below `level` under μ-Gaussian DP.
+
+    r and h are the chances that a given canary is guessed rightly, and wrongly, while at least i
+    guesses are right in all. μ bounds h from below by r, and counting shows how both grow as i
+    falls. At i = 0 their sum cannot exceed the share of canaries that are guessed.
+    """
+    r = level * right / canaries
+    h = level * (guesses - right) / canaries
+    for i in range(right - 1, -1, -1):
+        wrong = max(h, float(ndtr(ndtri(min(r, 1.0)) - mu)))
+        r, h = r + i / (guesses - i) * (wrong - h), wrong
+        if r + h > guesses / canaries:
+            return True
+    return r + h > guesses / canaries
 
 
 def _sides(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, Floats]:
     values, inside = np.asarray(scores, float), np.asarray(members, bool)
     if values.shape != inside.shape or not inside.any() or inside.all():
-        raise ValueError("one score for each record, of some members and some others")
+        raise ValueError("scores need one record each, some of members and some of others")
     if not np.isfinite(values).all():
-        raise ValueError("scores are finite numbers")
+        raise ValueError("scores must be finite numbers")
     return values[inside], values[~inside]
 
 
 def _above(values: Floats, cuts: Floats) -> Floats:
-    found: Floats = (len(values) - np.searchsorted(np.sort(values), cuts)) / len(values)
-    return found
+    share: Floats = (len(values) - np.searchsorted(np.sort(values), cuts)) / len(values)
+    return share
 
 
 def _placements(values: Floats, others: Floats) -> Floats:
-    """For each value, the share of the others that lie below it; ties count half."""
+    """Compute, for each value, the share of the others below it; ties count half."""
     ordered = np.sort(others)
     below, upto = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
-    found: Floats = (below + upto) / (2 * len(others))
-    return found
+    share: Floats = (below + upto) / (2 * len(others))
+    return share

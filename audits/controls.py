@@ -1,25 +1,26 @@
-"""The runs that an audit makes beside the one it is about: where attacks must work."""
+"""Runs that an audit trains itself, and the prior knowledge of their attackers."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.audits.findings import Prior, Truth
 from secure_fl.capture.opening import RecordedRun
-from secure_fl.config.data import CorpusData
 from secure_fl.config.load import Settings, dump
+from secure_fl.data.silo import Silo
 from secure_fl.federation.federation import Federation
-from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
-
-PROBE_SIZES = (8, 12, 18, 27, 40, 60, 90, 135)  # records of each hospital
-PROBE_LENGTH = 48  # tokens
+from secure_fl.learning.learning_rates import with_rate
+from secure_fl.learning.models import load_model, load_tokenizer
+from secure_fl.learning.tasks import make_task
+from secure_fl.settings import ProtectionSettings
 
 
 def unprotected(settings: Settings) -> Settings:
-    """The same federation as it is commonly run: no protection, no noise, all weights sent.
+    """Remove protection and noise, and send all weights, as common federations do.
 
-    With adapters these are all that is trained, in the control too.
+    With adapters only these are trained, in the control too.
     """
     clear = ProtectionSettings(
         mode="none",
@@ -38,47 +39,38 @@ def unprotected(settings: Settings) -> Settings:
     )
 
 
-def probe_settings(settings: Settings, *, ranks: bool = False) -> Settings:
-    """Hospitals of many sizes, on built-in notes, in the run's own way; `ranks`: as FedKD prints.
-
-    What a hospital's factors cost to send depends on its ranks, so sizes then tell them apart; most
-    clearly after plain gradient steps, for AdamW makes the ranks of all much alike.
-    """
-    from secure_fl.algorithms.registry import entry_of
-
-    algorithm = FedKD(rounds=1, factors="per_party") if ranks else settings.algorithm
-    host = entry_of(algorithm).has_host
-    data = CorpusData(
-        corpus="ade",
-        parties=len(PROBE_SIZES),
-        size=PROBE_SIZES,
-        public=16 if host else 0,
-        labelled=8 if host else 0,
-    )
-    protection = ProtectionSettings(mode=settings.protection.mode, bits=settings.protection.bits)
-    return Settings(
-        run=settings.run.model_copy(update={"record": True, "folder": None}),
-        task=TaskSettings(max_length=PROBE_LENGTH),
-        data=data,
-        model=ModelSettings(layers=settings.model.layers and max(2, settings.model.layers)),
-        training=TrainingSettings(
-            optimizer="sgd" if ranks else "adamw",
-            learning_rate=0.1 if ranks else 1e-3,
-            batch_size=8,
-            device="cpu",
-        ),
-        protection=protection,
-        algorithm=algorithm,
-    )
-
-
 def recorded(settings: Settings, folder: Path, *, until: int) -> RecordedRun:
-    """Run a federation with its views recorded, or take the one that lies there."""
+    """Run a federation with its views recorded, unless this folder has that run already."""
     text = dump(settings)
     finished = (folder / "result.json").exists()
     if not finished or (folder / "settings.toml").read_text() != text:
         shutil.rmtree(folder, ignore_errors=True)
-        made = Federation.of(settings, folder, progress=False)  # the audit tells how far it is
+        made = Federation.of(settings, folder, progress=False)  # the audit has its own progress
         made.until = until
         made.run()
     return RecordedRun(folder)
+
+
+def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
+    """Collect what is public about a federation, and the records that score guesses."""
+    made = Federation.of(settings)
+    every = [record for silo in members for record in (*silo.train, *silo.dev, *silo.test)]
+    task = next(iter(made.tasks.values()))
+    if made.local_heads:  # heads are never sent, so an attacker reckons with all labels
+        task = make_task(settings.task, every)
+    spec = settings.algorithm.trains(settings.model)[0]
+    tokenizer = load_tokenizer(spec)
+    truth = {s.name: Truth(s.name, tuple(s.train)) for s in members if s.role != "host"}
+    others = [record for silo in members for record in (*silo.dev, *silo.test)]
+    known = {record.text for one in truth.values() for record in one.records
+             if hasattr(record, "text")}  # fmt: skip
+    return Prior(
+        lambda: load_model(spec, task, tokenizer, settings.run.seed),
+        tokenizer,
+        task,
+        with_rate(settings.training, spec, task.kind),
+        settings.algorithm,
+        settings.run.seed,
+        truth,
+        tuple(record for record in others if getattr(record, "text", None) not in known),
+    )

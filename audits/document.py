@@ -1,7 +1,7 @@
-"""The audit's document: what `audit.json` holds, and from which every page is rendered.
+"""The audit's document, `audit.json`, from which every page is rendered.
 
-Its JSON schema is published in docs/audit-schema.json. There are no clocks and no random digests
-of the audit's own in it: the same run, audited twice, gives the same bytes.
+Its JSON schema is published in docs/audit-schema.json. It contains no times and no random digests
+of the audit, so the same run, audited twice, gives the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Status = Literal["within policy", "beyond policy", "inconclusive"]
 EXIT: dict[Status, int] = {"within policy": 0, "beyond policy": 3, "inconclusive": 4}
 Access = Literal["everything", "of a sum", "sizes", "nothing", "own", "not tested", "inconclusive"]
 
-ENTITIES = "of each entity type"  # among a finding's details: the share of its words
+ENTITIES = "of each entity type"  # in a finding's details: the share of its words
 
 
 class DocumentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,15 +49,15 @@ class TrialPart(DocumentPart, frozen=True):
     attack: str
     role: str
     verdict: Literal["holds", "leaks", "inconclusive", "not tested"]
-    about: str  # a sentence: what the attack does, and what success would mean
+    about: str  # a description of the attack, and the meaning of success
     control: FindingPart | None = None  # of the same settings, unprotected
     deployed: FindingPart | None = None
-    null: FindingPart | None = None  # where there is nothing to be found
-    reason: str = ""  # why something is missing
+    null: FindingPart | None = None  # where there is nothing to find
+    reason: str = ""  # why a finding is missing
 
 
 class CellPart(DocumentPart, frozen=True):
-    """What one role can see of one kind of information."""
+    """One role's access to one kind of information."""
 
     role: str
     access: Access
@@ -73,12 +73,12 @@ class RowPart(DocumentPart, frozen=True):
 
 
 class RunPart(DocumentPart, frozen=True):
-    """Which run was audited."""
+    """The audited run."""
 
     name: str
     algorithm: str
     mode: str  # of protection
-    statement: str  # against whom it is protected
+    statement: str  # of its protection
     parties: tuple[str, ...]
     threshold: int
     min_cohort: int
@@ -99,7 +99,7 @@ class PrivacyPart(DocumentPart, frozen=True):
     adjacency: str
     trust_model: str
     mechanism: str
-    epsilon: float | None  # None: without bound
+    epsilon: float | None  # None: no bound
     delta: float | None
     budget: float | None
     assumptions: tuple[str, ...] = ()
@@ -107,17 +107,17 @@ class PrivacyPart(DocumentPart, frozen=True):
 
 
 class PointPart(DocumentPart, frozen=True):
-    """Accuracy beside leakage: one federation as one point."""
+    """Accuracy and leakage of one federation, as one point."""
 
     label: str  # "FedAvg of all weights, unprotected"
     accuracy: float | None  # of the released model, on test records
     leakage: float | None  # the best recovery; None: no attack came to a verdict
-    measure: str  # whose recovery, and of what
+    measure: str  # of the recovery
     deployed: bool = False
 
 
 class SeriesPart(DocumentPart, frozen=True):
-    """A curve: budget over rounds, bytes over rounds, a spectrum."""
+    """A curve: budget over rounds, or a spectrum."""
 
     label: str
     x: tuple[float, ...]
@@ -125,7 +125,7 @@ class SeriesPart(DocumentPart, frozen=True):
 
 
 class RocPart(DocumentPart, frozen=True):
-    """True positives against false positives of a membership attack."""
+    """True against false positives of a membership attack."""
 
     label: str
     fpr: tuple[float, ...]
@@ -133,21 +133,19 @@ class RocPart(DocumentPart, frozen=True):
 
 
 class AuditDocument(DocumentPart, frozen=True):
-    """Everything a report shows."""
+    """The results of an audit, with everything that a report shows."""
 
     run: RunPart
     status: Status
-    reasons: tuple[str, ...]  # why it is not within policy; empty if it is
+    reasons: tuple[str, ...]  # why the status is not better; empty: within policy
     matrix: tuple[RowPart, ...]
     privacy: tuple[PrivacyPart, ...]
     trials: tuple[TrialPart, ...]
     accuracy: dict[str, float | None]  # "last test", "best test", ...
     points: tuple[PointPart, ...]
     budget: tuple[SeriesPart, ...]  # ε over rounds, a curve for each ledger
-    traffic: tuple[SeriesPart, ...]  # bytes over rounds
     spectra: tuple[SeriesPart, ...]  # cumulative energy over the share of singular values
     roc: tuple[RocPart, ...]
-    seconds: dict[str, float]  # of the run, by phase
     bytes: dict[str, int]
     untested: tuple[str, ...]  # what was not tested, and why
     policy: dict[str, Any]
@@ -155,26 +153,29 @@ class AuditDocument(DocumentPart, frozen=True):
 
 
 def encode(document: AuditDocument) -> bytes:
-    """As JSON, the same bytes for the same document."""
+    """Encode as JSON: the same bytes for the same document."""
     return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2) + b"\n"
 
 
 def read(file: Path) -> AuditDocument:
-    """Read an audit's document, of this schema."""
+    """Read an audit's document of this schema."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=AuditDocument)
     except FileNotFoundError:
         fix = "audit the run first: secure-fl audit RUN"
         raise RunError(
-            "this run was not audited yet", fix=fix, file=file.parent, reason="missing"
+            "this run has not been audited", fix=fix, file=file.parent, reason="missing"
         ) from None
     except (OSError, msgspec.MsgspecError) as error:
         fix = "audit the run again with this version"
         raise RunError(
-            f"the audit does not read as {SCHEMA}: {error}", fix=fix, file=file, reason="malformed"
+            f"this audit does not have the schema {SCHEMA}: {error}",
+            fix=fix,
+            file=file,
+            reason="malformed",
         ) from None
 
 
 def json_schema() -> dict[str, Any]:
-    """The document's JSON schema."""
+    """Generate the document's JSON schema."""
     return msgspec.json.schema(AuditDocument)

@@ -1,14 +1,12 @@
-"""What every attack takes and gives: a view, what is known beforehand, a finding; and the gate.
+"""Views of roles, prior knowledge, findings of attacks, and the control gate that judges them.
 
 An attack is a function `(view, prior) -> AuditFinding`. The type of the view is the threat model:
-an attack that needs what a role did not see cannot be written down for it. A finding says how well
-the attack did, against what guessing would give; whether that counts is decided in advance, by the
-threshold it was made with, and in the end by the control gate.
+an attack cannot use what its role did not see. A finding compares the attack with guessing. Its
+threshold is fixed before anything is measured.
 
-The gate: each attack runs on an unprotected run, on the deployed one, and on a null in which there
-is nothing to be found. "Nothing was found" counts only where the same attack finds something
-unprotected and finds nothing in the null; otherwise the attack is broken or too weak, and the
-verdict says so.
+Each attack runs on an unprotected run, on the deployed run, and on a null that contains nothing to
+find. The deployed result counts only if the same attack succeeds on the unprotected run and fails
+on the null. Otherwise the attack is broken or too weak, and the verdict is inconclusive.
 """
 
 from __future__ import annotations
@@ -37,17 +35,16 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Values that a role could read: of whom, when, and from which bytes.
+    """Values that a role could read, with their owners, round and evidence.
 
-    `values` are means over records: named as the model names its weights where they are moves of
-    weights, shaped as those are.
+    `values` are means over records. Updates have the names and shapes of the model's weights.
     """
 
     of: tuple[str, ...]  # one party, or several: then only their sum could be read
     round: int
     values: Arrays
-    evidence: tuple[str, ...] = ()  # digests of the frames it was read from
-    sources: Mapping[str, Source] = field(default_factory=dict)  # by name: which sum it was read of
+    evidence: tuple[str, ...] = ()  # places of the frames it was read from
+    sources: Mapping[str, Source] = field(default_factory=dict)  # by name: the sum it was read of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class CoordinatorView:
 
 @dataclass(frozen=True, slots=True)
 class PartyView:
-    """What one party was told: sums, and what others shared with all."""
+    """The sums that one party opened, and the values that others shared with all."""
 
     role: str
     readings: tuple[Reading, ...] = ()
@@ -69,7 +66,7 @@ class PartyView:
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """What the host was told: sums of predictions."""
+    """The sums of predictions that the host opened."""
 
     role: str
     readings: tuple[Reading, ...] = ()
@@ -77,7 +74,7 @@ class HostView:
 
 @dataclass(frozen=True, slots=True)
 class CollusionView:
-    """What several roles have together, the coordinator's wires among it or not."""
+    """The joint view of the coordinator and some parties."""
 
     role: str
     readings: tuple[Reading, ...] = ()
@@ -86,20 +83,20 @@ class CollusionView:
 
 @dataclass(frozen=True, slots=True)
 class PublicView:
-    """What is published: the released model, which answers whoever asks."""
+    """The released model, which anybody may query."""
 
     role: str
     model: nn.Module
-    evidence: tuple[str, ...] = ()  # the digest of the model's file
+    evidence: tuple[str, ...] = ()  # the name of the model's folder
 
 
 View: TypeAlias = CoordinatorView | PartyView | HostView | CollusionView
-"""What reads values that others sent."""
+"""A view that reads values sent by others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """One party's own records. Guesses are scored by them; no attack reads them before."""
+    """One party's own records. They score guesses; no attack reads them."""
 
     party: str
     records: tuple[Example, ...]
@@ -107,13 +104,13 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What every attacker knows before it sees anything, and the truth it is judged by.
+    """The knowledge that every attacker has beforehand, and the truth that scores its guesses.
 
-    The program, its settings and the initial model are public. `outsiders` are records that no
-    party holds, of the same kind: what an attacker could collect elsewhere.
+    The program, its settings and the initial model are public. `outsiders` are records of the same
+    kind that no party holds: an attacker could collect them elsewhere.
     """
 
-    model: Callable[[], nn.Module]  # a fresh one, as all parties begin with
+    model: Callable[[], nn.Module]  # returns a new copy of the initial model
     tokenizer: Any
     task: Task
     training: TrainingSettings
@@ -123,7 +120,7 @@ class Prior:
     outsiders: tuple[Example, ...] = ()
 
     def rng(self, *names: object) -> np.random.Generator:
-        """Randomness for one purpose: the same seed gives the same report."""
+        """Make a generator for one purpose: the same seed gives the same report."""
         from secure_fl.seeds import seed_for
 
         return np.random.Generator(np.random.PCG64(seed_for(self.seed, "audit", *names)))
@@ -131,43 +128,43 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """What one attack came to, on one view."""
+    """The result of one attack on one view."""
 
     attack: str  # its name in the registry, such as "token bag"
-    role: str  # whose view it had
-    target: str  # whom it was about: a party, "the sum of 3", "the released model"
-    measure: str  # what `value` is, such as "token recall"
-    value: float | None  # None: there was nothing that it could have worked on
-    chance: float  # what guessing gives
-    threshold: float  # from here on it counts as success; fixed before anything is measured
-    samples: int  # what the value was measured over: tokens, records, trials
+    role: str  # the owner of the view
+    target: str  # a party, "the sum of 3", "the released model"
+    measure: str  # of `value`, such as "token recall"
+    value: float | None  # None: there was nothing to work on
+    chance: float  # the value of a guess
+    threshold: float  # the least value of a success, fixed before anything is measured
+    samples: int  # tokens, records or trials behind the value
     interval: tuple[float, float] | None = None  # at 95 %
-    evidence: tuple[str, ...] = ()  # digests of the frames or files it worked on
+    evidence: tuple[str, ...] = ()  # places of the frames or files it worked on
     details: Mapping[str, Any] = field(default_factory=dict)  # further figures, JSON values only
     note: str = ""  # why there was nothing to work on, or how to read the value
 
     @property
     def succeeded(self) -> bool:
-        """Whether the attack reached its threshold."""
+        """True if the attack reached its threshold."""
         return self.value is not None and self.value >= self.threshold
 
     def at(self, **changes: Any) -> AuditFinding:
-        """The same finding, with some fields changed."""
+        """Copy the finding with some fields changed."""
         return replace(self, **changes)
 
 
 class Verdict(StrEnum):
-    """What three findings of one attack say together."""
+    """The conclusion from three findings of one attack."""
 
-    HOLDS = "holds"  # it works unprotected, and not here
+    HOLDS = "holds"  # the attack works unprotected, and not here
     LEAKS = "leaks"  # it works here
-    INCONCLUSIVE = "inconclusive"  # it does not even work unprotected, or works on nothing
-    UNTESTED = "not tested"  # there was nothing it could be run on
+    INCONCLUSIVE = "inconclusive"  # it fails even unprotected, or succeeds on the null
+    UNTESTED = "not tested"  # there was nothing to run it on
 
 
 @dataclass(frozen=True, slots=True)
 class AuditTrial:
-    """One attack on one role: on the control, on what is deployed, and on the null."""
+    """One attack on one role: on the control, on the deployed run, and on the null."""
 
     control: AuditFinding | None
     deployed: AuditFinding | None
@@ -176,7 +173,7 @@ class AuditTrial:
 
     @property
     def verdict(self) -> Verdict:
-        """Judge; an attack that was not run on all three has shown nothing."""
+        """The verdict; an attack that was not run on all three has shown nothing."""
         if self.deployed is None or self.control is None or self.null is None:
             return Verdict.UNTESTED
         if not self.control.succeeded or self.null.succeeded:
@@ -190,12 +187,12 @@ class AuditTrial:
 
     @property
     def role(self) -> str:
-        """Whose view it had."""
+        """The owner of the view."""
         return self._any.role
 
     @property
     def _any(self) -> AuditFinding:
-        found = self.deployed or self.control or self.null
-        if found is None:
+        known = self.deployed or self.control or self.null
+        if known is None:
             raise ValueError("a trial holds at least one finding")
-        return found
+        return known

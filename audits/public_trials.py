@@ -1,8 +1,8 @@
-"""Attacks on what a run publishes, its model, and on predictions that the host was told.
+"""Trials of what a run publishes: its model, and predictions that the host opened.
 
-The control is a model that was trained on the hospitals' records in one place: it knows them as
-well as a model can. The null is one that was trained on half of all candidates, drawn by coins, so
-that it knows as many outsiders as members.
+The control is a model trained on the hospitals' records in one place, which knows them as well as a
+model can. The null is trained on a random half of all candidates, so it knows as many outsiders as
+members.
 """
 
 from __future__ import annotations
@@ -11,76 +11,75 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 from torch import nn
 
 from secure_fl.audits.attacks import membership, predictions, shadow_models
+from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import AuditFinding, AuditTrial, HostView, Prior, PublicView, Reading
 from secure_fl.audits.roles import CODE, HOST, PUBLIC
 from secure_fl.audits.selftest import one_run
 from secure_fl.capture import readings
 from secure_fl.learning.exporting import load_exported
 
-if TYPE_CHECKING:
-    from secure_fl.audits.session import Audit
-
 ABOUT: Mapping[str, str] = {
     **membership.ABOUT,
     **predictions.ABOUT,
     one_run.NAME: one_run.ABOUT,
 }
-RELEASED = ("model", "student")  # what a run exports for all to use
+RELEASED = ("model", "student")  # folders of models that a run exports for all
 Attack: TypeAlias = Callable[[PublicView], AuditFinding]
 
 
-def steps(audit: Audit) -> Iterator[tuple[str, Callable[[], Sequence[AuditTrial]]]]:
-    """Each attack, by what it is called while it runs."""
-    public = Public(audit)
+def steps(audited: AuditedRun) -> Iterator[tuple[str, Callable[[], Sequence[AuditTrial]]]]:
+    """List the trials, by the name of their step."""
+    public = PublicTrials(audited)
     yield "membership", public.membership
     yield "predictions", public.predictions
     yield one_run.NAME, public.one_run
 
 
 @dataclass(frozen=True)
-class Public:
-    """What the attacks on one run's release share: candidates, shadows, control and null."""
+class PublicTrials:
+    """The trials of one run's release, with their common candidates, control and null."""
 
-    audit: Audit
+    audited: AuditedRun
 
     @property
     def prior(self) -> Prior:
-        """What attackers know."""
-        return self.audit.prior
+        """The attackers' prior knowledge."""
+        return self.audited.prior
 
     @cached_property
     def released(self) -> PublicView | None:
-        """The model that all may use; None: each hospital keeps its own."""
+        """The model for all; None: each hospital keeps its own."""
         for name in RELEASED:
-            folder = self.audit.folder / name
+            folder = self.audited.folder / name
             if folder.is_dir():
                 return PublicView(PUBLIC, _loaded(folder), (name,))
         return None
 
     @cached_property
     def pool(self) -> shadow_models.Pool:
-        """Members and as many outsiders."""
+        """The candidates: members and as many outsiders."""
         return shadow_models.pool_of(self.prior, membership.MOST)
 
     @cached_property
     def control(self) -> PublicView:
-        """A model that was trained on the members and nothing else."""
+        """A model trained on the members alone."""
         return PublicView(PUBLIC, self._model("control", self.pool.members.tolist()))
 
     @cached_property
     def null(self) -> PublicView:
         """A model that knows as many outsiders as members."""
-        drawn = shadow_models.halves(2, len(self.pool.records), self.prior.rng("null model"))[0]
+        rng = self.prior.rng("null model")
+        drawn = shadow_models.halves(2, len(self.pool.records), rng)[0]
         return PublicView(PUBLIC, self._model("null", drawn.tolist()))
 
     def membership(self) -> tuple[AuditTrial, ...]:
-        """LiRA and RMIA on the released model."""
+        """Run LiRA and RMIA on the released model."""
         prior = self.prior
         if self.released is None or membership.unsupported(prior):
             why = (
@@ -90,26 +89,26 @@ class Public:
         many = membership.shadows_for(prior, self.pool, membership.SHADOWS, membership.LIRA)
         few = membership.shadows_for(prior, self.pool, membership.REFERENCES, membership.RMIA)
         attacks: tuple[Attack, ...] = (
-            lambda view: membership.lira(view, prior, shadows=many),
-            lambda view: membership.rmia(view, prior, shadows=few),
+            partial(membership.lira, prior=prior, shadows=many),
+            partial(membership.rmia, prior=prior, shadows=few),
         )
         return tuple(self._trial(attack, self.released) for attack in attacks)
 
     def predictions(self) -> tuple[AuditTrial, ...]:
-        """The same through predictions alone: of the host, where there is one, or of anybody."""
+        """Attack predictions: those of the host, where there is one, and the released model's."""
         prior, host = self.prior, self._host()
-        public = self.audit.silos[0].public or None
-        found = []
+        public = self.audited.silos[0].public or None
+        trials = []
         for attack in (predictions.membership_of, predictions.labels_of):
             by = partial(attack, prior=prior, public=public)
             if host is not None:
-                found.append(AuditTrial(by(self.control), by(host), by(self.null)))
+                trials.append(AuditTrial(by(self.control), by(host), by(self.null)))
             if self.released is not None:
-                found.append(self._trial(by, self.released))
-        return tuple(found)
+                trials.append(self._trial(by, self.released))
+        return tuple(trials)
 
     def one_run(self) -> tuple[AuditTrial, ...]:
-        """Canaries in the run's own DP-SGD."""
+        """Audit the run's own DP-SGD with canaries."""
         prior = self.prior
         if prior.training.dp is None:
             return ()
@@ -122,27 +121,26 @@ class Public:
         return AuditTrial(attack(self.control), attack(released), attack(self.null))
 
     def _host(self) -> HostView | None:
-        """Every sum of predictions, as the host was told."""
-        if self.audit.run.host is None:
+        """Make the host's view of every sum of predictions."""
+        if self.audited.run.host is None:
             return None
         classes = len(self.prior.task.labels)
-        told = [
+        opened = [
             Reading(
                 read.of,
                 read.round,
                 {n: _rows(n, v, classes) for n, v in read.values.items()},
                 read.evidence,
             )
-            for read in readings.host_sums(self.audit.run)
+            for read in readings.host_sums(self.audited.run)
         ]
-        return HostView(HOST, tuple(told))
+        return HostView(HOST, tuple(opened))
 
     def _model(self, purpose: str, inside: Sequence[bool]) -> nn.Module:
         chosen = [r for r, put in zip(self.pool.records, inside, strict=True) if put]
         records = self.prior.task.encode(chosen, self.prior.tokenizer)
-        return shadow_models.imitate(
-            self.prior, shadow_models.site_of(self.prior, records, purpose)
-        )
+        site = shadow_models.site_of(self.prior, records, purpose)
+        return shadow_models.imitate(self.prior, site)
 
 
 def _rows(name: str, values: NDArray[Any], classes: int) -> NDArray[Any]:
@@ -150,14 +148,9 @@ def _rows(name: str, values: NDArray[Any], classes: int) -> NDArray[Any]:
 
 
 def _untested(name: str, why: str) -> AuditTrial:
-    return AuditTrial(
-        None,
-        AuditFinding(
-            name, PUBLIC, "the released model", membership.MEASURE, None, 0.5, 1.0, 0, note=why
-        ),
-        None,
-        why,
-    )
+    target, measure = "the released model", membership.MEASURE
+    finding = AuditFinding(name, PUBLIC, target, measure, None, 0.5, 1.0, 0, note=why)
+    return AuditTrial(None, finding, None, why)
 
 
 def _loaded(folder: Path) -> nn.Module:

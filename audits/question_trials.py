@@ -1,53 +1,66 @@
-"""What each role reads of questions and of an evaluation, tried on four made-up hospitals.
+"""Trials of questions and evaluations, on hospitals that the audit makes up.
 
-A run's own records are not asked about: answers would be noted at its sites for good. So the
-installed program asks hospitals of the audit's own, protected as the run was, and every role's view
-is recorded and attacked as those of training are. What whoever reads the answers can subtract is
-tried by `shipped.differences`.
+A run's own records are not asked about, since its sites would keep the answers for good. Instead
+the installed program asks made-up hospitals, protected as the run was. Every role's view is
+recorded and attacked as views of training are. A further trial subtracts answers from each other
+(`statistics.differencing`): with the rules off it must find small groups, under the shipped rules
+none, and where every group is large it must invent none.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from secure_fl.audits import roles
-from secure_fl.audits.attacks import counts
-from secure_fl.audits.attacks.counts import EVALUATION, QUESTIONS
-from secure_fl.audits.attacks.reading import Sent
+from secure_fl.audits.attacks.reading import (
+    EVALUATION,
+    QUESTIONS,
+    Sent,
+    counted_by_all,
+    counted_by_one,
+)
+from secure_fl.audits.audited_run import sent_in
 from secure_fl.audits.controls import recorded
-from secure_fl.audits.findings import AuditTrial, Prior, View
-from secure_fl.capture import readings
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, View
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.capture.recording import FolderCapture
 from secure_fl.config.build import RunSettings
 from secure_fl.config.data import CorpusData
 from secure_fl.config.load import Settings
 from secure_fl.settings import Protection, ProtectionSettings, TaskSettings, TrainingSettings
+from secure_fl.statistics.rules import StatisticsRules
 
+DIFFERENCES = f"{QUESTIONS}: differences of answers"
 ABOUT = {
     QUESTIONS: (
-        "Asks made-up hospitals about their records, protected as this run, and holds what this "
-        "role could read against what they counted. Success: nearly all of those counts."
+        "Asks made-up hospitals about their records, protected as this run, and compares what this "
+        "role could read with what they counted. Success: nearly all of those counts."
     ),
     EVALUATION: (
-        "Evaluates a model at made-up hospitals, protected as this run, and holds what this role "
-        "could read against what they counted on test records. Success: nearly all of those counts."
+        "Evaluates a model at made-up hospitals, protected as this run, and compares what this "
+        "role could read with what they counted on test records. Success: nearly all of those "
+        "counts."
+    ),
+    DIFFERENCES: (
+        "Asks made-up hospitals random questions and solves all answers for groups of patients; "
+        "success would mean that the shipped rules let answers reveal groups smaller than allowed."
     ),
 }
-HOSPITALS, RECORDS = 4, 240  # within what four allow, one may collude
-COUNTED = ("records", "patients")  # of a question's sums: the rest serves its rules
+HOSPITALS, RECORDS = 4, 240  # of four hospitals one may collude
+COUNTED = ("records", "patients")  # of a question's sums: the others serve its rules
 LABELS = ("ade", "no-ade")
 
+Step = tuple[str, Callable[[], Sequence[AuditTrial]]]
 
-def steps(
-    prior: Prior, mode: Protection, place: Path
-) -> Sequence[tuple[str, Callable[[], Sequence[AuditTrial]]]]:
-    """Both, by what they are called while they run."""
+
+def steps(prior: Prior, mode: Protection, place: Path) -> Sequence[Step]:
+    """List the trials of views, by the name of their step."""
     return (
         (QUESTIONS, lambda: _tried(QUESTIONS, prior, mode, place, _asked, COUNTED)),
         (EVALUATION, lambda: _tried(EVALUATION, prior, mode, place, _evaluated, ())),
@@ -62,32 +75,29 @@ def _tried(
     make: Callable[[Protection, Path], RecordedRun],
     counted: Sequence[str],
 ) -> tuple[AuditTrial, ...]:
-    """Every role against single hospitals and against sums: in the clear, here, and on nothing."""
+    """Attack single hospitals and sums for every role: in the clear, here, and on the null."""
     clear = make("none", place / f"{name}-none")
     here = clear if mode == "none" else make(mode, place / f"{name}-{mode}")
     wires = roles.coordinator(clear, {}, clear.first_round)
-    nothing, sent = roles.shuffled(wires, prior), _sent(here)
-    found = []
-    for attack in (counts.reading_one, counts.reading_sum):
-        control = attack(name, wires, _sent(clear), counted)
-        null = attack(name, nothing, _sent(clear), counted)
+    nothing, sent = roles.shuffled(wires, prior), sent_in(here)
+    sent_clear: Sent = sent_in(clear)
+    trials = []
+    for attack in (counted_by_one, counted_by_all):
+        control = attack(name, wires, sent_clear, counted)
+        null = attack(name, nothing, sent_clear, counted)
         for view in _views(here):
-            found.append(AuditTrial(control, attack(name, view, sent, counted), null))
-    return tuple(found)
+            trials.append(AuditTrial(control, attack(name, view, sent, counted), null))
+    return tuple(trials)
 
 
 def _views(run: RecordedRun) -> tuple[View, ...]:
-    """The coordinator, one hospital, and both; three of four know the last one by subtraction."""
+    """Make all views but that of three colluders, who know the fourth's by subtraction."""
     everybody = roles.views(run, {}, run.first_round, 1)
     return tuple(view for view in everybody if view.role != roles.role_of(HOSPITALS - 1))
 
 
-def _sent(run: RecordedRun) -> Sent:
-    return {party: readings.given(run, party, run.first_round) for party in run.parties}
-
-
 def _asked(mode: Protection, folder: Path) -> RecordedRun:
-    """Ask each hospital for the ages of its patients, or take what lies there."""
+    """Ask each hospital for the ages of its patients, unless this folder has the answers."""
     from secure_fl.statistics import asking
     from secure_fl.statistics.pages import DOCUMENT, write_answers
     from secure_fl.statistics.questions import Histogram
@@ -117,7 +127,7 @@ def _table(seed: int) -> Any:
 
 
 def _evaluated(mode: Protection, folder: Path) -> RecordedRun:
-    """Evaluate two small models, as they are drawn, or take what lies there."""
+    """Evaluate two small initial models, unless this folder has that evaluation."""
     from secure_fl.features.evaluation.algorithm import Evaluate
     from secure_fl.features.evaluation.evaluation import named
 
@@ -144,3 +154,79 @@ def _model(folder: Path, seed: int) -> Path:
         tokenizer = load_tokenizer(spec)
         export(load_model(spec, task, tokenizer, seed), tokenizer, folder, task)
     return folder
+
+
+# --- differences of answers -----------------------------------------------------------------------
+
+FIELDS: Mapping[str, Sequence[str]] = {
+    "label": ("a", "b", "c"),
+    "sex": ("f", "m"),
+    "died": ("0", "1"),
+}
+SHARES = {"label": (0.57, 0.4, 0.03), "sex": (0.5, 0.5), "died": (0.7, 0.3)}
+READERS, ROWS = 3, 40  # hospitals with so many records each
+QUICK, ASKED = 24, 100  # questions
+LEAST = StatisticsRules().min_patients
+
+
+def difference_trials(prior: Prior, quick: bool = False) -> tuple[AuditTrial, ...]:
+    """Ask with the rules off, with the shipped rules, and where there are no small groups."""
+    count = QUICK if quick else ASKED
+    few, many = _rare_groups(prior), _large_groups()
+    off, on = StatisticsRules(min_patients=1), StatisticsRules()
+    control, deployed = (_small_groups(few, rules, count, prior) for rules in (off, on))
+    return (AuditTrial(control, deployed, _small_groups(many, off, QUICK, prior)),)
+
+
+def _small_groups(
+    tables: Mapping[str, Any], rules: StatisticsRules, count: int, prior: Prior
+) -> AuditFinding:
+    """Count the small groups that so many questions reveal, under these rules at all hospitals."""
+    from secure_fl.statistics.asking import ask
+    from secure_fl.statistics.differencing import groups_found, random_questions
+
+    asked = random_questions(FIELDS, count, prior.rng(DIFFERENCES))
+    answers = ask(
+        asked,
+        tables,
+        rules=rules.model_copy(update={"questions_a_day": count}),
+        protection=ProtectionSettings(mode="none"),  # answers are the same, and sooner there
+    )
+    groups = groups_found(FIELDS, asked, answers, few=LEAST - 1)
+    return AuditFinding(
+        attack=DIFFERENCES,
+        role="who reads answers",
+        target="small groups",
+        measure="groups of few patients that were found",
+        value=float(len(groups)),
+        chance=0.0,
+        threshold=1.0,
+        samples=count,
+        details={
+            "questions": count,
+            "answered": sum(answer.status == "answered" for answer in answers),
+            "single patients": sum(size == 1 for size in groups.values()),
+        },
+    )
+
+
+def _rare_groups(prior: Prior) -> dict[str, Any]:
+    """Make hospitals with a rare class, so that groups of it are small."""
+    import pandas
+
+    rng = prior.rng(DIFFERENCES, "records")
+    return {
+        f"hospital-{n}": pandas.DataFrame(
+            {name: rng.choice(values, ROWS, p=SHARES[name]) for name, values in FIELDS.items()}
+        )
+        for n in range(1, READERS + 1)
+    }
+
+
+def _large_groups() -> dict[str, Any]:
+    """Make hospitals in which every group has at least as many patients as the rules require."""
+    import pandas
+
+    rows = list(product(*FIELDS.values())) * LEAST
+    table = pandas.DataFrame(rows, columns=list(FIELDS))
+    return {f"hospital-{n}": table for n in range(1, READERS + 1)}

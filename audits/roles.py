@@ -1,4 +1,4 @@
-"""The roles of a recorded run, and the view of each: what it could read, and nothing else."""
+"""The roles of a recorded run, and the view of each."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from secure_fl.audits.findings import (
     View,
 )
 from secure_fl.capture import readings
+from secure_fl.capture.merging import MergedReading
 from secure_fl.capture.opening import RecordedRun
 
 COORDINATOR, HOST = "coordinator", "host"
@@ -30,41 +31,41 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
 def shapes_of(prior: Prior) -> Shapes:
-    """The weights of the model by name: public."""
+    """List the shapes of the model's weights by name; they are public."""
     return {name: tuple(weight.shape) for name, weight in prior.model().named_parameters()}
 
 
 def role_of(colluders: int, host: bool = False) -> str:
-    """What a coalition with the coordinator is called."""
+    """Name a coalition with the coordinator."""
     whom = f"{colluders} hospital{'s' if colluders > 1 else ''}" if colluders else ""
     return " + ".join(filter(None, (COORDINATOR, HOST if host else "", whom)))
 
 
 def coordinator(run: RecordedRun, shapes: Shapes, rounds: int) -> CoordinatorView:
-    """The coordinator alone."""
+    """Make the coordinator's own view."""
     reads = readings.of_coordinator(run, shapes, rounds)
     return CoordinatorView(COORDINATOR, _readings(reads), run.frames)
 
 
 def views(run: RecordedRun, shapes: Shapes, rounds: int, bound: int) -> tuple[View, ...]:
-    """Every role of a run: alone, and colluding with the coordinator, up to the bound.
+    """Make the view of every role: alone, and colluding with the coordinator, up to the bound.
 
-    Beyond the bound, colluders hold shares that remove masks, which is not tried; when all but one
-    collude, a subtraction is enough.
+    Colluders beyond the bound hold shares that remove masks; they are not tried. All but one
+    hospital are tried, since they only need a subtraction.
     """
-    found: list[View] = [coordinator(run, shapes, rounds)]
+    roles: list[View] = [coordinator(run, shapes, rounds)]
     ranked = by_danger(run, rounds)
-    one = ranked[0]
     if len(run.parties) > 1:
-        reads = readings.of_member(run, one, shapes, rounds)
-        found.append(PartyView("one hospital", _readings(reads)))
+        reads = readings.of_member(run, ranked[0], shapes, rounds)
+        roles.append(PartyView("one hospital", _readings(reads)))
     if run.host is not None:
-        found.append(HostView(HOST, _readings(readings.of_member(run, run.host, shapes, rounds))))
-        found.append(_coalition(run, (run.host,), shapes, rounds, role_of(0, host=True)))
+        reads = readings.of_member(run, run.host, shapes, rounds)
+        roles.append(HostView(HOST, _readings(reads)))
+        roles.append(_coalition(run, (run.host,), shapes, rounds, role_of(0, host=True)))
     n = len(run.parties)
     for colluders in sorted({1, bound, n - 1} & set(range(1, n))):
-        found.append(_coalition(run, ranked[:colluders], shapes, rounds, role_of(colluders)))
-    return tuple(found)
+        roles.append(_coalition(run, ranked[:colluders], shapes, rounds, role_of(colluders)))
+    return tuple(roles)
 
 
 def smallest_sum(run: RecordedRun, rounds: int) -> tuple[str, ...]:
@@ -74,29 +75,29 @@ def smallest_sum(run: RecordedRun, rounds: int) -> tuple[str, ...]:
 
 
 def by_danger(run: RecordedRun, rounds: int) -> tuple[str, ...]:
-    """The hospitals, those first that learn most by colluding: who are in the smallest sum.
+    """Order hospitals by how much they learn from colluding: those in the smallest sum first.
 
-    The last one is of that sum too: if all others collude, they are left with its update.
+    The last one is of that sum too. If all others collude, they are left with its update.
     """
     seen = [p for p in run.parts if p.total and p.round <= rounds and p.note.opened is not None]
     opened = Counter(part.frame.party for part in seen)
-    first = sorted(smallest_sum(run, rounds), key=lambda party: -opened[party])  # none was lost
+    first = sorted(smallest_sum(run, rounds), key=lambda party: -opened[party])  # no dropouts
     others = (party for party in run.parties if party not in first)
     return (*first[:-1], *others, *first[-1:])
 
 
 def bound_of(run: RecordedRun, honest: int, rounds: int) -> int:
-    """How many hospitals may collude: as the run states, and never all but one of a sum's."""
+    """Bound the colluding hospitals: as the run states, and never all but one of a sum's."""
     return min(honest, len(smallest_sum(run, rounds)) - 2)
 
 
 def within_bound(parties: int, bound: int) -> dict[str, bool]:
-    """Say of each coalition whether the bound covers it: then it learns the others' sum alone."""
+    """Map each coalition to True if the bound covers it: then it learns the others' sum alone."""
     return {role_of(colluders): colluders <= bound for colluders in range(1, parties)}
 
 
 def shuffled(view: CoordinatorView, prior: Prior) -> CoordinatorView:
-    """The null: the same numbers in random places, so that there is nothing to be found."""
+    """Make the null: the same numbers in random places, so that there is nothing to find."""
     mixed = tuple(
         replace(reading, values={n: _mixed(n, reading, prior) for n in reading.values})
         for reading in view.readings
@@ -105,7 +106,7 @@ def shuffled(view: CoordinatorView, prior: Prior) -> CoordinatorView:
 
 
 def _mixed(name: str, reading: Reading, prior: Prior) -> Any:
-    """Another order; a single number changes places with one of another value."""
+    """Shuffle a value's numbers; a single number is replaced by one of another value."""
     values, rng = np.asarray(reading.values[name]), prior.rng("null", name)
     if values.size > 1:
         return rng.permutation(np.ravel(values)).reshape(values.shape)
@@ -120,7 +121,7 @@ def _coalition(
     return CollusionView(role, _readings(reads), run.frames)
 
 
-def _readings(reads: Sequence[readings.MergedReading]) -> tuple[Reading, ...]:
+def _readings(reads: Sequence[MergedReading]) -> tuple[Reading, ...]:
     return tuple(
         Reading(
             r.of, r.round, {n: _plausible(v) for n, v in r.values.items()}, r.evidence, r.sources
@@ -130,5 +131,5 @@ def _readings(reads: Sequence[readings.MergedReading]) -> tuple[Reading, ...]:
 
 
 def _plausible(values: Any) -> Any:
-    """Clip masked values to what a model could move: an attacker would do so, too."""
+    """Clip masked values to what a model could move, as an attacker would."""
     return np.clip(np.nan_to_num(np.asarray(values, dtype=np.float64)), -LARGEST, LARGEST)

@@ -1,8 +1,8 @@
-"""Every attack on views, by name, and how each goes through the control gate.
+"""The attacks on views, and their runs through the control gate.
 
-The control is what the coordinator of an unprotected run read, for it read everything; the null is
-the same numbers in random places. Both are the same for all roles, so each attack runs on them
-once. What several roles read alike is attacked once, too.
+The control is the view of an unprotected run's coordinator, which could read everything. The null
+has the same numbers in random places. Both are the same for all roles, so each attack runs on them
+once. Equal views of several roles are attacked once, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ReconstructionAttack:
 
     attack: Attack
     about: str
-    slow: bool = False  # left out of a quick audit
+    slow: bool = False  # skipped by a quick audit
     at_best: int = 0  # records of one plain gradient step on which it is known to work
 
 
@@ -56,7 +56,7 @@ RECONSTRUCTION: Mapping[str, ReconstructionAttack] = {
 
 @dataclass(frozen=True, slots=True)
 class AttackEvidence:
-    """What attacks run on: every role of the deployed run, the control, and the null."""
+    """The input of attacks: every role of the deployed run, the control, and the null."""
 
     deployed: Sequence[View]
     sent: Sent  # in the deployed run
@@ -66,20 +66,20 @@ class AttackEvidence:
 
     @property
     def nothing(self) -> str:
-        """Why attacks have nothing to work on; empty: hospitals sent something."""
+        """The reason why attacks have nothing to work on; empty: hospitals sent something."""
         sent = any(self.sent.values())
-        return "" if sent else "nothing was summed or shared: there is nothing to be hidden"
+        return "" if sent else "nothing was summed or shared: there is nothing to hide"
 
 
 def reading_trials(evidence: AttackEvidence, prior: Prior) -> tuple[AuditTrial, ...]:
-    """Who reads a single hospital's update, who a sum, and who its number of records."""
+    """Try to read a single hospital's update, a sum, and a number of records."""
     trials = []
     for attack in (reading.reading_one, reading.reading_sum, _counts):
         control = attack(evidence.control, prior, evidence.sent_in_control)
         null = attack(evidence.null, prior, evidence.sent_in_control)
         for view in evidence.deployed:
-            found = attack(view, prior, evidence.sent)
-            trials.append(_untested(found, evidence.nothing) or AuditTrial(control, found, null))
+            deployed = attack(view, prior, evidence.sent)
+            trials.append(_trial(evidence, control, deployed, null))
     return tuple(trials)
 
 
@@ -87,46 +87,51 @@ def _counts(view: View, prior: Prior, sent: Sent) -> AuditFinding:
     return reading.reading_counts(view, prior)
 
 
-def _untested(found: AuditFinding, reason: str) -> AuditTrial | None:
-    """Nothing was found where nothing was: that is no success of any protection."""
-    return AuditTrial(None, found, None, reason) if reason else None
+def _trial(
+    evidence: AttackEvidence,
+    control: AuditFinding,
+    deployed: AuditFinding,
+    null: AuditFinding,
+    reason: str = "",
+) -> AuditTrial:
+    """Make a trial; where nothing was sent, no protection is to be credited."""
+    if evidence.nothing:
+        return AuditTrial(None, deployed, None, evidence.nothing)
+    return AuditTrial(control, deployed, null, reason)
 
 
 def reconstruction_trials(
-    name: str, entry: ReconstructionAttack, evidence: AttackEvidence, prior: Prior
+    attack: ReconstructionAttack, evidence: AttackEvidence, prior: Prior
 ) -> tuple[AuditTrial, ...]:
-    """One attack on every role."""
-    control, null = entry.attack(evidence.control, prior), entry.attack(evidence.null, prior)
-    reason = "" if control.succeeded or evidence.nothing else _at_best(entry, prior)
+    """Run one attack on every role."""
+    control, null = attack.attack(evidence.control, prior), attack.attack(evidence.null, prior)
+    reason = "" if control.succeeded or evidence.nothing else _at_best(attack, prior)
     known: dict[str, AuditFinding] = {}
     trials = []
     for view in evidence.deployed:
         same = _digest(view)
         if same not in known:
-            known[same] = entry.attack(view, prior)
-        found = known[same].at(role=view.role)
-        trials.append(
-            _untested(found, evidence.nothing) or AuditTrial(control, found, null, reason)
-        )
+            known[same] = attack.attack(view, prior)
+        trials.append(_trial(evidence, control, known[same].at(role=view.role), null, reason))
     return tuple(trials)
 
 
-def _at_best(entry: ReconstructionAttack, prior: Prior) -> str:
-    """What an attack that fails on a run's own training does on one plain step."""
-    if not entry.at_best or not prior.outsiders:
+def _at_best(attack: ReconstructionAttack, prior: Prior) -> str:
+    """Measure on one plain step an attack that fails on the run's own training."""
+    if not attack.at_best or not prior.outsiders:
         return ""
-    found = entry.attack(*best_case(prior, entry.at_best))
-    if found.value is None:
+    finding = attack.attack(*best_case(prior, attack.at_best))
+    if finding.value is None:
         return ""
     return (
         "it does not succeed on this run's training unprotected either; on one plain gradient "
-        f"step over {entry.at_best} record{'s' if entry.at_best > 1 else ''}, {found.measure} is "
-        f"{found.value:.2f}"
+        f"step over {attack.at_best} record{'s' if attack.at_best > 1 else ''}, {finding.measure} "
+        f"is {finding.value:.2f}"
     )
 
 
 def _digest(view: View) -> str:
-    """Equal for roles that read the same."""
+    """Digest what a role read, so that equal views are recognised."""
     state = hashlib.sha256()
     for one in view.readings:
         state.update(f"{one.of} {one.round} {one.evidence}".encode())

@@ -80,23 +80,25 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
     from secure_fl.display.run_page import PAGE, run_page
     from secure_fl.files import write_whole
 
-    stories = [read_run_history(run) for run in runs]
-    several = len(stories) > 1
-    page = comparison_page(stories, shared=shared) if several else run_page(*stories, shared=shared)
+    histories = [read_run_history(run) for run in runs]
+    if len(histories) > 1:
+        page = comparison_page(histories, shared=shared)
+    else:
+        page = run_page(*histories, shared=shared)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / PAGE, page)
     click.echo(folder / PAGE)
 
 
 def _audited_pages(runs: tuple[Path, ...], folder: Path, *, shared: bool) -> None:
-    from secure_fl.audits.report import read_all, write_pages
+    from secure_fl.audits.report.page import read_documents, write_page
     from secure_fl.display.run_history import read_run_history
 
-    documents = read_all(runs)
-    stories = [read_run_history(run) if (run / "settings.toml").is_file() else None for run in runs]
+    documents = read_documents(runs)
+    trained = [run / "settings.toml" for run in runs]
+    histories = [read_run_history(f.parent) if f.is_file() else None for f in trained]
     folder.mkdir(parents=True, exist_ok=True)
-    for file in write_pages(documents, folder, stories, shared=shared):
-        click.echo(file)
+    click.echo(write_page(documents, folder, histories, shared=shared))
 
 
 @click.command(
@@ -123,17 +125,17 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
 
     if len(runs) < 2:
         raise click.UsageError("name at least two runs")
-    stories = [read_run_history(run) for run in runs]
+    histories = [read_run_history(run) for run in runs]
     if as_json:
-        apart_from_first = (difference(s.document, stories[0].document) for s in stories)
+        apart_from_first = (difference(s.document, histories[0].document) for s in histories)
         rows = zip(runs, apart_from_first, strict=True)
         show.print_json([{"run": str(r), "to the first": d and d._asdict()} for r, d in rows])
         return
-    audits = _over_epsilon(runs, names_of(stories))
-    console, table = show.out(), side_by_side(stories)
+    audits = _over_epsilon(runs, names_of(histories))
+    console, table = show.out(), side_by_side(histories)
     console.print(table)
-    console.print(explained(stories))
-    if apart := settings_apart(stories):
+    console.print(explained(histories))
+    if apart := settings_apart(histories):
         names = [row[0] for row in table.rows]
         console.print()
         console.print(show.grid("settings that differ", ["field", *names], apart))
@@ -141,9 +143,11 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         console.print()
         console.print(show.grid(audits.table.caption, list(audits.table.header), audits.table.rows))
     if out is not None:
-        part = "" if audits is None else _section(audits)
+        from secure_fl.audits.report.trade_off import section
+
+        part = "" if audits is None else section(audits, EPSILON)
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / "report.html", comparison_page(stories, audited=part))
+        write_whole(out / "report.html", comparison_page(histories, audited=part))
         console.print(f"\npage: {out / 'report.html'}")
 
 
@@ -152,15 +156,11 @@ def _over_epsilon(runs: Sequence[Path], names: Sequence[str]) -> EpsilonCurve | 
     audited = [(r, n) for r, n in zip(runs, names, strict=True) if (r / "audit.json").is_file()]
     if len(audited) < 2:
         return None
-    from secure_fl.audits.report import read_all, trade_off
+    from secure_fl.audits.report import trade_off
+    from secure_fl.audits.report.page import read_documents
 
-    return trade_off.curve(read_all([r for r, _ in audited]), EPSILON, [n for _, n in audited])
-
-
-def _section(curve: EpsilonCurve) -> str:
-    from secure_fl.audits.report.trade_off import shown
-
-    return shown(curve, EPSILON)
+    folders, titles = zip(*audited, strict=True)
+    return trade_off.curve(read_documents(folders), EPSILON, titles)
 
 
 def run_audit(run: Path, console: Any, *, quick: bool) -> AuditDocument:
@@ -174,7 +174,7 @@ def run_audit(run: Path, console: Any, *, quick: bool) -> AuditDocument:
     )
 
     with console.status("loading torch ..."):
-        from secure_fl.audits.report import keep
+        from secure_fl.audits.report.page import write_report
         from secure_fl.audits.run import audit as attack
 
     columns = (
@@ -187,13 +187,13 @@ def run_audit(run: Path, console: Any, *, quick: bool) -> AuditDocument:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("audit", total=None)
 
-        def tell(done: int, total: int, label: str) -> None:
+        def show_step(done: int, total: int, label: str) -> None:
             progress.update(task, completed=done, total=total, description=label or "report")
             if not console.is_terminal:  # no progress bar is redrawn
                 console.print(f"{label or 'report'} ({done} of {total} done)")
 
-        document = attack(run, quick=quick, tell=tell)
-    keep(document, run)
+        document = attack(run, quick=quick, progress=show_step)
+    write_report(document, run)
     return document
 
 
@@ -210,7 +210,7 @@ def _print_verdict(document: AuditDocument, run: Path, seconds: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from secure_fl.audits.report import PAGE
+    from secure_fl.audits.report.page import PAGE
     from secure_fl.cli import show
 
     console = show.out()

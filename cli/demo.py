@@ -26,7 +26,7 @@ INTRO = (  # without line breaks: terminals differ in width
 )
 ATTACKS = "What could the coordinator see? Its recorded view is attacked now."
 SCHEMA = "secure-fl/demo/2"
-WAYS = ("alone", "clear", "sealed", "fedkd")
+NAMES = ("alone", "clear", "sealed", "fedkd")
 
 
 @click.command(
@@ -98,29 +98,29 @@ def demo(
 def _seed(
     seed: int, algorithm: str, rounds: int, out: Path, console: Console, record: bool
 ) -> dict[str, Mapping[str, Any]]:
-    """Run one seed in every way; the runs of the first seed are recorded for attacks."""
+    """Run all four trainings of one seed; those of the first seed are recorded for attacks."""
     with console.status("loading torch ..."):
-        from secure_fl.audits.demonstration import ALONE, together
+        from secure_fl.cli.demo_runs import ALONE, together
         from secure_fl.cli.train import run
 
     documents: dict[str, Mapping[str, Any]] = {}
-    for way in (ALONE, *together(algorithm)):
-        settings = way.settings(seed, rounds, record=record and seed == 0 and way is not ALONE)
-        folder = out / f"seed-{seed}" / way.folder
-        documents[way.folder] = run(settings, folder, console, title=f"seed {seed}: {way.title}")
+    for plan in (ALONE, *together(algorithm)):
+        settings = plan.settings(seed, rounds, record=record and seed == 0 and plan is not ALONE)
+        folder = out / f"seed-{seed}" / plan.folder
+        documents[plan.folder] = run(settings, folder, console, title=f"seed {seed}: {plan.title}")
         console.print()
     return documents
 
 
 def _page(out: Path, algorithm: str, console: Console, audit: bool) -> list[dict[str, Any]]:
     """Write one page of the first seed's runs, with attacks on them if asked."""
-    from secure_fl.audits.demonstration import ALONE, attack, summary, together, told
+    from secure_fl.cli.demo_runs import ALONE, attack, summary, titled, together
     from secure_fl.display.compare_page import comparison_page
     from secure_fl.files import write_whole
 
-    alone, *folders = (out / "seed-0" / way.folder for way in (ALONE, *together(algorithm)))
+    alone, *folders = (out / "seed-0" / plan.folder for plan in (ALONE, *together(algorithm)))
     if not audit:
-        write_whole(out / "report.html", comparison_page(told([alone, *folders])))
+        write_whole(out / "report.html", comparison_page(titled([alone, *folders])))
         return []
     console.print(ATTACKS)
     try:
@@ -207,16 +207,16 @@ def summarise(runs: Sequence[Mapping[str, Mapping[str, Any]]], seconds: float) -
 
     "margin": protected minus alone; "price": protected minus unprotected.
     """
-    by_way = {way: [run[way] for run in runs] for way in WAYS}
-    first = by_way["sealed"][0]
-    scores = {way: _scores(documents) for way, documents in by_way.items()}
+    by_name = {name: [run[name] for run in runs] for name in NAMES}
+    first = by_name["sealed"][0]
+    scores = {name: _scores(documents) for name, documents in by_name.items()}
     best = scores["sealed"]["best"]["mean"] - scores["alone"]["best"]["mean"]
     margin = _difference(scores["sealed"], scores["alone"])
     spent = {
-        way: fmean(document["seconds"]["total"] for document in documents)
-        for way, documents in by_way.items()
+        name: fmean(document["seconds"]["total"] for document in documents)
+        for name, documents in by_name.items()
     }
-    shares = [document["seconds"]["privacy_share"] for document in by_way["sealed"]]
+    shares = [document["seconds"]["privacy_share"] for document in by_name["sealed"]]
     return {
         "schema": SCHEMA,
         "algorithm": first["algorithm"],
@@ -224,7 +224,7 @@ def summarise(runs: Sequence[Mapping[str, Mapping[str, Any]]], seconds: float) -
         "protection": first["protection"],
         "parties": first["parties"],
         "rounds": first["rounds"],
-        "seeds": [document["seed"] for document in by_way["sealed"]],
+        "seeds": [document["seed"] for document in by_name["sealed"]],
         **scores,
         "margin": margin | {"min": min(margin["seed"]), "best": best},
         "price": _difference(scores["sealed"], scores["clear"]),
@@ -265,7 +265,7 @@ def table(summary: Mapping[str, Any]) -> Any:
     from secure_fl.cli.show import grid
     from secure_fl.display.grid import TOGETHER
 
-    scores = [summary[way] for way in WAYS]
+    scores = [summary[name] for name in NAMES]
     lines = [(TOGETHER, scores)]
     lines += [(name, [score["party"][name] for score in scores]) for name in summary["parties"]]
     rows = [[name, *map(_shown, of_ways)] for name, of_ways in lines]

@@ -1,1 +1,1 @@
-"""Attacks on what a role saw: a view, and what is known beforehand, in; a finding out."""
+"""Attacks: functions of a view and of prior knowledge that return a finding."""

@@ -1,12 +1,12 @@
-"""Which words one record holds: dummy inputs whose gradient matches what was read.
+"""Gradient matching: searches inputs whose gradient is the one that was read.
 
 Deng, Wang, Li, Wang, Shang, Liu, Rajasekaran, Ding: TAG: Gradient Attack on Transformer-based
 Language Models. Findings of EMNLP 2021, arXiv 2103.06819; Balunović, Dimitrov,
 Jovanović, Vechev: LAMP: Extracting Text from Gradients with Language Model Priors. NeurIPS 2022,
 arXiv 2202.08827 (the cosine loss, the usual length of embeddings, discrete steps).
 
-The reading is taken for one step of plain SGD on one record, without dropout; that is the largest
-setting in which this is known to work here. Several steps, many records, and AdamW are beyond it.
+The attack assumes one step of plain SGD on one record, without dropout: the largest setting in
+which it is known to work here. Several steps, many records, and AdamW are beyond it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from secure_fl.algorithms.layers import head_names
-from secure_fl.audits.attacks.adapter_views import row_values, with_factors
 from secure_fl.audits.attacks.gradient_spans import span_of
 from secure_fl.audits.attacks.guess_scores import (
     RECALL,
@@ -38,7 +37,12 @@ from secure_fl.audits.attacks.guess_scores import (
     specials,
     tokens,
 )
-from secure_fl.audits.attacks.layer_inputs import array, attention_names
+from secure_fl.audits.attacks.layer_inputs import (
+    array,
+    attention_names,
+    row_values,
+    with_factors,
+)
 from secure_fl.audits.attacks.span_check import first_rate
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.learning.anatomy import body_of, depth, embeddings, unwrapped
@@ -46,12 +50,12 @@ from secure_fl.learning.anatomy import body_of, depth, embeddings, unwrapped
 NAME = "gradient matching"
 ABOUT = (
     "Searches for a text whose training step would look like the one that was read; success means "
-    "that this role learns most of the words of a record that a step was made on."
+    "that this role learns most of the words of a record of that step."
 )
 
-READINGS = 2  # of so many parties: the search takes long
-STEPS = 100  # of the search over inputs; with SWEEPS, all that it may take
-RATE = 0.2  # of an embedding's length, each step
+READINGS = 2  # readings to attack: the search takes long
+STEPS = 100  # of the search over inputs
+RATE = 0.2  # of an embedding's length, per step
 LENGTH = 0.1  # weight of embeddings' length
 NEAREST = 10  # words tried at each place
 SWEEPS = 2  # passes over the places
@@ -59,7 +63,7 @@ SWEEPS = 2  # passes over the places
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What the search compares: the reading's gradient, of which weights, at which model."""
+    """The target of a search: the reading's gradient, its weights and its model."""
 
     model: nn.Module
     prior: Prior
@@ -67,7 +71,7 @@ class Match:
     weights: tuple[nn.Parameter, ...]
 
     def distance(self, X: Tensor, Z: Tensor, *, differentiable: bool) -> Tensor:
-        """TAG's squared distance of directions, and LAMP's mean 1 − cos over tensors."""
+        """Compute TAG's squared distance of directions, and LAMP's mean 1 − cos over tensors."""
         with replaced(body_of(self.model).get_input_embeddings(), X):
             G: tuple[Tensor | None, ...] = torch.autograd.grad(
                 self.loss(Z, len(X)), self.weights, create_graph=differentiable, allow_unused=True
@@ -76,12 +80,12 @@ class Match:
         products = torch.stack([(g * t).sum() for g, t in pairs])
         ours = torch.stack([(g * g).sum() for g, _ in pairs])
         theirs = torch.stack([(t * t).sum() for _, t in pairs])
-        each = products / (ours * theirs).clamp(min=1e-30).sqrt()
-        whole = products.sum() / (ours.sum() * theirs.sum()).clamp(min=1e-30).sqrt()
-        return (1 - each).mean() + 2 * (1 - whole)  # ‖a − b‖² = 2(1 − cos) of unit vectors
+        cosines = products / (ours * theirs).clamp(min=1e-30).sqrt()
+        cosine = products.sum() / (ours.sum() * theirs.sum()).clamp(min=1e-30).sqrt()
+        return (1 - cosines).mean() + 2 * (1 - cosine)  # ‖a − b‖² = 2(1 − cos) of unit vectors
 
     def loss(self, Z: Tensor, length: int) -> Tensor:
-        """The training loss of one text with soft labels."""
+        """Compute the training loss of one text with soft labels."""
         ids = torch.full((1, length), int(self.prior.tokenizer.pad_token_id))
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         logits = self.prior.task.forward(self.model, batch)
@@ -103,12 +107,12 @@ def gradient_matching(view: View, prior: Prior) -> AuditFinding:
         return nothing(NAME, view.role, RECALL, "no moves of the encoder's weights were readable")
     guesses = [guess_words(reading.values, prior) for reading in chosen]
     scores = [_score(g, r, prior) for g, r in zip(guesses, chosen, strict=True)]
-    note = "taken for one step on one record" if any(_many(r, prior) for r in chosen) else ""
+    note = "treated as one step on one record" if any(_many(r, prior) for r in chosen) else ""
     return finding(NAME, view.role, RECALL, chosen, scores, note)
 
 
 def guess_words(values: Arrays, prior: Prior) -> tuple[int, ...]:
-    """The text whose gradient comes nearest to the moves, without specials."""
+    """Find the text whose gradient comes nearest to the moves, without specials."""
     match = match_of(values, prior)
     if match is None:
         return ()
@@ -119,7 +123,7 @@ def guess_words(values: Arrays, prior: Prior) -> tuple[int, ...]:
 
 
 def match_of(values: Arrays, prior: Prior) -> Match | None:
-    """What a search can compare with these moves; None: too little of them was read."""
+    """Prepare a search for these moves; None: too few of them were read."""
     model = unwrapped(prior.model()).eval()
     values = with_factors(values, model)
     shared = shared_with(values, model)
@@ -130,7 +134,7 @@ def match_of(values: Arrays, prior: Prior) -> Match | None:
 
 
 def _search(match: Match, values: Arrays, length: int) -> tuple[Tensor, Tensor]:
-    """TAG: Adam on dummy inputs; the first and last token of a text are known."""
+    """Optimise dummy inputs by Adam (TAG); the first and last token of a text are known."""
     prior, table = match.prior, body_of(match.model).get_input_embeddings().weight.detach()
     size = float(table.norm(dim=1).mean())
     ends = table[[prior.tokenizer.cls_token_id, prior.tokenizer.sep_token_id]]
@@ -151,7 +155,7 @@ def _search(match: Match, values: Arrays, length: int) -> tuple[Tensor, Tensor]:
 
 
 def _words(match: Match, X: Tensor, Z: Tensor) -> tuple[int, ...]:
-    """The nearest words, exchanged as long as the gradient comes nearer (LAMP)."""
+    """Take the nearest words, and exchange them while the gradient comes nearer (LAMP)."""
     table = body_of(match.model).get_input_embeddings().weight.detach()
     unit = nn.functional.normalize(table, dim=1)
     near = unit @ nn.functional.normalize(X, dim=1).T  # V x L
@@ -175,9 +179,9 @@ def _words(match: Match, X: Tensor, Z: Tensor) -> tuple[int, ...]:
 
 @contextmanager
 def replaced(module: nn.Module, output: Tensor) -> Iterator[None]:
-    """The module gives these rows inside, whatever goes in."""
+    """Make a module return these rows, for any input."""
 
-    def instead(module: nn.Module, given: Any, out: Tensor) -> Tensor:
+    def instead(module: nn.Module, args: Any, out: Tensor) -> Tensor:
         return output[None]
 
     handle = module.register_forward_hook(instead)
@@ -188,23 +192,19 @@ def replaced(module: nn.Module, output: Tensor) -> Iterator[None]:
 
 
 def labels_of(match: Match, values: Arrays, length: int) -> Tensor:
-    """Soft labels to begin with: the class whose bias rose; for tags, nothing is known yet."""
+    """Choose initial soft labels: the class whose bias rose; for tags, nothing is known."""
     classes, rows = len(match.prior.task.labels), length
     if match.prior.task.head == "token":
         return torch.zeros(1, rows, classes)
     for name in sorted(head_names(match.model)):
         if name in values and values[name].shape == (classes,):
-            return (
-                6.0
-                * nn.functional.one_hot(
-                    torch.tensor([int(np.argmax(values[name]))]), classes
-                ).float()
-            )
+            risen = torch.tensor([int(np.argmax(values[name]))])
+            return 6.0 * nn.functional.one_hot(risen, classes).float()
     return torch.zeros(1, classes)
 
 
 def shared_with(values: Arrays, model: nn.Module) -> list[str]:
-    """Weights of the encoder and the head whose moves were read whole, and not for nothing."""
+    """List weights of the encoder and the head whose moves were read completely, and are not 0."""
     frozen = {id(parameter) for parameter in embeddings(model).parameters()}
     return [
         name
@@ -218,16 +218,16 @@ def shared_with(values: Arrays, model: nn.Module) -> list[str]:
 
 
 def _length(values: Arrays, prior: Prior, model: nn.Module) -> int:
-    """How long the text is: the rank of the first layer's move, else what is usual."""
+    """Estimate the text's length: the rank of the first layer's move, else the median length."""
     names = attention_names(model) if depth(model) else ()
     weights = {n: array(w) for n, w in model.named_parameters() if n in names}
     rows = row_values(values, names, weights[names[0]].shape[1]) if names else {}
-    usual = [len(row) for row in sequences(prior.outsiders, prior)]
-    length = round(median(usual)) if usual else prior.task.max_length // 2
+    lengths = [len(row) for row in sequences(prior.outsiders, prior)]
+    length = round(median(lengths)) if lengths else prior.task.max_length // 2
     if rows:
         basis = span_of(rows, weights, first_rate(prior) * prior.training.weight_decay)
         rank = basis.shape[1]
-        length = rank if 3 <= rank <= max([length, *usual]) else length
+        length = rank if 3 <= rank <= max([length, *lengths]) else length
     return max(3, min(length, prior.task.max_length))
 
 
@@ -236,7 +236,7 @@ def _many(reading: Reading, prior: Prior) -> bool:
 
 
 def _score(guess: tuple[int, ...], reading: Reading, prior: Prior) -> GuessScore:
-    """Recall of distinct tokens, as in the span check."""
+    """Score the recall of distinct tokens, as the span check does."""
     truth = tokens(records_of(reading, prior), prior)
     precision, recall = set_scores(set(guess), truth)
     public = frequent(prior, len(guess))

@@ -1,4 +1,4 @@
-"""What the reconstruction attacks have in common: which reading they take, and how they score."""
+"""Choice of readings and scores of guesses, for all reconstruction attacks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from secure_fl.audits.audit_statistics import clopper_pearson
 from secure_fl.audits.findings import AuditFinding, Prior, Reading
 from secure_fl.data.examples import Example
 
-RECALL = "token recall"  # the measure whose interval is that of a rate
+RECALL = "token recall"  # the measure with an interval, that of a rate
 
 
 @dataclass(frozen=True, slots=True)
 class GuessScore:
-    """How well one guess did, against what guessing gives."""
+    """The score of one guess, and of a guess by chance."""
 
     value: float
     chance: float
@@ -29,7 +29,7 @@ class GuessScore:
 def choose(
     readings: Iterable[Reading], prior: Prior, usable: Callable[[Reading], bool]
 ) -> tuple[Reading, ...]:
-    """The earliest round's usable readings of single parties; without any, its smallest sum."""
+    """Choose usable readings of the earliest round: single parties, or else the smallest sum."""
     known = [r for r in readings if r.of and set(r.of) <= set(prior.truth) and usable(r)]
     if not known:
         return ()
@@ -40,27 +40,27 @@ def choose(
 
 
 def target_of(readings: Sequence[Reading]) -> str:
-    """Whom these readings are about."""
+    """Name the owners of readings."""
     if len(readings) != 1:
-        return f"{len(readings)} parties, each by itself"
+        return f"{len(readings)} hospitals, each separately"
     of = readings[0].of
     return of[0] if len(of) == 1 else f"the sum of {len(of)}"
 
 
 def records_of(reading: Reading, prior: Prior) -> tuple[Example, ...]:
-    """The records behind a reading: for scoring only."""
+    """Collect the records behind a reading, for scoring only."""
     return tuple(record for party in reading.of for record in prior.truth[party].records)
 
 
 def sequences(records: Sequence[Example], prior: Prior) -> list[tuple[int, ...]]:
-    """The token ids of each record (ranking: of each title), specials among them.
+    """Encode each record (ranking: each title) to token ids, with special tokens.
 
-    A completion is as much its hospital's as its prompt.
+    A completion is as private as its prompt.
     """
     if not records:
         return []
-    whole = prior.task.kind == "completion"
-    encoded = prior.task.encode(records, prior.tokenizer, labelled=whole)
+    labelled = prior.task.kind == "completion"
+    encoded = prior.task.encode(records, prior.tokenizer, labelled=labelled)
     batch = encoded.batch(range(len(encoded)))
     lengths = batch["attention_mask"].sum(-1).tolist()
     rows = zip(batch["input_ids"].tolist(), lengths, strict=True)
@@ -68,44 +68,44 @@ def sequences(records: Sequence[Example], prior: Prior) -> list[tuple[int, ...]]
 
 
 def specials(prior: Prior) -> frozenset[int]:
-    """Ids that stand for no word, in every text: they are neither guessed nor scored."""
+    """List the ids of special tokens, which are neither guessed nor scored."""
     return frozenset(prior.tokenizer.all_special_ids)
 
 
 def tokens(records: Sequence[Example], prior: Prior) -> frozenset[int]:
-    """The distinct tokens of some records, without specials."""
+    """Collect the distinct tokens of records, without specials."""
     return frozenset(t for row in sequences(records, prior) for t in row) - specials(prior)
 
 
 def halfway(chance: float) -> float:
-    """The threshold of these attacks: half of what there is to gain over guessing."""
+    """Compute the threshold of these attacks: halfway from guessing to a perfect score."""
     return (1 + chance) / 2
 
 
 def f1(precision: float, recall: float) -> float:
-    """The harmonic mean; 0 where nothing was hit."""
+    """Compute the harmonic mean; 0 if nothing was hit."""
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 def set_scores(guess: AbstractSet[int], truth: AbstractSet[int]) -> tuple[float, float]:
-    """Precision and recall of a guessed set."""
+    """Compute precision and recall of a guessed set."""
     hits = len(guess & truth)
     return hits / max(1, len(guess)), hits / max(1, len(truth))
 
 
 def common(guess: Iterable[Any], truth: Iterable[Any]) -> int:
-    """How many items two bags have in common, each as often as in both."""
+    """Count the items that two bags have in common, with repetitions."""
     return sum((Counter(guess) & Counter(truth)).values())
 
 
 def bag_scores(guess: Sequence[Any], truth: Sequence[Any]) -> tuple[float, float]:
-    """Precision and recall of a guessed bag, in which a token counts as often as it occurs."""
+    """Compute precision and recall of a guessed bag, with repetitions."""
     hits = common(guess, truth)
     return hits / max(1, len(guess)), hits / max(1, len(truth))
 
 
 def frequent(prior: Prior, count: int) -> frozenset[int]:
-    """The most frequent words of public records of the same kind: guessing's best, of this size."""
+    """List the most frequent words of public records: the best guess of this size by chance."""
     rows, banned = sequences(prior.outsiders, prior), specials(prior)
     seen = Counter(token for row in rows for token in row if token not in banned)
     ranked = sorted(seen.items(), key=lambda item: (-item[1], item[0]))
@@ -113,13 +113,13 @@ def frequent(prior: Prior, count: int) -> frozenset[int]:
 
 
 def rouge(guess: Sequence[int], truth: Sequence[int], n: int) -> float:
-    """ROUGE-n as F1: n-grams in common (Lin: ROUGE, Text Summarization Branches Out, 2004)."""
+    """Compute ROUGE-n as F1 of n-grams (Lin: ROUGE, Text Summarization Branches Out, 2004)."""
     grams = [[tuple(row[at : at + n]) for at in range(len(row) - n + 1)] for row in (guess, truth)]
     return f1(*bag_scores(*grams))
 
 
 def best_rouge(guesses: Sequence[Sequence[int]], truths: Sequence[Sequence[int]], n: int) -> float:
-    """The mean over true texts of the best guessed one's ROUGE-n."""
+    """Compute the mean over true texts of the best guess's ROUGE-n."""
     if not truths:
         return 0.0
     return fmean(
@@ -135,10 +135,10 @@ def finding(
     scores: Sequence[GuessScore],
     note: str = "",
 ) -> AuditFinding:
-    """One finding out of the scores of one reading each: means, the counts added up."""
+    """Make one finding from the scores of readings: means, and sums of counts."""
     chance = fmean(score.chance for score in scores)
     samples = sum(score.samples for score in scores)
-    details = _together([score.details for score in scores])
+    details = _merged_details([score.details for score in scores])
     interval = None
     if "hits" in details and samples:
         interval = clopper_pearson(details["hits"], samples)
@@ -160,23 +160,23 @@ def finding(
 
 
 def nothing(attack: str, role: str, measure: str, note: str) -> AuditFinding:
-    """A finding where there was nothing that the attack could have worked on."""
+    """Make a finding without a value: there was nothing to work on."""
     return AuditFinding(
         attack=attack, role=role, target="nobody", measure=measure, value=None, chance=0.0,
         threshold=halfway(0.0), samples=0, note=note,
     )  # fmt: skip
 
 
-def _together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Figures of several readings under one name, of those that have it."""
-    names = dict.fromkeys(name for one in found for name in one)
-    return {name: _merged([one[name] for one in found if name in one]) for name in names}
+def _merged_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge the figures of several readings by name."""
+    names = dict.fromkeys(name for one in details for name in one)
+    return {name: _merged([one[name] for one in details if name in one]) for name in names}
 
 
 def _merged(values: Sequence[Any]) -> Any:
-    """Counts add up, other figures are averaged, and what is no number is listed."""
+    """Add up counts, average other figures, and list what is no number."""
     if all(isinstance(value, Mapping) for value in values):
-        return _together(values)
+        return _merged_details(values)
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return sum(values)
     if all(isinstance(value, float) for value in values):

@@ -1,7 +1,7 @@
-"""What predictions on public records tell of the private ones: who was trained on, which labels.
+"""Attacks on predictions on public records: members and labels of the private records.
 
 After Shi, Ouyang, Wang: Unveiling Client Privacy Leakage from Public Dataset Usage in Federated
-Distillation, arXiv 2502.08001. A copy is distilled from the predictions, and so is one from each
+Distillation, arXiv 2502.08001. A copy is distilled from the predictions, and one from each
 shadow's; LiRA then compares copies. Differs: shadows are trained on halves of the candidates, as in
 online LiRA; the label histogram is the mean prediction, without shadows.
 """
@@ -24,10 +24,8 @@ from secure_fl.audits.attacks import membership
 from secure_fl.audits.attacks.shadow_models import (
     Floats,
     Pool,
-    Progress,
     Shadows,
     confidences,
-    learn,
     pool_of,
     probabilities,
     site_of,
@@ -37,6 +35,7 @@ from secure_fl.audits.findings import AuditFinding, HostView, Prior, PublicView,
 from secure_fl.data.examples import Example, Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
+from secure_fl.learning.local_training import fit
 from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Batch, Encoded
@@ -46,57 +45,51 @@ from secure_fl.settings import ModelSettings
 
 MEMBERSHIP, LABELS = "membership (predictions)", "label distribution (predictions)"
 ABOUT = {
-    MEMBERSHIP: "Somebody who sees only predictions on public records tells which private records "
-    "the predicting model was trained on.",
-    LABELS: "Somebody who sees only predictions on public records estimates how often each label "
-    "occurs in private records, better than from public knowledge.",
+    MEMBERSHIP: "An attacker with nothing but predictions on public records decides which private "
+    "records the predicting model was trained on.",
+    LABELS: "An attacker with nothing but predictions on public records estimates how often each "
+    "label occurs in private records, better than from public knowledge.",
 }
 SHADOWS, MOST = 8, 100
 CERTAIN = 0.95
 DRAWS = 4000  # for the threshold of the label histogram
 
-Shown = tuple[Floats, tuple[str, ...], str, tuple[str, ...]]  # predictions, of whom, role, evidence
+Shown = tuple[Floats, tuple[str, ...], str, tuple[str, ...]]  # predictions, owners, role, evidence
 
 
 def membership_of(
     view: PublicView | HostView,
     prior: Prior,
     public: Sequence[Example] | None = None,
-    *,
-    models: int = SHADOWS,
-    most: int = MOST,
     shadows: Shadows | None = None,
-    progress: Progress | None = None,
 ) -> AuditFinding:
-    """LiRA through copies. `public`: D⁰ of the run; None: the last half of the outsiders.
+    """Run LiRA on distilled copies. `public`: D⁰ of the run; None: the last half of the outsiders.
 
-    The candidates that are no members come from the outsiders that are not asked about. Shadows of
-    an earlier call serve again if party, prior and public records are the same (`shadows_for`).
+    Candidates that are not members come from the other outsiders. Shadows of an earlier call may be
+    reused if party, prior and public records are the same (`shadows_for`).
     """
     asked, _ = _asked(prior, public)
     shown = _shown(view, prior, asked)
     if isinstance(shown, str):
         return _nothing(MEMBERSHIP, view, membership.MEASURE, 0.5, shown)
     y, of, _, evidence = shown
-    pool = candidates_of(prior, of, public, most)
+    pool = candidates_of(prior, of, public)
     if min(pool.members.sum(), (~pool.members).sum()) < membership.FEWEST:
-        why = f"fewer than {membership.FEWEST} members or outsiders: no AUC would say anything"
+        why = f"fewer than {membership.FEWEST} members or outsiders: an AUC would show nothing"
         return _nothing(MEMBERSHIP, view, membership.MEASURE, 0.5, why)
-    made = shadows or shadows_for(prior, asked, pool.records, models, progress=progress)
+    made = shadows or shadows_for(prior, asked, pool.records)
     scores = guess_members(y, asked, pool.records, prior, made)
-    whole = PublicView(view.role, nn.Identity(), evidence)
-    found = membership.judged(
-        MEMBERSHIP, whole, scores, pool.members, shadows=len(made.scores), public=len(asked)
+    view_of_all = PublicView(view.role, nn.Identity(), evidence)
+    finding = membership.judged(
+        MEMBERSHIP, view_of_all, scores, pool.members, shadows=len(made.scores), public=len(asked)
     )
-    return found.at(target=_target(view, of))
+    return finding.at(target=_target(view, of))
 
 
-def candidates_of(
-    prior: Prior, of: Sequence[str], public: Sequence[Example] | None, most: int = MOST
-) -> Pool:
-    """The records that are asked about: of these parties, and of outsiders that are not public."""
-    truth = {name: found for name, found in prior.truth.items() if name in of}
-    return pool_of(replace(prior, truth=truth), most, spare=_asked(prior, public)[1])
+def candidates_of(prior: Prior, of: Sequence[str], public: Sequence[Example] | None) -> Pool:
+    """Choose candidates: records of these parties, and of outsiders that are not public."""
+    truth = {name: known for name, known in prior.truth.items() if name in of}
+    return pool_of(replace(prior, truth=truth), MOST, spare=_asked(prior, public)[1])
 
 
 def shadows_for(
@@ -104,18 +97,16 @@ def shadows_for(
     public: Sequence[Example],
     candidates: Sequence[Example],
     models: int = SHADOWS,
-    *,
-    progress: Progress | None = None,
 ) -> Shadows:
-    """Distil a copy of each shadow from its answers, and ask the copies about the candidates."""
+    """Distil a copy of each shadow from its answers, and score the candidates by the copies."""
     pool = prior.task.encode(candidates, prior.tokenizer)
     asked = prior.task.encode(public, prior.tokenizer, labelled=False)
 
     def copied(site: Site, model: nn.Module) -> Floats:
-        told = probabilities(site.task, model, asked)
-        return confidences(site.task, distilled(told, asked, prior, site.name), pool)
+        answers = probabilities(site.task, model, asked)
+        return confidences(site.task, distilled(answers, asked, prior, site.name), pool)
 
-    return train_shadows(prior, pool, models, copied, MEMBERSHIP, progress=progress)
+    return train_shadows(prior, pool, models, copied, MEMBERSHIP)
 
 
 def guess_members(
@@ -125,7 +116,7 @@ def guess_members(
     prior: Prior,
     shadows: Shadows,
 ) -> Floats:
-    """How likely each candidate was trained on, from predictions on public records alone."""
+    """Score each candidate's membership, from predictions on public records alone."""
     pool = prior.task.encode(candidates, prior.tokenizer)
     asked = prior.task.encode(public, prior.tokenizer, labelled=False)
     copy = distilled(y, asked, prior, "target")
@@ -133,7 +124,7 @@ def guess_members(
 
 
 def distilled(y: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Module:
-    """A model that answers as the predictions do; it saw nothing else."""
+    """Train a model on the predictions alone."""
     assert isinstance(public, TokenTable)  # noqa: S101 - classifiers read tables
     targets = torch.from_numpy(np.clip(y, 0, None)).float()
     targets = targets / targets.sum(-1, keepdim=True).clamp(min=1e-12)
@@ -146,18 +137,19 @@ def distilled(y: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Modu
         return -(batch["targets"] * z.log_softmax(-1)).sum(-1)
 
     with site.surroundings():
-        return learn(site, model, prior.algorithm.rounds * prior.algorithm.epochs, towards)
+        fit(site, model, prior.algorithm.rounds * prior.algorithm.epochs, objective=towards)
+    return model
 
 
 def labels_of(
     view: PublicView | HostView, prior: Prior, public: Sequence[Example] | None = None
 ) -> AuditFinding:
-    """How much nearer the guessed label histogram is than what is known anyway.
+    """Measure how much nearer the guessed label histogram is than public knowledge.
 
-    The value is a total variation distance saved. Known anyway are uniform labels and the
-    outsiders' histogram, whichever is nearer. The threshold is what a sample of as many records
-    strays from the outsiders' histogram by chance, in 95 % of cases: if the private labels are
-    drawn as the public ones, no guess can gain more.
+    The value is the total variation distance saved. Public knowledge is uniform labels or the
+    outsiders' histogram, whichever is nearer. The threshold is the distance that a sample of as
+    many records has from the outsiders' histogram by chance, in 95 % of cases. If private labels
+    are drawn as public ones are, no guess can gain more.
     """
     measure = "total variation saved"
     asked, _ = _asked(prior, public)
@@ -185,20 +177,20 @@ def labels_of(
 
 
 def guess_labels(y: Floats) -> Floats:
-    """The mean prediction, as a histogram."""
+    """Average the predictions to a histogram."""
     mean = np.clip(y, 0, None).mean(0)
-    found: Floats = mean / max(float(mean.sum()), 1e-12)
-    return found
+    histogram: Floats = mean / max(float(mean.sum()), 1e-12)
+    return histogram
 
 
 def predictions_of(
     readings: Sequence[Reading], prior: Prior, public: Sequence[Example]
 ) -> tuple[Floats, tuple[str, ...]] | str:
-    """The last round's predictions on all public records, and of whom; a reason if there are none.
+    """Collect the last round's predictions on all public records, and their owners, or a reason.
 
-    A sum arrives less 1/classes, times its weight (`algorithms.ensembles`); under noise there is no
-    weight, and the sum of a round counts each party once. Of records that FedID's last round left
-    out, it is what an earlier one said.
+    A sum is sent less 1/classes, times its weight (`algorithms.ensembles`). Under noise there is no
+    weight, and the sum of a round counts each party once. Records that FedID's last round left out
+    have an earlier round's predictions.
     """
     carrying = [r for r in readings if "predictions" in r.values]
     if not carrying:
@@ -216,12 +208,12 @@ def predictions_of(
             if weight > 0:
                 y[some] = np.asarray(reading.values["predictions"]) / weight + 1 / C
     if np.isnan(y).any():
-        y = np.where(np.isnan(y), 1 / C, y)  # never asked about
+        y = np.where(np.isnan(y), 1 / C, y)  # never predicted
     return y, of
 
 
 def _rows(prior: Prior, public: Sequence[Example], round: int) -> list[Any]:
-    """Which records each sum of a round is about: all of them, or FedID's batches."""
+    """List the records of each sum of a round: all of them, or FedID's batches."""
     if not isinstance(prior.algorithm, FedID):
         return [np.arange(len(public))]
     silo = Silo("host", public, public=public)
@@ -245,15 +237,15 @@ def _shown(view: PublicView | HostView, prior: Prior, public: Sequence[Example])
         asked = prior.task.encode(public, prior.tokenizer, labelled=False)
         y = probabilities(prior.task, view.model, asked)
         return y, tuple(prior.truth), view.role, view.evidence
-    found = predictions_of(view.readings, prior, public)
-    if isinstance(found, str):
-        return found
+    opened = predictions_of(view.readings, prior, public)
+    if isinstance(opened, str):
+        return opened
     evidence = tuple(dict.fromkeys(e for r in view.readings for e in r.evidence))
-    return *found, view.role, evidence
+    return *opened, view.role, evidence
 
 
 def _asked(prior: Prior, public: Sequence[Example] | None) -> tuple[Sequence[Example], int]:
-    """The public records, and how many of the last outsiders those are."""
+    """Choose the public records, and count those that are the last outsiders."""
     if public is not None:
         return public, 0
     half = len(prior.outsiders) // 2
@@ -268,8 +260,8 @@ def _target(view: PublicView | HostView, of: Sequence[str]) -> str:
 
 def _histogram(records: Sequence[Example], labels: Sequence[str]) -> Floats | None:
     counts = Counter(r.label for r in records if isinstance(r, Text))
-    found = np.array([counts[label] for label in labels], float)
-    return found / found.sum() if found.sum() else None
+    numbers = np.array([counts[label] for label in labels], float)
+    return numbers / numbers.sum() if numbers.sum() else None
 
 
 def _distance(a: Floats, b: Floats) -> float:

@@ -1,9 +1,9 @@
-"""Shadow models: what a model looks like that has seen a record, and one that has not.
+"""Shadow models: models trained with and without each record, for comparison.
 
 A shadow imitates the released model: the same initial weights, the run's own training settings and
 as many passes, on a random half of a pool of candidates. It differs in that it is trained in one
-place, by plain training: no averaging, no noise, and on fewer records than a whole federation has.
-So it errs towards an attacker who knows less of the release than there was to know.
+place, without averaging and noise, and on fewer records than a federation has. So the attacker
+knows less about the release than it could.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from secure_fl.audits.findings import Prior
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
-from secure_fl.learning.local_training import Objective, fit
+from secure_fl.learning.local_training import fit
 from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec
-from secure_fl.learning.tasks import Encoded, Task
+from secure_fl.learning.tasks import Batch, Encoded, Task
 from secure_fl.learning.tasks.task import device_of, inference
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings, TrainingSettings
 
-AT_ONCE = 64  # records that are looked at together
+AT_ONCE = 64  # records of a batch
 
 Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
-Look: TypeAlias = Callable[[Site, nn.Module], Floats]  # one value for each record of the pool
-Progress: TypeAlias = Callable[[int, int], None]  # shadows done, of how many
+Measure: TypeAlias = Callable[[Site, nn.Module], Floats]  # one value for each record of the pool
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Candidates in an order that tells nothing, and (for scoring only) who was a member."""
+    """Candidates in random order, and (for scoring only) the members among them."""
 
     records: tuple[Example, ...]
     members: Mask
@@ -47,16 +46,16 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Shadows:
-    """What each shadow says about each record of the pool, and which ones it was trained on."""
+    """The score of each shadow for each record of the pool, and the records it was trained on."""
 
     scores: Floats  # shadows x records
     inside: Mask  # shadows x records
 
 
 def pool_of(prior: Prior, most: int, *, spare: int = 0) -> Pool:
-    """As many members as outsiders, `most` of each at most, the last `spare` outsiders left out.
+    """Draw as many members as outsiders, at most `most` each, without the last `spare` outsiders.
 
-    With more of one kind than of the other, shadows would learn which kind a record is.
+    With more of one kind than of the other, shadows would learn the kind of a record.
     """
     rng = prior.rng("pool")
     inside = [record for name in sorted(prior.truth) for record in prior.truth[name].records]
@@ -71,7 +70,7 @@ def pool_of(prior: Prior, most: int, *, spare: int = 0) -> Pool:
 
 
 def halves(models: int, records: int, rng: np.random.Generator) -> Mask:
-    """Who is trained on what: every record is in exactly half of the shadows (rounded down)."""
+    """Assign records to shadows: every record to exactly half of them (rounded down)."""
     places = np.stack([rng.permutation(models) for _ in range(records)], axis=1)
     inside: Mask = places < models // 2
     return inside
@@ -81,25 +80,22 @@ def train_shadows(
     prior: Prior,
     pool: Encoded,
     models: int,
-    look: Look,
+    measure: Measure,
     *purpose: object,
-    progress: Progress | None = None,
 ) -> Shadows:
-    """Train shadows one after the other; only what `look` says of each is kept."""
+    """Train shadows one after the other; keep only what `measure` returns for each."""
     inside = halves(models, len(pool), prior.rng(*purpose, "halves"))
-    found = []
+    scores = []
     for number, mask in enumerate(inside):
         site = site_of(prior, pool.subset(np.flatnonzero(mask).tolist()), *purpose, number)
         model = imitate(prior, site)
         with site.surroundings():
-            found.append(look(site, model))
-        if progress is not None:
-            progress(number + 1, models)
-    return Shadows(np.stack(found), inside)
+            scores.append(measure(site, model))
+    return Shadows(np.stack(scores), inside)
 
 
 def site_of(prior: Prior, records: Encoded, *purpose: object) -> Site:
-    """A place to train in, with randomness of its own for this purpose; nothing is protected."""
+    """Make a site for training, with its own randomness for this purpose and no protection."""
     name = "/".join(map(str, purpose))
     seed = int(prior.rng(*purpose, "site").integers(2**53))
     return made_site(prior, prior.training.model_copy(update={"dp": None}), records, name, seed)
@@ -108,7 +104,7 @@ def site_of(prior: Prior, records: Encoded, *purpose: object) -> Site:
 def made_site(
     prior: Prior, training: TrainingSettings, records: Encoded, name: str, seed: int
 ) -> Site:
-    """A site that works on records that are tokenised already, with what everybody knows."""
+    """Make a site for records that are already tokenised, with the public model and task."""
     stand_in: Sequence[Example] = prior.outsiders[:1] or _any_record(prior)
     silo = Silo(name, stand_in)
     site = Site(
@@ -120,7 +116,7 @@ def made_site(
 
 
 def imitate(prior: Prior, site: Site) -> nn.Module:
-    """Train a fresh model as the run does: as many rounds, a fresh optimiser in each."""
+    """Train the initial model as the run does: as many rounds, a new optimiser in each."""
     model = prior.model().to(site.device)
     with site.surroundings():
         rounds = prior.algorithm.rounds
@@ -129,50 +125,41 @@ def imitate(prior: Prior, site: Site) -> nn.Module:
     return model
 
 
-def learn(site: Site, model: nn.Module, passes: int, objective: Objective) -> nn.Module:
-    """Train for some passes towards something else than the labels."""
-    fit(site, model, passes, objective=objective)
-    return model
-
-
 def confidences(task: Task, model: nn.Module, records: Encoded) -> Floats:
-    """How sure a model is of each record's label, on a scale on which it is about Gaussian.
+    """Compute a model's confidence in each record's label, on a nearly Gaussian scale.
 
-    log p/(1 - p) of the label's probability p (Carlini et al., arXiv 2112.03570, Sec. IV-C). Where
-    a record has many labels or none, p is e to minus its mean loss.
+    It is log p/(1 - p) of the label's probability p (Carlini et al., arXiv 2112.03570, Sec. IV-C).
+    Where a record has many labels or none, p is e to minus its mean loss.
     """
-    found = []
-    with inference(model):
-        for batch in records.batches(AT_ONCE, device=device_of(model)):
-            z = task.forward(model, batch)
-            found.append(_logits(task, z.double(), batch).cpu())
-    values: Floats = torch.cat(found).numpy()
-    return values
+    return _by_batch(task, model, records, lambda z, batch: _logits(task, z.double(), batch))
 
 
 def losses(task: Task, model: nn.Module, records: Encoded) -> Floats:
-    """What a model's task charges it for each record."""
-    with inference(model):
-        parts = [
-            task.loss(task.forward(model, batch), batch, reduction="none").double().cpu()
-            for batch in records.batches(AT_ONCE, device=device_of(model))
-        ]
-    values: Floats = torch.cat(parts).numpy()
-    return values
+    """Compute a model's loss for each record."""
+    return _by_batch(
+        task, model, records, lambda z, batch: task.loss(z, batch, reduction="none").double()
+    )
 
 
 def probabilities(task: Task, model: nn.Module, records: Encoded) -> Floats:
-    """What a classifier says of each record: a probability of every class."""
+    """Compute a classifier's probabilities for each record."""
+    return _by_batch(task, model, records, lambda z, batch: z.double().softmax(-1))
+
+
+def _by_batch(
+    task: Task, model: nn.Module, records: Encoded, measure: Callable[[Tensor, Batch], Tensor]
+) -> Floats:
+    """Measure a model's outputs on each record, without training it."""
     with inference(model):
         parts = [
-            task.forward(model, batch).double().softmax(-1).cpu()
+            measure(task.forward(model, batch), batch).cpu()
             for batch in records.batches(AT_ONCE, device=device_of(model))
         ]
     values: Floats = torch.cat(parts).numpy()
     return values
 
 
-def _logits(task: Task, z: Tensor, batch: dict[str, Tensor]) -> Tensor:
+def _logits(task: Task, z: Tensor, batch: Batch) -> Tensor:
     if task.kind in ("classification", "pair"):
         label = batch["labels"].unsqueeze(-1)
         others = z.scatter(-1, label, -torch.inf).logsumexp(-1)

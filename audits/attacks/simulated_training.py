@@ -1,4 +1,4 @@
-"""Training as a party does, on public records: what an attacker can try out beforehand."""
+"""Simulated training: an attacker trains as a party does, on public records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from secure_fl.learning.tasks import Encoded
 from secure_fl.learning.tasks.classification import label_name
 from secure_fl.party.rounds import Round
 
-CALIBRATION = "a public record"  # whom a control on public records is about
-MOST = 256  # records of a rehearsal
+CALIBRATION = "a public record"  # the target of a control on public records
+MOST = 256  # records of a simulation
 
 
 def drawn(prior: Prior, weight: Array, *purpose: object) -> list[Example]:
-    """Public records, drawn so that labels have these shares (sentences with tags: just drawn)."""
+    """Draw public records so that labels have these shares; sentences with tags are just drawn."""
     rng, records = prior.rng("rehearsal", *purpose), prior.outsiders[:MOST]
     if not records:
         return []
@@ -36,8 +36,8 @@ def drawn(prior: Prior, weight: Array, *purpose: object) -> list[Example]:
     return [records[i] for i in rng.choice(len(records), len(records), p=p / p.sum())]
 
 
-def rehearse(prior: Prior, records: Sequence[Example], at: int, *, dropout: bool = True) -> Arrays:
-    """Train as a party does in the first round, on these records; return how all weights moved."""
+def simulate(prior: Prior, records: Sequence[Example], at: int, *, dropout: bool = True) -> Arrays:
+    """Train on these records as in a party's first round; return how all weights moved."""
     model = prior.model().train(dropout)
     before = {name: array(weight) for name, weight in trainable(model).items()}
     encoded: Encoded = prior.task.encode(records, prior.tokenizer)
@@ -58,10 +58,10 @@ def rehearse(prior: Prior, records: Sequence[Example], at: int, *, dropout: bool
 
 
 def best_case(prior: Prior, records: int = 1) -> tuple[CoordinatorView, Prior]:
-    """What attacks on gradients are made for: one step of plain SGD on few records, read whole.
+    """Make the best case of gradient attacks: one step of plain SGD on few records, fully read.
 
-    A control where a run's own training (AdamW, epochs) is beyond these attacks without any
-    protection. The records are public ones; the prior that comes along has them as its truth.
+    It is a control where a run's own training (AdamW, epochs) defeats these attacks even without
+    protection. The records are public; the returned prior has them as its truth.
     """
     fields = {"optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0, "max_grad_norm": None}
     fields |= {"schedule": "constant", "warmup": None, "accumulate": 1, "class_weights": "none"}
@@ -74,6 +74,6 @@ def best_case(prior: Prior, records: int = 1) -> tuple[CoordinatorView, Prior]:
         truth={CALIBRATION: Truth(CALIBRATION, held)},
         outsiders=known,
     )
-    moved = rehearse(changed, held, 0, dropout=False)
+    moved = simulate(changed, held, 0, dropout=False)
     reading = Reading((CALIBRATION,), 1, moved)
     return CoordinatorView("coordinator", (reading,)), changed

@@ -1,20 +1,22 @@
-"""Which words a party used: rows of a word embedding's update that moved.
+"""The token bag: finds the words of a party by the rows of the word embedding that moved.
 
-A word that does not occur has no gradient, so its row stays (Melis, Song, De Cristofaro, Shmatikov:
-Exploiting Unintended Feature Leakage in Collaborative Learning. S&P 2019, arXiv 1805.04049).
-Decoupled weight decay moves all rows alike, W₀((1−lr·wd)^T − 1), and T need not be known: most
-rows hold nothing else, so a robust fit on W₀ finds the factor. The same holds for Y = G·Ω and for
-an update's left factor U, whose rows still belong to words: there the factor is a matrix.
+A word that does not occur has no gradient, so its row does not move (Melis, Song, De Cristofaro,
+Shmatikov: Exploiting Unintended Feature Leakage in Collaborative Learning. S&P 2019, arXiv
+1805.04049).
+Decoupled weight decay moves all rows by the same factor, W₀((1−lr·wd)^T − 1). T need not be known:
+most rows contain nothing else, so a robust fit on W₀ finds the factor. The same is true of Y = G·Ω
+and of an update's left factor U, whose rows still belong to words: there the factor is a matrix.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.audits.attacks.entities import shares
 from secure_fl.audits.attacks.guess_scores import (
     GuessScore,
     choose,
@@ -27,25 +29,28 @@ from secure_fl.audits.attacks.guess_scores import (
     tokens,
 )
 from secure_fl.audits.attacks.layer_inputs import Array, word_table
+from secure_fl.audits.document import ENTITIES
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
+from secure_fl.data.examples import Example, Tagged
+from secure_fl.learning.tasks.token_table import IGNORED
 
 OWN = "|Y"  # as `capture.readings` names the sketch Y = G·Ω of a matrix
 NAME = "token bag"
 ABOUT = (
-    "Lists the words that occur in a party's records from the rows of the word embedding that its "
-    "training moved; success means that this role learns most of a hospital's vocabulary."
+    "Lists the words of a hospital's records from the rows of the word embedding that its training "
+    "moved; success means that this role learns most of a hospital's vocabulary."
 )
-MEASURE = "token F1"  # everything has recall 1, one sure word precision 1: neither is a success
+MEASURE = "token F1"  # the full vocabulary has recall 1, one word precision 1: no successes
 
-DEVIATIONS = 10.0  # a row moved if it lies so many robust deviations above the median row
-UNITS = 3.0  # and, of values on a grid, if it is longer than so many steps of the grid
+DEVIATIONS = 10.0  # a row moved if it is so many robust deviations above the median row
+UNITS = 3.0  # and, for values on a grid, longer than so many steps of the grid
 ROUNDING = 1e-6  # of the longest row: below it is float32's rounding
-FITTED = 4096  # rows that a factor's share of W₀ is fitted to
+FITTED = 4096  # rows for the fit on W₀
 PASSES = 12  # of reweighting
 
 
 def token_bag(view: View, prior: Prior) -> AuditFinding:
-    """Guess each party's words, or the union of a sum's."""
+    """Guess each party's words, or the union over a sum."""
     name, W0 = word_table(prior.model())
 
     def usable(reading: Reading) -> bool:
@@ -58,35 +63,35 @@ def token_bag(view: View, prior: Prior) -> AuditFinding:
     guesses = [guess_tokens(reading.values, prior) for reading in chosen]
     scores = [_score(g, r, prior, len(W0)) for g, r in zip(guesses, chosen, strict=True)]
     union = len(chosen[0].of) > 1
-    note = "the words of all together: it attributes no word to anybody" if union else ""
+    note = "the words of all together, attributed to no single hospital" if union else ""
     return finding(NAME, view.role, MEASURE, chosen, scores, note)
 
 
 def guess_tokens(values: Arrays, prior: Prior) -> frozenset[int]:
-    """The tokens whose rows moved by more than weight decay and noise move a row."""
+    """Find the tokens whose rows moved by more than weight decay and noise."""
     name, W0 = word_table(prior.model())
-    found = word_rows(values, name, len(W0))
-    if found is None:
+    rows = word_rows(values, name, len(W0))
+    if rows is None:
         return frozenset()
-    moved = moved_rows(np.asarray(found, np.float64), W0, prior.rng(NAME))
+    moved = moved_rows(np.asarray(rows, np.float64), W0, prior.rng(NAME))
     return frozenset(moved.tolist()) - specials(prior)
 
 
 def word_rows(values: Arrays, name: str, words: int) -> NDArray[Any] | None:
-    """The widest value with a row for each word: the embedding's own names first.
+    """Choose the widest value with a row for each word, by the embedding's own name if possible.
 
-    Of factors, the sketch Y comes first: rows of the product are of all parties.
+    Of factors, the sketch Y is preferred: rows of the product belong to all parties.
     """
     fitting = {n: v for n, v in values.items() if v.ndim == 2 and v.shape[0] == words}
-    own = {n: v for n, v in fitting.items() if n == name or n.startswith(f"{name}|")}
-    own = {name: fitting[name + OWN]} if name + OWN in fitting else own
-    # A layer of another part may be as wide as the vocabulary by accident: weights have that name.
+    named = {n: v for n, v in fitting.items() if n == name or n.startswith(f"{name}|")}
+    named = {name: fitting[name + OWN]} if name + OWN in fitting else named
+    # Another layer may be as wide as the vocabulary by accident; it is named as a weight.
     other = {n: v for n, v in fitting.items() if not n.endswith((".weight", ".bias"))}
-    return max((own or other).values(), key=lambda value: value.shape[1], default=None)
+    return max((named or other).values(), key=lambda value: value.shape[1], default=None)
 
 
 def moved_rows(Δ: Array, W0: Array, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Rows of Δ that W₀ and noise do not explain."""
+    """Find rows of Δ that W₀ and noise do not explain."""
     rest = np.linalg.norm(Δ - _decay(Δ, W0, rng), axis=1)
     middle = np.median(rest)
     spread = 1.4826 * np.median(np.abs(rest - middle))  # a normal's deviation from its MAD
@@ -95,7 +100,7 @@ def moved_rows(Δ: Array, W0: Array, rng: np.random.Generator) -> NDArray[np.int
 
 
 def _decay(Δ: Array, W0: Array, rng: np.random.Generator) -> Array:
-    """What of Δ every row holds in proportion to its initial weights."""
+    """Fit the part of Δ that is proportional to each row's initial weights."""
     if Δ.shape == W0.shape:
         length = (W0 * W0).sum(1)
         along = (Δ * W0).sum(1)[length > 0] / length[length > 0]
@@ -105,7 +110,7 @@ def _decay(Δ: Array, W0: Array, rng: np.random.Generator) -> Array:
     rows = rng.permutation(len(W0))[: max(FITTED, 4 * W0.shape[1])]
     X, Y = W0[rows], Δ[rows]
     weight = np.ones(len(rows))
-    for _ in range(PASSES):  # least absolute deviations: the rows of words that occur are outliers
+    for _ in range(PASSES):  # least absolute deviations: words that occur are outliers
         M = np.linalg.lstsq(X * weight[:, None], Y * weight[:, None], rcond=None)[0]
         size = np.linalg.norm(Y - X @ M, axis=1)
         weight = 1 / np.sqrt(np.maximum(size, 1e-9 * max(float(size.max()), 1e-300)))
@@ -113,7 +118,7 @@ def _decay(Δ: Array, W0: Array, rng: np.random.Generator) -> Array:
 
 
 def _step(Δ: Array) -> float:
-    """The step of the grid that all values lie on; 0: they lie on none."""
+    """Find the step of the grid on which all values lie; 0: there is none."""
     sizes = np.abs(Δ[Δ != 0])
     if not sizes.size:
         return 0.0
@@ -127,12 +132,42 @@ def _score(guess: frozenset[int], reading: Reading, prior: Prior, words: int) ->
     precision, recall = set_scores(guess, truth)
     everything = f1(len(truth) / words, 1.0)
     public = f1(*set_scores(tokens(prior.outsiders, prior), truth))
-    chance = max(everything, public)  # the better of two guesses that need no reading
+    chance = max(everything, public)  # the better of two guesses without a reading
     details: dict[str, Any] = {
         "precision": precision,
         "recall": recall,
         "guessed": len(guess),
         "hits": len(guess & truth),
     }
-    details |= shares(guess, records_of(reading, prior), prior)
+    details |= entity_shares(guess, records_of(reading, prior), prior)
     return GuessScore(f1(precision, recall), chance, len(truth), details)
+
+
+def entity_shares(
+    guess: AbstractSet[int], records: Sequence[Example], prior: Prior
+) -> dict[str, dict[str, float]]:
+    """Compute the guessed share of each entity type's words, as details; none without entities."""
+    shares = {
+        name: len(guess & words) / len(words)
+        for name, words in sorted(entity_words(records, prior).items())
+    }
+    return {ENTITIES: shares} if shares else {}
+
+
+def entity_words(records: Sequence[Example], prior: Prior) -> Mapping[str, AbstractSet[int]]:
+    """Collect the tokens of each entity type, as far as the model reads them."""
+    tagged = [one for one in records if isinstance(one, Tagged) and one.tags]
+    words: dict[str, set[int]] = {}
+    if not tagged:
+        return words
+    encoded = prior.task.encode(tagged, prior.tokenizer, labelled=False)
+    batch, banned = encoded.batch(range(len(encoded))), specials(prior)
+    rows = zip(tagged, batch["input_ids"].tolist(), batch["words"].tolist(), strict=True)
+    for record, ids, firsts in rows:
+        at = 0
+        for token, first in zip(ids, firsts, strict=True):
+            at = at if first == IGNORED else first  # further pieces belong to the word before
+            tag = (record.tags or ())[at]
+            if token not in banned and tag != "O":
+                words.setdefault(tag[2:], set()).add(token)
+    return words

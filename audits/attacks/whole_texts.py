@@ -1,10 +1,10 @@
-"""One record word for word: texts out of spans or a search, exchanged until their gradient fits.
+"""Whole texts: recovers one record word for word.
 
-Spans tell texts exactly where a batch has fewer tokens than columns were read (DAGER: arXiv
-2405.15586). An adapter has few columns, and where they are full, a search over inputs begins the
-text (TAG) as for other gradients. Then tokens are exchanged and left out, those first that the
-gradient of the distance points to (Ebrahimi, Rao, Lowd, Dou: HotFlip, ACL 2018, arXiv 1712.06751),
-as long as the step's gradient comes nearer to the one that was read.
+Spans determine texts exactly if a batch has fewer tokens than columns were read (DAGER: arXiv
+2405.15586). An adapter has few columns; where they are full, a search over inputs starts the text
+(TAG), as for other gradients. Then tokens are exchanged or left out while the step's gradient comes
+nearer to the one that was read. The gradient of the distance proposes the exchanges (Ebrahimi, Rao,
+Lowd, Dou: HotFlip, ACL 2018, arXiv 1712.06751).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from secure_fl.learning.anatomy import body_of
 NAME = "whole texts"
 ABOUT = (
     "Writes down a text whose training step looks like the one that was read; success means that "
-    "this role learns the order of a record's words, not only which there are."
+    "this role learns a record's words in their order."
 )
 MEASURE = "ROUGE-2"
 
-READINGS = 1  # of so many parties: the search takes long
+READINGS = 1  # readings to attack: the search takes long
 PROPOSALS = 16  # words tried at each place
 SWEEPS = 12  # exchanges of one token, at most
 
@@ -68,11 +68,11 @@ def whole_texts(view: View, prior: Prior) -> AuditFinding:
 
 
 def recovered(values: Arrays, prior: Prior) -> tuple[Text, ...]:
-    """The texts that spans tell; without any, the one whose gradient comes nearest."""
+    """Recover texts from spans; without any, search the text with the nearest gradient."""
     match = match_of(values, prior)
-    told = guess_texts(values, prior).texts
-    if match is None or told:
-        return told
+    texts = guess_texts(values, prior).texts
+    if match is None or texts:
+        return texts
     start = guess_words(values, prior)
     Z = labels_of(match, values, len(start) + 2)
     with sdpa_kernel(SDPBackend.MATH):
@@ -80,21 +80,21 @@ def recovered(values: Arrays, prior: Prior) -> tuple[Text, ...]:
 
 
 def _improved(text: Text, match: Match, Z: Tensor) -> Text:
-    """Exchange, leave out or double one token at a time: what brings the gradient nearest."""
+    """Exchange, remove or repeat one token at a time: the change with the nearest gradient."""
     table = body_of(match.model).get_input_embeddings().weight.detach()
-    fixed = match.prior.task.head == "token"  # a tag for each place: none can be left out
+    fixed = match.prior.task.head == "token"  # each place has a tag: none can be removed
     best = _far(text, match, Z, table)
     for _ in range(SWEEPS):
         tried = _proposed(text, match, Z, table) + ([] if fixed else _resized(text))
-        found = min(((_far(t, match, Z, table), t) for t in tried), default=(best, text))
-        if found[0] >= best:
+        nearest = min(((_far(t, match, Z, table), t) for t in tried), default=(best, text))
+        if nearest[0] >= best:
             break
-        best, text = found
+        best, text = nearest
     return text
 
 
 def _proposed(text: Text, match: Match, Z: Tensor, table: Tensor) -> list[Text]:
-    """Texts with one other word: those that the distance's slope points to."""
+    """Propose texts with one other word, by the slope of the distance."""
     X = _rows(text, match, table).requires_grad_()
     far = match.distance(X, Z, differentiable=True)
     (slope,) = torch.autograd.grad(far, X)
@@ -110,15 +110,15 @@ def _proposed(text: Text, match: Match, Z: Tensor, table: Tensor) -> list[Text]:
 
 
 def _resized(text: Text) -> list[Text]:
-    """Texts that lack a word, say one twice, or end earlier: a search guesses the length."""
+    """Propose texts without a word, with a word twice, or shorter: the length is a guess."""
     places = range(len(text))
-    found = [(*text[:at], *text[at + 1 :]) for at in places]
-    found += [(*text[: at + 1], *text[at:]) for at in places]
-    return [t for t in (*found, *(text[:at] for at in places)) if t]
+    resized = [(*text[:at], *text[at + 1 :]) for at in places]
+    resized += [(*text[: at + 1], *text[at:]) for at in places]
+    return [t for t in (*resized, *(text[:at] for at in places)) if t]
 
 
 def _rows(text: Text, match: Match, table: Tensor) -> Tensor:
-    """The embeddings of a text between its first and last token, which are known."""
+    """Embed a text between its first and last token, which are known."""
     tokenizer = match.prior.tokenizer
     return table[[tokenizer.cls_token_id, *text, tokenizer.sep_token_id]].clone()
 
@@ -128,7 +128,7 @@ def _far(text: Text, match: Match, Z: Tensor, table: Tensor) -> float:
 
 
 def _score(guess: tuple[Text, ...], reading: Reading, prior: Prior) -> GuessScore:
-    """ROUGE-2 of the best guess for each text, against the best public text of the same number."""
+    """Score ROUGE-2 of the best guess for each text; chance is that of as many public texts."""
     banned = specials(prior)
 
     def plain(records: object) -> list[Text]:
@@ -136,11 +136,11 @@ def _score(guess: tuple[Text, ...], reading: Reading, prior: Prior) -> GuessScor
         return [tuple(token for token in row if token not in banned) for row in rows]
 
     truth, public = plain(records_of(reading, prior)), plain(prior.outsiders)
-    each = [max((best_rouge([g], [t], 2) for g in guess), default=0.0) for t in truth]
+    rouge_2 = [max((best_rouge([g], [t], 2) for g in guess), default=0.0) for t in truth]
     details = {
         "rouge_1": best_rouge(guess, truth, 1),
         "exact": sum(text in guess for text in truth),
         "texts": len(truth),
     }
     chance = best_rouge(public[: max(1, len(guess))], truth, 2)
-    return GuessScore(fmean(each), chance, len(truth), details)
+    return GuessScore(fmean(rouge_2), chance, len(truth), details)

@@ -1,25 +1,34 @@
-"""The report's figures as plain tables, the same on the page and in Markdown."""
+"""The report's figures as plain tables."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from secure_fl.audits.attacks.counts import EVALUATION, QUESTIONS
-from secure_fl.audits.document import AuditDocument, FindingPart, PointPart, RocPart, TrialPart
-from secure_fl.audits.report.curves import area, needed, rate_at, resolution
-from secure_fl.audits.report.sentences import verdict
-from secure_fl.audits.report.terms import (
+from msgspec.structs import replace
+
+from secure_fl.audits.attacks.reading import EVALUATION, QUESTIONS
+from secure_fl.audits.document import (
+    AuditDocument,
+    FindingPart,
+    PointPart,
+    RocPart,
+    SeriesPart,
+    TrialPart,
+)
+from secure_fl.audits.report.report_terms import (
     VERDICTS,
-    count,
-    duration,
+    epsilon,
     number,
     ordered,
     plain,
     positions,
     shortened,
-    size,
 )
+from secure_fl.audits.report.sentences import verdict
+from secure_fl.display.figures import counted, size
 
 
 class ReportTable(NamedTuple):
@@ -35,43 +44,101 @@ RATES = (0.1, 0.01, 0.001)
 
 
 def points(items: Sequence[PointPart]) -> ReportTable:
-    """Accuracy beside leakage."""
+    """Tabulate accuracy and leakage."""
     deployed = {True: " (deployed)", False: ""}
     rows = [
         (p.label + deployed[p.deployed], _known(p.accuracy), _known(p.leakage), p.measure)
         for p in items
     ]
-    return ReportTable("Accuracy and leakage", ("Run", "Accuracy", "Leakage", "Measured as"), rows)
+    header = ("Run", "Accuracy", "Leakage", "Measured as")
+    return ReportTable("Accuracy and leakage", header, rows)
 
 
 def _known(value: float | None) -> str:
     return "not measured" if value is None else number(value)
 
 
+def joint_points(documents: Sequence[AuditDocument]) -> tuple[PointPart, ...]:
+    """Collect the points of several runs: deployed runs under their own names, others once.
+
+    A run without protection was deployed for comparison only, and is not marked as deployed.
+    """
+    unique: dict[tuple[object, ...], PointPart] = {}
+    for place, document in enumerate(documents, start=1):
+        for point in document.points:
+            if point.deployed:
+                label = f"{place}. {document.run.name}"
+                point = replace(point, label=label, deployed=document.run.mode != "none")
+            key = (point.label, point.accuracy, point.leakage, point.measure)
+            unique.setdefault(key, point)
+    return tuple(unique.values())
+
+
+def runs(documents: Sequence[AuditDocument]) -> ReportTable:
+    """Tabulate the compared runs, one line each."""
+    header = ("Run", "Protection", "Status", "Accuracy", "Leakage", "ε (largest)", "Bytes")
+    rows = [
+        (
+            f"{place}. {document.run.name}",
+            f"{document.run.algorithm}, {document.run.mode}",
+            document.status,
+            accuracy(document),
+            leakage(document),
+            largest_epsilon(document),
+            size(sum(document.bytes.values())) if document.bytes else "not recorded",
+        )
+        for place, document in enumerate(documents, start=1)
+    ]
+    return ReportTable("The runs, one line each", header, rows)
+
+
+def accuracy(document: AuditDocument) -> str:
+    """Format the deployed run's accuracy."""
+    known = [p.accuracy for p in document.points if p.deployed and p.accuracy is not None]
+    return number(known[0]) if known else "not recorded"
+
+
+def leakage(document: AuditDocument) -> str:
+    """Format how much the best attack recovers from the deployed run."""
+    known = [
+        (p.leakage, p.measure) for p in document.points if p.deployed and p.leakage is not None
+    ]
+    if not known:
+        return "not measured"
+    value, measure = max(known)
+    return f"{number(value)}: {measure}"
+
+
+def largest_epsilon(document: AuditDocument) -> str:
+    """Format the largest privacy loss of all statements; without a statement there is no bound."""
+    losses = [part.epsilon for part in document.privacy]
+    known = [loss for loss in losses if loss is not None]
+    return epsilon(max(known) if known and len(known) == len(losses) else None)
+
+
 def trials(document: AuditDocument) -> ReportTable:
-    """All trials, one line each."""
+    """Tabulate all trials, one line each."""
     header = ("Trial", "Whose view", "Verdict", "Unprotected", "Deployed", "Null", "Guessing")
-    return ReportTable(
-        "All trials, one line each", header, [_trial(one) for one in document.trials]
-    )
-
-
-def _trial(trial: TrialPart) -> tuple[str, ...]:
-    chance = trial.deployed or trial.control or trial.null
-    said = map(value, _three(trial))
-    guess = rate(chance.chance) if chance else "none"
-    return (trial.attack, trial.role, VERDICTS[verdict(trial)].word, *said, guess)
+    rows = [(*_trial(one), _guess(one)) for one in document.trials]
+    return ReportTable("All trials, one line each", header, rows)
 
 
 def asked(document: AuditDocument) -> ReportTable:
-    """What roles read of questions and evaluations, and what answers tell when subtracted."""
-    mine = [t for t in document.trials if t.attack.partition(":")[0] in (QUESTIONS, EVALUATION)]
-    rows = [
-        (one.attack, one.role, VERDICTS[verdict(one)].word, *map(value, _three(one)))
-        for one in mine
-    ]
+    """Tabulate the trials of questions and evaluations."""
+    kinds = (QUESTIONS, EVALUATION)
+    rows = [_trial(t) for t in document.trials if t.attack.partition(":")[0] in kinds]
     header = ("Looked for", "By whom", "Verdict", "Unprotected", "Here", "Null")
     return ReportTable("Questions and evaluations at made-up hospitals", header, rows)
+
+
+def _trial(trial: TrialPart) -> tuple[str, ...]:
+    word = VERDICTS[verdict(trial)].word
+    return (trial.attack, trial.role, word, *map(value, _three(trial)))
+
+
+def _guess(trial: TrialPart) -> str:
+    known = trial.deployed or trial.control or trial.null
+    return rate(known.chance) if known else "none"
 
 
 def _three(trial: TrialPart) -> tuple[FindingPart | None, ...]:
@@ -79,36 +146,37 @@ def _three(trial: TrialPart) -> tuple[FindingPart | None, ...]:
 
 
 def value(finding: FindingPart | None) -> str:
-    """What a finding came to, as short as possible."""
+    """Format a finding's value."""
     if finding is None:
         return "not run"
     return "nothing to work on" if finding.value is None else rate(finding.value)
 
 
 def rate(value: float) -> str:
-    """A figure below others in a column: most are from 0 to 1, and have three places."""
+    """Format a figure of a column: most are from 0 to 1, and have three places."""
     return f"{value:.3f}" if value == 0 or 0.001 <= abs(value) <= 1 else number(value)
 
 
+FINDING_LINES: Mapping[str, Callable[[FindingPart], str]] = {
+    "About": lambda f: f.target,
+    "Measure": lambda f: f.measure,
+    "Value": value,
+    "95 % interval": lambda f: " to ".join(map(number, f.interval)) if f.interval else "none",
+    "Guessing gives": lambda f: number(f.chance),
+    "Success from": lambda f: number(f.threshold),
+    "Succeeded": lambda f: "yes" if f.succeeded else "no",
+    "Sample size n": lambda f: number(f.samples),
+    "Evidence": lambda f: positions(f.evidence),
+    "Note": lambda f: f.note,
+    "Details": lambda f: shortened(plain(f.details)) if f.details else "",
+}
+
+
 def findings(trial: TrialPart) -> ReportTable:
-    """Control, deployed and null of one trial, side by side."""
-    three = _three(trial)
-    lines: dict[str, Callable[[FindingPart], str]] = {
-        "About": lambda f: f.target,
-        "Measure": lambda f: f.measure,
-        "Value": value,
-        "95 % interval": lambda f: " to ".join(map(number, f.interval)) if f.interval else "none",
-        "Guessing gives": lambda f: number(f.chance),
-        "Success from": lambda f: number(f.threshold),
-        "Succeeded": lambda f: "yes" if f.succeeded else "no",
-        "Sample size n": lambda f: number(f.samples),
-        "Evidence": lambda f: positions(f.evidence),
-        "Note": lambda f: f.note,
-        "Details": lambda f: shortened(plain(f.details)) if f.details else "",
-    }
+    """Tabulate control, deployed and null of one trial, side by side."""
     rows = []
-    for name, say in lines.items():
-        cells = [say(finding) if finding else "not run" for finding in three]
+    for name, form in FINDING_LINES.items():
+        cells = [form(finding) if finding else "not run" for finding in _three(trial)]
         if any(cell not in ("", "not run") for cell in cells) or name == "Value":
             rows.append((name, *cells))
     header = ("", "Unprotected (control)", "Deployed", "Null")
@@ -116,7 +184,7 @@ def findings(trial: TrialPart) -> ReportTable:
 
 
 def budget(document: AuditDocument) -> ReportTable:
-    """What each ledger had spent at the end."""
+    """Tabulate what each ledger had spent at the end."""
     rows = [
         (curve.label, number(curve.x[-1]), number(curve.y[-1]))
         for curve in document.budget
@@ -125,18 +193,8 @@ def budget(document: AuditDocument) -> ReportTable:
     return ReportTable("Privacy loss at the end", ("Ledger", "Last round", "ε spent"), rows, True)
 
 
-def traffic(document: AuditDocument) -> ReportTable:
-    """Bytes of each curve in all."""
-    rows = [
-        (curve.label, size(sum(curve.y)), size(sum(curve.y) / len(curve.y)))
-        for curve in document.traffic
-        if curve.y
-    ]
-    return ReportTable("Bytes over all rounds", ("Curve", "In all", "Per round"), rows, True)
-
-
 def spectra(document: AuditDocument) -> ReportTable:
-    """How few singular values hold most of each matrix."""
+    """Tabulate how few singular values hold most of each matrix."""
     rows = []
     for curve in document.spectra:
         if curve.y:
@@ -147,7 +205,7 @@ def spectra(document: AuditDocument) -> ReportTable:
 
 
 def roc(document: AuditDocument) -> ReportTable:
-    """Each membership attack's curve in four figures."""
+    """Tabulate each membership attack's curve in four figures."""
     rows = [(c.label, number(area(c)), *_rates(c)) for c in document.roc if c.fpr]
     header = ("Attack", "AUC", *(f"TPR at {rate:.4g} FPR" for rate in RATES))
     return ReportTable("Membership attacks (guessing: AUC 0.5, TPR = FPR)", header, rows, True)
@@ -160,37 +218,60 @@ def _rates(curve: RocPart) -> list[str]:
     ]
 
 
-def seconds(document: AuditDocument) -> ReportTable:
-    """Where the time went."""
-    rows = [(phase, duration(spent)) for phase, spent in ordered(document.seconds)]
-    return ReportTable("Time", ("Phase", "Spent"), rows, True)
-
-
-def volumes(document: AuditDocument) -> ReportTable:
-    """How many bytes crossed the wires."""
-    rows = [(what, size(sent), f"{sent:,}") for what, sent in ordered(document.bytes)]
-    return ReportTable("Bytes", ("What", "Size", "Bytes"), rows, True)
-
-
 def scores(document: AuditDocument) -> ReportTable:
-    """The run's accuracy, as its result has it."""
+    """Tabulate the run's accuracy, as its result has it."""
     rows = [(name, number(score)) for name, score in ordered(document.accuracy)]
-    return ReportTable("Scores of the run", ("Of", "Value"), rows, True)
+    return ReportTable("Scores of the run", ("Score", "Value"), rows, True)
 
 
 def facts(caption: str, items: Mapping[str, Any]) -> ReportTable:
-    """Names and values of any mapping."""
-    return ReportTable(caption, ("Name", "Value"), [(name, plain(v)) for name, v in ordered(items)])
+    """Tabulate names and values of any mapping."""
+    rows = [(name, plain(fact)) for name, fact in ordered(items)]
+    return ReportTable(caption, ("Name", "Value"), rows)
 
 
 def sources(document: AuditDocument) -> ReportTable:
-    """What a reader needs to run this again."""
+    """Tabulate what a reader needs to repeat the run."""
     run = document.run
     cohort = (
-        f"{count(len(run.parties), 'party', 'parties')}, a sum needs {run.threshold}, "
+        f"{counted(len(run.parties), 'hospital')}, a sum needs {run.threshold}, "
         f"and no sum is over fewer than {run.min_cohort}"
     )
     rows = [("Seed", str(run.seed)), ("Rounds", str(run.rounds)), ("Cohort", cohort)]
     rows += [(f"Version of {name}", text) for name, text in ordered(run.versions)]
     rows += [(f"Machine: {name}", plain(text)) for name, text in ordered(run.machine)]
     return ReportTable("Seed, versions and machine", ("Name", "Value"), rows)
+
+
+def steps(curve: RocPart) -> list[tuple[float, float]]:
+    """Sort the curve's finite points, from (0, 0) to (1, 1)."""
+    known = zip(curve.fpr, curve.tpr, strict=False)
+    inner = {(x, y) for x, y in known if math.isfinite(x) and math.isfinite(y)}
+    return sorted({(0.0, 0.0), (1.0, 1.0)} | inner)
+
+
+def area(curve: RocPart) -> float:
+    """Compute the area under the curve, by trapezoids."""
+    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(steps(curve)))
+
+
+def rate_at(curve: RocPart, fpr: float) -> float:
+    """Find the best true positive rate at no more than this false positive rate."""
+    return max(y for x, y in steps(curve) if x <= fpr)
+
+
+def resolution(curve: RocPart) -> float:
+    """Find the smallest false positive rate above zero on the curve: one non-member's."""
+    return min((x for x, _ in steps(curve) if x > 0), default=1.0)
+
+
+def finite(curve: SeriesPart) -> list[tuple[float, float]]:
+    """List the finite points of a series."""
+    known = zip(curve.x, curve.y, strict=False)
+    return [(x, y) for x, y in known if math.isfinite(x) and math.isfinite(y)]
+
+
+def needed(spectrum: SeriesPart, part: float) -> int:
+    """Count the largest singular values that hold this part of the energy (FedKD, Fig. 6)."""
+    shares = [y for _, y in finite(spectrum)]
+    return next((k for k, share in enumerate(shares, start=1) if share >= part), len(shares))

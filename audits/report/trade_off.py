@@ -1,32 +1,30 @@
-"""Attack success over ε, run by run: how much of what a promise allows an attack reaches."""
+"""Attack success over ε, run by run, beside the most that each ε allows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from html import escape
-from typing import NamedTuple
-
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from typing import TYPE_CHECKING, NamedTuple
 
 from secure_fl.audits.document import AuditDocument, TrialPart
-from secure_fl.audits.report.plots import Plot
 from secure_fl.audits.report.report_tables import ReportTable
+from secure_fl.audits.report.report_terms import VERDICTS, epsilon, number
 from secure_fl.audits.report.sentences import NO_CURVE, OVER_EPSILON, verdict
-from secure_fl.audits.report.svg import MARKS, SOFT, look, short, svg
-from secure_fl.audits.report.terms import VERDICTS, epsilon, number
 from secure_fl.audits.roles import PUBLIC
 from secure_fl.display import html
+from secure_fl.display.charts import SOFT, Chart, draw_svg, figure, look, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 KIND = "membership"  # attacks that ask whether a record was trained on
-UNITS = ("record", "patient")  # a promise for a hospital as a whole bounds no record's membership
+UNITS = ("record", "patient")  # a promise for a hospital as a unit bounds no record's membership
 DRAWN = ("leaks", "holds")  # an inconclusive attack is never drawn as no leakage
-AWAY = 4.0  # times the largest ε: where runs without a bound stand
+AWAY = 4.0  # times the largest ε: the place of runs without a bound
 
 
-class Success(NamedTuple):
-    """What one attack reached on one run."""
+class AttackSuccess(NamedTuple):
+    """The result of one membership attack on one run."""
 
     run: str
     attack: str
@@ -41,9 +39,24 @@ class Success(NamedTuple):
         """The largest AUC that any attack can reach under this (ε, δ)."""
         return 1.0 if self.epsilon is None else largest_auc(self.epsilon, self.delta)
 
+    @property
+    def measured(self) -> str:
+        """The AUC with its interval, as text."""
+        if self.value is None:
+            return "not measured"
+        interval = "" if self.interval is None else " [{}, {}]".format(*map(number, self.interval))
+        return number(self.value) + interval
+
+
+class EpsilonCurve(NamedTuple):
+    """The plot and the table of attack success over ε."""
+
+    plot: Chart | None
+    table: ReportTable
+
 
 def largest_auc(epsilon: float, delta: float) -> float:
-    """The area under the best ROC curve that (ε, δ) allows.
+    """Compute the area under the best ROC curve that (ε, δ) allows.
 
     Above the curve lie max(0, 1 - δ - e^ε·x, (1 - δ - x)/e^ε) (Kairouz, Oh, Viswanath, arXiv
     1311.0776): two triangles that make (1 - δ)²/(1 + e^ε).
@@ -51,11 +64,11 @@ def largest_auc(epsilon: float, delta: float) -> float:
     return 1 - (1 - delta) ** 2 / (1 + math.exp(min(epsilon, 700.0)))
 
 
-def successes(documents: Sequence[AuditDocument], names: Sequence[str] = ()) -> list[Success]:
-    """Every membership attack on every run, by ε; `names`: of the runs, in their order."""
+def successes(documents: Sequence[AuditDocument], names: Sequence[str] = ()) -> list[AttackSuccess]:
+    """List every membership attack on every run, by ε; `names`: of the runs, in their order."""
     names = names or [f"{place}. {one.run.name}" for place, one in enumerate(documents, start=1)]
-    found = [
-        Success(
+    every = [
+        AttackSuccess(
             name,
             trial.attack,
             *_promised(document),
@@ -64,17 +77,17 @@ def successes(documents: Sequence[AuditDocument], names: Sequence[str] = ()) -> 
             verdict(trial),
         )
         for name, document in zip(names, documents, strict=True)
-        for trial in _asking(document)
+        for trial in _membership_trials(document)
     ]
-    return sorted(found, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
+    return sorted(every, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
 
 
-def _asking(document: AuditDocument) -> Iterable[TrialPart]:
+def _membership_trials(document: AuditDocument) -> Iterable[TrialPart]:
     return (t for t in document.trials if t.attack.startswith(KIND) and t.role == PUBLIC)
 
 
 def _promised(document: AuditDocument) -> tuple[float | None, float]:
-    """The ε of a record, and its δ."""
+    """Find the ε of a record, and its δ."""
     bounds = [p for p in document.privacy if p.unit in UNITS and p.epsilon is not None]
     if not bounds:
         return None, 0.0
@@ -83,48 +96,37 @@ def _promised(document: AuditDocument) -> tuple[float | None, float]:
 
 
 def comparable(documents: Sequence[AuditDocument]) -> bool:
-    """Whether there is a curve to draw: two promises at least, one of them bounded."""
-    promised = {_promised(document)[0] for document in documents if any(_asking(document))}
+    """Check for a curve to draw: at least two promises, one of them bounded."""
+    promised = {_promised(one)[0] for one in documents if any(_membership_trials(one))}
     return len(promised) > 1
-
-
-class EpsilonCurve(NamedTuple):
-    """What a page of several runs shows of it."""
-
-    plot: Plot | None
-    table: ReportTable
 
 
 def curve(
     documents: Sequence[AuditDocument], name: str, names: Sequence[str] = ()
 ) -> EpsilonCurve | None:
-    """Plot and table; None: these runs have nothing to compare."""
+    """Make plot and table; None: these runs have nothing to compare."""
     if not comparable(documents):
         return None
     return EpsilonCurve(plot(documents, name, names), table(documents, names))
 
 
-def shown(curve: EpsilonCurve, name: str) -> str:
-    """The curve as a section of a page that compares trainings."""
+def section(curve: EpsilonCurve, name: str) -> str:
+    """Write the curve as a section of a page that compares trainings."""
+    table = curve.table
     body = html.paragraph(OVER_EPSILON)
-    if curve.plot is None:
-        body += html.paragraph(NO_CURVE)
-    else:
-        said = f'<figcaption id="{name}-alternative">{escape(curve.plot.alternative)}</figcaption>'
-        body += f'<figure>\n<div class="plot">{curve.plot.svg}</div>\n{said}\n</figure>\n'
-    laid = curve.table
-    body += html.table(laid.caption, laid.header, laid.rows, figures=laid.figures)
-    return html.section(name, laid.caption, body)
+    body += figure(name, curve.plot) or html.paragraph(NO_CURVE)
+    body += html.table(table.caption, table.header, table.rows, figures=table.figures)
+    return html.section(name, table.caption, body)
 
 
 def table(documents: Sequence[AuditDocument], names: Sequence[str] = ()) -> ReportTable:
-    """A line for each attack on each run."""
+    """Tabulate each attack on each run."""
     rows = [
         (
             one.run,
             epsilon(one.epsilon),
             one.attack,
-            _value(one),
+            one.measured,
             "1" if one.epsilon is None else number(one.allowed),
             VERDICTS[one.verdict].word,
         )
@@ -134,27 +136,21 @@ def table(documents: Sequence[AuditDocument], names: Sequence[str] = ()) -> Repo
     return ReportTable("Attack success over ε", header, rows)
 
 
-def _value(one: Success) -> str:
-    if one.value is None:
-        return "not measured"
-    interval = "" if one.interval is None else " [{}, {}]".format(*map(number, one.interval))
-    return number(one.value) + interval
-
-
-def plot(documents: Sequence[AuditDocument], name: str, names: Sequence[str] = ()) -> Plot | None:
-    """AUC over ε with intervals, below what ε allows; None: nothing came to a verdict."""
+def plot(documents: Sequence[AuditDocument], name: str, names: Sequence[str] = ()) -> Chart | None:
+    """Draw AUC over ε with intervals, below what ε allows; None: there is no verdict to draw."""
     every = successes(documents, names)
     known = [s for s in every if s.value is not None and s.verdict in DRAWN]
     bounded = sorted({s.epsilon for s in known if s.epsilon is not None})
     if not bounded or not comparable(documents):
         return None
-    edge = AWAY * bounded[-1]
+    edge, low = AWAY * bounded[-1], bounded[0] / 2
     deltas = {s.epsilon: s.delta for s in known}
     attacks = sorted({s.attack for s in known})
     lowest = min([0.42, *(s.interval[0] for s in known if s.interval)])
 
     def draw(ax: Axes) -> None:
-        low = bounded[0] / 2
+        from matplotlib.ticker import FuncFormatter
+
         grid = [low * (edge / low) ** (k / 60) for k in range(61)]
         allowed = [largest_auc(x, deltas[bounded[0]]) for x in grid]
         ax.plot(grid, allowed, color=SOFT, lw=1, ls="--", label="most that ε allows")
@@ -162,8 +158,7 @@ def plot(documents: Sequence[AuditDocument], name: str, names: Sequence[str] = (
         for place, attack in enumerate(attacks):
             _curve(ax, [s for s in known if s.attack == attack], place, edge)
         ax.set(xscale="log", ylim=(lowest - 0.02, 1.02), xlim=(low, edge * 1.5))
-        ticks = [*bounded, *([edge] if any(s.epsilon is None for s in known) else [])]
-        ax.set_xticks(ticks)
+        ax.set_xticks([*bounded, *([edge] if any(s.epsilon is None for s in known) else [])])
         ax.xaxis.set_major_formatter(
             FuncFormatter(lambda value, _: "none" if value == edge else f"{value:.3g}")
         )
@@ -171,27 +166,17 @@ def plot(documents: Sequence[AuditDocument], name: str, names: Sequence[str] = (
         ax.set_xlabel("ε of a record (none: without bound)")
         ax.set_ylabel("AUC of membership")
 
-    said = "; ".join(f"{s.run}, {s.attack}: {_value(s)}" for s in known)
-    return Plot(svg(draw, name), f"Attack success over ε. {said}.")
+    lines = "; ".join(f"{s.run}, {s.attack}: {s.measured}" for s in known)
+    return Chart(draw_svg(draw, name), f"Attack success over ε. {lines}.")
 
 
-def _curve(ax: Axes, known: Sequence[Success], place: int, edge: float) -> None:
-    """One attack over all runs; attacks stand a little apart, so that intervals can be read."""
+def _curve(ax: Axes, known: Sequence[AttackSuccess], place: int, edge: float) -> None:
+    """Draw one attack over all runs, a little beside the others so that intervals stay legible."""
     apart = 1.04**place
     xs = [(edge if s.epsilon is None else s.epsilon) * apart for s in known]
     values = [s.value or 0.0 for s in known]
     ends = [s.interval or (v, v) for s, v in zip(known, values, strict=True)]
     below = [max(v - end[0], 0.0) for v, end in zip(values, ends, strict=True)]
     above = [max(end[1] - v, 0.0) for v, end in zip(values, ends, strict=True)]
-    mark = MARKS[place % len(MARKS)]
-    ax.errorbar(
-        xs,
-        values,
-        yerr=[below, above],
-        label=short(known[0].attack),
-        marker=mark,
-        ms=5,
-        mfc="none",
-        capsize=3,
-        **look(place),
-    )
+    label = short(known[0].attack)
+    ax.errorbar(xs, values, yerr=[below, above], label=label, ms=5, capsize=3, **look(place, True))

@@ -1,1 +1,1 @@
-"""Audits of the code that a run used: its noise, its clipping, its masks, its refusals."""
+"""Tests of the installed code that a run used: its noise, clipping, masks and refusals."""

@@ -1,4 +1,4 @@
-"""The tricks of a lying coordinator, each under the name by which a report speaks of it."""
+"""Malicious coordinators, by the name of their attack in reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from secure_fl.audits.selftest.malicious_federation import PARTIES, ChangedSum, Trick
+from secure_fl.audits.selftest.malicious_federation import PARTIES, ChangedSum, HonestCoordinator
 from secure_fl.crypto.sealing import masking, public, tags
 from secure_fl.crypto.sealing.blind_sum import ENCRYPTED
 from secure_fl.crypto.sealing.public import (
@@ -37,28 +37,28 @@ Totals = dict[bytes, bytes]
 
 
 def expanded(mode: Protection, totals: Totals) -> Totals:
-    """The same sums as ciphertexts in full: of seeds, their number alone tells whose they are."""
+    """Expand sums to full ciphertexts, since the number of seeds reveals the contributors."""
     if mode not in ENCRYPTED:
         return totals
     return {key: from_parts(_in_full(data)[0].result()) for key, data in totals.items()}
 
 
 @dataclass
-class Altered(Trick):
-    """Changes every total as far as its protection lets anyone."""
+class AlteringCoordinator(HonestCoordinator):
+    """A coordinator that changes every total as far as the protection allows."""
 
     mode: Protection
     numbers: Callable[[Any], Any]  # of floats, and of slots mod t
-    sealed: Callable[[ChangedSum, int], None]  # a sealed sum, and how many slots it has
+    sealed: Callable[[ChangedSum, int], None]  # of a sealed sum with so many slots
 
-    def answer(self, totals: Totals) -> Totals:
-        """Change all segments alike."""
+    def rewrite_totals(self, totals: Totals) -> Totals:
+        """Change all segments in the same way."""
         return {key: self._changed(data) for key, data in totals.items()}
 
     def _changed(self, data: bytes) -> bytes:
         if self.mode == "none":
-            found: bytes = self.numbers(np.frombuffer(data, "<f4")).astype("<f4").tobytes()
-            return found
+            changed: bytes = self.numbers(np.frombuffer(data, "<f4")).astype("<f4").tobytes()
+            return changed
         if self.mode == "secagg":
             slots = self.numbers(to_slots(data, len(data) // SLOT)) % np.uint64(COHORT.modulus)
             return from_slots(slots)
@@ -68,67 +68,67 @@ class Altered(Trick):
 
 
 @dataclass
-class LeftOut(Trick):
-    """Adds up without one party and says nothing."""
+class OmittingCoordinator(HonestCoordinator):
+    """A coordinator that silently leaves one party out of sums."""
 
     mode: Protection
 
-    def answer(self, totals: Totals) -> Totals:
-        """In full, so that the number of seeds does not tell."""
+    def rewrite_totals(self, totals: Totals) -> Totals:
+        """Expand totals, so that the number of seeds does not reveal the omission."""
         return expanded(self.mode, totals)
 
-    def counts(self, sender: str, segments: Sequence[Segment]) -> bool:
-        """All but one."""
+    def includes(self, sender: str, segments: Sequence[Segment]) -> bool:
+        """Leave one party out."""
         return sender != MISSING
 
 
 @dataclass
-class OldTotal(Trick):
-    """Answers a sum with the totals of the one before."""
+class ReplayingCoordinator(HonestCoordinator):
+    """A coordinator that answers later sums with the totals of the first."""
 
     mode: Protection
     first: Totals = field(default_factory=dict)
 
-    def answer(self, totals: Totals) -> Totals:
-        """The first totals, each time, under the names of this sum."""
+    def rewrite_totals(self, totals: Totals) -> Totals:
+        """Send the first totals, under the names of this sum."""
         self.first = self.first or expanded(self.mode, totals)
         return dict(zip(totals, self.first.values(), strict=True))
 
 
 @dataclass
-class Crossed(Trick):
-    """Gives the total of one vector as that of another."""
+class RelabellingCoordinator(HonestCoordinator):
+    """A coordinator that sends the total of one vector as that of another."""
 
     mode: Protection
 
-    def answer(self, totals: Totals) -> Totals:
-        """Turn the totals round."""
-        found = expanded(self.mode, totals)
-        return dict(zip(found, reversed(found.values()), strict=True))
+    def rewrite_totals(self, totals: Totals) -> Totals:
+        """Reverse the order of the totals."""
+        full = expanded(self.mode, totals)
+        return dict(zip(full, reversed(full.values()), strict=True))
 
 
-class OtherKeys(Trick):
-    """Tells one party keys of its own as those of all others, to know that party's masks."""
+class KeySwappingCoordinator(HonestCoordinator):
+    """A coordinator that sends one party its own keys as those of all others, to know its masks."""
 
     def __init__(self) -> None:
         self._mine = masking.public_key(token_bytes(masking.SEED_BYTES))
 
-    def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
-        """The same shares, under other public keys."""
+    def rewrite_message(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        """Send the same shares, under other public keys."""
         if party != VICTIM or not getattr(message, "offers", None):
             return message, bulk
         return structs.replace(message, offers=swapped(message.offers, self._mine)), bulk
 
 
 @dataclass
-class Divided(Trick):
-    """Tells one party that another is gone, and the rest that everybody is there."""
+class EquivocatingCoordinator(HonestCoordinator):
+    """A coordinator that sends one party another survivor list than the others."""
 
-    told: bool = False
+    begun: bool = False
 
-    def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
-        """Other lists for the victim; after them, nobody tells it of who is gone."""
-        if party == VICTIM and self.told and isinstance(message, messages.Owners):
+    def rewrite_message(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        """Send the victim lists without one party, and later messages that agree with them."""
+        if party == VICTIM and self.begun and isinstance(message, messages.Owners):
             owners = {
                 name: tuple(p for p in parties if p != MISSING)
                 for name, parties in message.owners.items()
@@ -136,28 +136,28 @@ class Divided(Trick):
             return structs.replace(message, owners=owners), bulk
         if party != VICTIM or not isinstance(message, messages.Unmask | messages.Total):
             return message, bulk
-        self.told = True
+        self.begun = True
         left = tuple(p for p in message.survivors if p != MISSING)
         if isinstance(message, messages.Unmask):
             return messages.Unmask(left, (MISSING,)), bulk
         stays = tuple(p for p in message.members if p != MISSING)
         return structs.replace(message, survivors=left, members=stays), bulk
 
-    def insist(self, party: str, answer: Any) -> Any:
-        """Show the victim its own signature as all there is."""
+    def follow_up(self, party: str, answer: Any) -> Any:
+        """Confirm the victim's list with its own signature alone."""
         if isinstance(answer, messages.Confirm):
             return messages.Confirmed({party: answer.signature})
         return None
 
 
 @dataclass
-class OldFrame(Trick):
-    """Delivers the frame of an earlier total in place of a later one."""
+class FrameReplayingCoordinator(HonestCoordinator):
+    """A coordinator that delivers the frame of an earlier total instead of a later one."""
 
     old: Frame | None = None
 
-    def deliver(self, party: str, message: Any, frame: Frame) -> Frame:
-        """The victim's first frame with a total, each time."""
+    def replace_frame(self, party: str, message: Any, frame: Frame) -> Frame:
+        """Deliver the victim's first frame with a total each time."""
         if party != VICTIM or not isinstance(message, messages.Total):
             return frame
         self.old = self.old or frame
@@ -165,11 +165,11 @@ class OldFrame(Trick):
 
 
 @dataclass
-class Forged(Trick):
-    """With a hospital's keys: one party opens another first sum than all others, with a right tag.
+class ForgingCoordinator(HonestCoordinator):
+    """A coordinator that forges one party's first sum, with a right tag by a hospital's keys.
 
-    Whoever learns nothing from a sum like that leaves the others' next inputs alone in theirs. So
-    it has failed if the next sum does not open.
+    The victim's next masks then depend on another sum than those of the others. So the forgery has
+    failed if the next sum does not open.
     """
 
     mode: Protection
@@ -178,21 +178,21 @@ class Forged(Trick):
     slots: dict[bytes, int] = field(default_factory=dict)  # of the first sum's segments
     sums: int = 0
 
-    def conspire(self, keys: Any, run: bytes) -> None:
-        """The key of tags is every party's."""
+    def receive_keys(self, keys: Any, run: bytes) -> None:
+        """Keep the key of tags, which all parties share."""
         self.tag_key, self.run = keys.tag_key, run.hex()
 
-    def counts(self, sender: str, segments: Sequence[Segment]) -> bool:
-        """All; how long a segment is, every party says."""
+    def includes(self, sender: str, segments: Sequence[Segment]) -> bool:
+        """Include all inputs, and note the length of each segment."""
         self.slots |= {segment.key: segment.slots for segment in segments if not self.sums}
         return True
 
-    def answer(self, totals: Totals) -> Totals:
-        """The truth, for the others."""
+    def rewrite_totals(self, totals: Totals) -> Totals:
+        """Send the others the true totals."""
         self.sums += 1
         return totals
 
-    def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+    def rewrite_message(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
         """Send the victim the first sum with every slot raised by one."""
         if party != VICTIM or not isinstance(message, messages.Total) or self.sums > 1:
             return message, bulk
@@ -216,36 +216,36 @@ class Forged(Trick):
 
 
 def swapped(offers: Mapping[str, Offer], mine: bytes) -> dict[str, Offer]:
-    """The same offers under another public key."""
+    """Put offers under another public key."""
     return {party: structs.replace(offer, public=mine) for party, offer in offers.items()}
 
 
-def _scaled(mode: Protection) -> Trick:
-    return Altered(mode, lambda x: x * x.dtype.type(2), lambda total, _: total.scale(2))
+def _scaling(mode: Protection) -> HonestCoordinator:
+    return AlteringCoordinator(mode, lambda x: x * x.dtype.type(2), lambda total, _: total.scale(2))
 
 
-def _injected(mode: Protection) -> Trick:
+def _injecting(mode: Protection) -> HonestCoordinator:
     def plus_one(total: ChangedSum, slots: int) -> None:
         total.add_plain(np.ones(slots, np.uint64))
 
-    return Altered(mode, lambda x: x + x.dtype.type(1), plus_one)
+    return AlteringCoordinator(mode, lambda x: x + x.dtype.type(1), plus_one)
 
 
-TRICKS: dict[str, Callable[[Protection], Trick]] = {
-    "scales an aggregate": _scaled,
-    "injects a constant": _injected,
-    "drops a party's input": LeftOut,
-    "replays an old total": OldTotal,
-    "relabels a sum": Crossed,
-    "lies about dropouts": lambda _: Divided(),
-    "replays a frame": lambda _: OldFrame(),
-    "swaps keys": lambda _: OtherKeys(),
-    "forges a sum for one hospital, with another's keys": Forged,
+COORDINATORS: dict[str, Callable[[Protection], HonestCoordinator]] = {
+    "scales an aggregate": _scaling,
+    "injects a constant": _injecting,
+    "drops a party's input": OmittingCoordinator,
+    "replays an old total": ReplayingCoordinator,
+    "relabels a sum": RelabellingCoordinator,
+    "lies about dropouts": lambda _: EquivocatingCoordinator(),
+    "replays a frame": lambda _: FrameReplayingCoordinator(),
+    "swaps keys": lambda _: KeySwappingCoordinator(),
+    "forges a sum for one hospital, with another's keys": ForgingCoordinator,
 }
 
 
 def _in_full(data: bytes) -> tuple[ChangedSum, int]:
-    """A sealed sum that can be changed, and how many slots it has."""
+    """Expand a sealed sum so that it can be changed; also return its number of slots."""
     context = public.make_context(COHORT)
     count, contributors = _size(data)
     total = ChangedSum(context, count)
@@ -257,9 +257,9 @@ def _in_full(data: bytes) -> tuple[ChangedSum, int]:
 
 
 def _size(data: bytes) -> tuple[int, int]:
-    """How many slots a sum of one ciphertext has, over all parties or over some."""
+    """Find the number of slots and contributors of a sum, from its length."""
     for contributors in range(len(PARTIES), 1, -1):
         slots, rest = divmod(len(data) - 5 - SEED_BYTES * contributors, WORD_BYTES)
         if not rest:
             return slots, contributors
-    raise CryptoError("this is no sum of ciphertexts")
+    raise CryptoError("these bytes are not a sum of ciphertexts")

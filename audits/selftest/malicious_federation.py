@@ -1,8 +1,9 @@
-"""A federation of four parties in this process that only sums, under a coordinator that may lie.
+"""A federation of four parties in this process that only sums, under a malicious coordinator.
 
-Sessions, links, coordinator and sums are the installed program's. A `Trick` lies where they meet:
-it has the coordinator's signing key, sees and changes every message to a party before it is
-signed, chooses what is added, and changes every total before it is sent. One hospital conspires.
+Sessions, links, coordinator and sums are the installed program's. A `HonestCoordinator` or a
+malicious child of it acts between them. It has the coordinator's signing key, sees and may change
+every message to a party before it is signed, chooses which inputs are added, and may change every
+total before it is sent. One hospital colludes with it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class ChangedSum(Sum):
     __slots__ = ()
 
     def add_plain(self, slots: Slots) -> None:
-        """Add integers mod the modulus in the clear."""
+        """Add integers mod the modulus, without a key."""
         modulus = np.uint64(COHORT.modulus)
         self.subtract_plain((modulus - slots) % modulus)
 
     def scale(self, factor: int) -> None:
-        """Multiply by a non-zero integer: add the sum to itself, and negate it."""
+        """Multiply by a non-zero integer: add the sum to itself, or negate it."""
         itself = self.result()
         for _ in range(abs(factor) - 1):
             self.add(itself)
@@ -54,50 +55,48 @@ class ChangedSum(Sum):
                 self._evaluator.negate_inplace(part)
 
 
-class Trick:
-    """An honest coordinator; its children are not."""
+class HonestCoordinator:
+    """A coordinator that changes nothing. Its children override the methods where they cheat."""
 
-    def conspire(self, keys: Any, run: bytes) -> None:
-        """What a hospital hands over: the keys of a party, of this run."""
+    def receive_keys(self, keys: Any, run: bytes) -> None:
+        """Receive the keys of the colluding hospital, of this run."""
 
-    def tell(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
-        """What a party is told, and sent, in place of this."""
+    def rewrite_message(self, party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        """Return the message and bytes that a party gets instead of these."""
         return message, bulk
 
-    def insist(self, party: str, answer: Any) -> Any:
-        """A further message that makes a party go on after this answer; None: none is needed."""
+    def follow_up(self, party: str, answer: Any) -> Any:
+        """Return a further message that makes a party continue after this answer; None: none."""
         return None
 
-    def deliver(self, party: str, message: Any, frame: Frame) -> Frame:
-        """The frame that arrives in place of this one."""
+    def replace_frame(self, party: str, message: Any, frame: Frame) -> Frame:
+        """Return the frame that arrives instead of this one."""
         return frame
 
-    def counts(self, sender: str, segments: Sequence[Segment]) -> bool:
-        """Whether a party's input is added."""
+    def includes(self, sender: str, segments: Sequence[Segment]) -> bool:
+        """Decide if a party's input is added."""
         return True
 
-    def answer(self, totals: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """What is sent as the totals of a sum, by segment."""
+    def rewrite_totals(self, totals: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Return the totals of a sum to send, by segment."""
         return totals
 
 
 @dataclass
-class LyingEngine:
-    """Carries frames as the trick wants them; it can sign as the coordinator does."""
+class MaliciousEngine:
+    """An engine whose frames the coordinator may change and sign again."""
 
     sessions: Mapping[str, Session]
     links: Mapping[str, Link]  # the coordinator's ends
-    trick: Trick
-    refused: dict[str, str] = field(default_factory=dict)  # by whom, with which code
-    stories: dict[str, SurvivorLog] = field(
-        default_factory=dict
-    )  # what each is told of who is in sums
+    coordinator: HonestCoordinator
+    refused: dict[str, str] = field(default_factory=dict)  # the error's code, by party
+    stories: dict[str, SurvivorLog] = field(default_factory=dict)  # each party's survivor lists
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
-        """Deliver what the trick makes of each frame, and what it adds to an answer."""
+        """Deliver the changed frames, and follow-ups to answers."""
         for party in sorted(frames):
-            answer = self._answer(party, self._told(party, frames[party]))
-            more = self.trick.insist(party, peek(answer.head).message)
+            answer = self._answer(party, self._changed(party, frames[party]))
+            more = self.coordinator.follow_up(party, peek(answer.head).message)
             if more is not None:
                 answer = self._answer(party, self.links[party].pack(more))
             yield party, answer
@@ -109,99 +108,99 @@ class LyingEngine:
             self.refused.setdefault(party, error.code)
             raise
 
-    def _told(self, party: str, frame: Frame) -> Frame:
+    def _changed(self, party: str, frame: Frame) -> Frame:
         envelope = peek(frame.head)
-        message, bulk = self.trick.tell(party, envelope.message, frame.bulk)
-        if isinstance(message, Unmask):  # it signs what it says, as it would
+        message, bulk = self.coordinator.rewrite_message(party, envelope.message, frame.bulk)
+        if isinstance(message, Unmask):  # its survivor list is signed, as a real one
             story = self.stories.setdefault(party, SurvivorLog(envelope.run))
             message = story.sign(self.links[party].me, message)
         if message is not envelope.message or bulk is not frame.bulk:
             about = {"message": message, "size": len(bulk), "digest": digest(bulk)}
             frame = encode(structs.replace(envelope, **about), bulk, self.links[party].me.sign)
-        return self.trick.deliver(party, message, frame)
+        return self.coordinator.replace_frame(party, message, frame)
 
 
 @dataclass
-class LyingTotals:
-    """The coordinator's half of sums, with the trick's hand on it."""
+class MaliciousTotals:
+    """The coordinator's half of sums, where it may change inputs and totals."""
 
     honest: TotalFor
-    trick: Trick
+    coordinator: HonestCoordinator
 
     def new(self, audience: Audience, offered: OfferedKeys) -> BlindTotal:
-        """A sum in which the trick decides what counts and what is said."""
-        return _Total(self.honest(audience, offered), self.trick)
+        """Begin a sum under the coordinator's control."""
+        return _MaliciousTotal(self.honest(audience, offered), self.coordinator)
 
 
-class _Total:
-    def __init__(self, honest: BlindTotal, trick: Trick) -> None:
-        self._honest, self._trick = honest, trick
+class _MaliciousTotal:
+    def __init__(self, honest: BlindTotal, coordinator: HonestCoordinator) -> None:
+        self._honest, self._coordinator = honest, coordinator
         self.check, self.masked, self.lost = honest.check, honest.masked, honest.lost
         self.self_mask_seeds, self.forget = honest.self_mask_seeds, honest.forget
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
-        if self._trick.counts(sender, segments):
+        if self._coordinator.includes(sender, segments):
             self._honest.add(sender, segments, data)
 
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:
-        return self._trick.answer(dict(self._honest.result(survivors, shares)))
+        return self._coordinator.rewrite_totals(dict(self._honest.result(survivors, shares)))
 
 
 PARTIES = ("east", "north", "south", "west")
-COLLUDER = PARTIES[1]  # within the bound of four parties that need three
+COLLUDER = PARTIES[1]  # within the bound of four parties with a threshold of three
 SUMS, SIZE, BOUND = 2, 20, 16.0
 CLOSE = 0.01  # of a right result: 16-bit values
 
-Summed = tuple[tuple[str, ...], dict[str, list[float]]]  # over whom, and what
+Summed = tuple[tuple[str, ...], dict[str, list[float]]]  # survivors and sums
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What the parties got, and who noticed something."""
+class FederationOutcome:
+    """The sums that parties accepted, and the errors that they raised."""
 
     results: dict[str, list[Summed]] = field(default_factory=dict)
-    noticed: dict[str, str] = field(default_factory=dict)  # who -> the error's code
+    noticed: dict[str, str] = field(default_factory=dict)  # the error's code, by party
 
     @property
     def accepted(self) -> bool:
-        """Whether any party took something wrong for its result."""
-        return any(not right(found) for found in self.results.values())
+        """True if any party accepted a wrong result."""
+        return any(not right(sums) for sums in self.results.values())
 
     @property
     def clean(self) -> bool:
-        """Whether every party has the right sums, and nobody complains."""
+        """True if every party has the right sums, and nobody raised an error."""
         return set(self.results) == set(PARTIES) and not self.accepted and not self.noticed
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """How the small federation is protected, with keys that many runs share."""
+class FederationSetup:
+    """The protection of the small federation, with keys that many runs share."""
 
     mode: Protection
     keys: Mapping[str, PartyKeys]
     link: type[Link] = Link
 
     @classmethod
-    def of(cls, mode: Protection, link: type[Link] = Link) -> Setting:
+    def of(cls, mode: Protection, link: type[Link] = Link) -> FederationSetup:
         """Draw keys for this mode."""
         return cls(mode, make_keys(mode, PARTIES, None), link)
 
 
-def given(party: str, index: int) -> dict[str, float]:
-    """The constants that a party's vectors hold in a sum; the last party has no "some"."""
+def inputs_of(party: str, index: int) -> dict[str, float]:
+    """Return the constants of a party's vectors in a sum; the last party has no "some"."""
     rank = PARTIES.index(party) + 1
     return {"all": rank + index} | ({"some": rank / 2.0} if party != PARTIES[-1] else {})
 
 
-def right(found: Sequence[Summed]) -> bool:
-    """Whether these are the true sums over all parties."""
-    if len(found) != SUMS:
+def right(sums: Sequence[Summed]) -> bool:
+    """Compare with the true sums over all parties."""
+    if len(sums) != SUMS:
         return False
-    for index, (survivors, values) in enumerate(found):
+    for index, (survivors, values) in enumerate(sums):
         for name, vector in values.items():
-            total = sum(given(p, index).get(name, 0.0) for p in PARTIES)
+            total = sum(inputs_of(p, index).get(name, 0.0) for p in PARTIES)
             if len(vector) != SIZE or max(abs(value - total) for value in vector) > CLOSE:
                 return False
         if survivors != PARTIES:
@@ -209,44 +208,44 @@ def right(found: Sequence[Summed]) -> bool:
     return True
 
 
-def play(setting: Setting, trick: Trick) -> Outcome:
-    """Run the federation under a trick."""
-    out = Outcome()
+def run_federation(setup: FederationSetup, coordinator: HonestCoordinator) -> FederationOutcome:
+    """Run the federation under a coordinator."""
+    out = FederationOutcome()
     rules = CoordinatorRules(None, 2, default_threshold(len(PARTIES)))
-    protection = ProtectionSettings(mode=setting.mode, bits=16, min_cohort=2)
-    wires = connect(setting.keys, link=setting.link)
+    protection = ProtectionSettings(mode=setup.mode, bits=16, min_cohort=2)
+    wires = connect(setup.keys, link=setup.link)
 
     async def program(cohort: Cohort) -> None:
         out.results[cohort.me] = await _sums(cohort)
 
     sessions = {
-        name: join_run(program, PartyContext(setting.keys[name], link, rules, protection))
+        name: join_run(program, PartyContext(setup.keys[name], link, rules, protection))
         for name, link in wires.parties.items()
     }
-    totals = LyingTotals(
+    totals = MaliciousTotals(
         blind_totals(
             protection, PARTIES, host=rules.host, threshold=rules.threshold, run=wires.run
         ),
-        trick,
+        coordinator,
     )
-    engine = LyingEngine(sessions, wires.coordinator, trick)
-    trick.conspire(setting.keys[COLLUDER], wires.run)
-    lax = replace(rules, min_cohort=1)  # its own checks are not what parties rely on
+    engine = MaliciousEngine(sessions, wires.coordinator, coordinator)
+    coordinator.receive_keys(setup.keys[COLLUDER], wires.run)
+    lax = replace(rules, min_cohort=1)  # parties do not rely on the coordinator's own checks
     try:
         lead_run(wires.coordinator, engine, lax, protection, totals=totals.new).run()
     except SecureFLError as error:
         out.noticed[COORDINATOR] = error.code
     refused = {n: s.error.code for n, s in sessions.items() if s.error and not s.stopped}
-    # the coordinator only stops because a party did
+    # without a party's error, the coordinator's own counts
     out.noticed = refused | engine.refused or out.noticed
     return out
 
 
 async def _sums(cohort: Cohort) -> list[Summed]:
-    found: list[Summed] = []
+    sums: list[Summed] = []
     for index in range(SUMS):
-        mine = given(cohort.me, index)
+        mine = inputs_of(cohort.me, index)
         values = {name: np.full(SIZE, value, np.float32) for name, value in mine.items()}
         opened = await cohort.sum(values, partial=True, bound=BOUND)
-        found.append((cohort.survivors, {name: v.tolist() for name, v in opened.items()}))
-    return found
+        sums.append((cohort.survivors, {name: v.tolist() for name, v in opened.items()}))
+    return sums

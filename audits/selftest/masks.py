@@ -1,22 +1,31 @@
-"""Attacks on masks: whether a stream's seed can be guessed, and whether masks are used twice.
+"""Attacks on masks: guessed seeds, masks used twice, and inputs without masks.
 
 A mask hides a slot only if it is uniform mod t and used once. A popular framework's masks came from
-numpy's generator under a secret folded to 28 effective bits: all of them are tried in 20 seconds on
-one core by compiled code (in Python, as here, 2^16 take about a second and 2^28 about an hour).
-Streams of so few seeds also repeat: of n streams n²/2^(bits+1) pairs are equal (the birthday
-paradox), so that looking for a repetition among n = 2^17 shows seeds of up to 28 bits.
+numpy's generator under a secret folded to 28 effective bits. Compiled code tries all of them in 20
+seconds on one core (in Python, as here, 2^16 take about a second and 2^28 about an hour). Streams
+of so few seeds also repeat: of n streams n²/2^(bits+1) pairs are equal (the birthday paradox). So a
+search for a repetition among n = 2^17 shows seeds of up to 28 bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
+from secrets import token_bytes
 
 import numpy as np
 from scipy.stats import chi2
 
-from secure_fl.audits.findings import AuditFinding
-from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
+from secure_fl.coordinator.sum_steps import offers_to
+from secure_fl.crypto.keys.identity import Identity, channel
+from secure_fl.crypto.sealing import masking, packing
+from secure_fl.crypto.sealing.masking import Slots, StreamId
+from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.step_keys import StepKeys
 
 NAME = "weak masks"
 ABOUT = (
@@ -29,11 +38,11 @@ BINS, FEW_BINS, PER_BIN = 256, 16, 5  # of the values mod t; fewer bins where sl
 KNOWN = 2  # slots whose plaintext an attacker knows, such as padding; 88 bits
 
 Expand = Callable[[int], Slots]
-"""The first slots of the stream that a guess of the seed gives."""
+"""Expands a guessed seed to the first slots of its stream."""
 
 
 def uniformity(slots: Slots, modulus: int) -> float:
-    """The p-value of "uniform mod t", by chi-square over equal ranges; NaN for too few slots."""
+    """Compute the p-value of "uniform mod t", by chi-square over equal ranges; NaN: too few."""
     bins = BINS if slots.size >= BINS * PER_BIN else FEW_BINS
     if slots.size < bins * PER_BIN:
         return float("nan")
@@ -48,28 +57,27 @@ def uniformity(slots: Slots, modulus: int) -> float:
 def uniform_inputs(
     slot_vectors: Sequence[Slots], modulus: int, *, target: str = "masked inputs"
 ) -> AuditFinding:
-    """Whether what a party sent is anything but uniform mod t: then masks do not cover it."""
+    """Test if a party's inputs are uniform mod t; otherwise masks do not cover them."""
     return _unlike_uniform("bare masks", slot_vectors, modulus, target)
 
 
 def reuse(
     slot_vectors: Sequence[Slots], modulus: int, *, target: str = "one party's masked inputs"
 ) -> AuditFinding:
-    """Whether two inputs of one party share a mask: then their difference (or sum) is bare.
+    """Test if two inputs of one party share a mask: then their difference (or sum) is bare.
 
-    The vectors are of different steps; of two that differ in length the common beginning counts.
+    The vectors are of different steps. Two of different length are compared as far as both go.
     """
-    apart: list[Slots] = []
+    differences: list[Slots] = []
     for one, other in combinations(slot_vectors, 2):
         a, b = (v[: min(one.size, other.size)] for v in (one, other))
-        apart.append((a + (np.uint64(modulus) - b)) % np.uint64(modulus))
-        apart.append((a + b) % np.uint64(modulus))
-    return _unlike_uniform("reused masks", apart, modulus, target)
+        differences.append((a + (np.uint64(modulus) - b)) % np.uint64(modulus))
+        differences.append((a + b) % np.uint64(modulus))
+    return _unlike_uniform("reused masks", differences, modulus, target)
 
 
-def guess_seed(masked: Slots, known: Slots, modulus: int, expand: Expand, bits: int) -> int | None:
-    """Try all seeds of so many bits against slots whose plaintext is known."""
-    mask = (masked + (np.uint64(modulus) - known)) % np.uint64(modulus)
+def guess_seed(mask: Slots, expand: Expand, bits: int) -> int | None:
+    """Try all seeds of so many bits against known slots of a mask."""
     first = int(mask[0])
     for seed in range(1 << bits):
         drawn = expand(seed)
@@ -79,7 +87,7 @@ def guess_seed(masked: Slots, known: Slots, modulus: int, expand: Expand, bits: 
 
 
 def repetition(streams: Callable[[], Slots], count: int) -> bool:
-    """Whether two of so many independent streams begin alike."""
+    """Look for two equal beginnings among so many independent streams."""
     seen: set[bytes] = set()
     for _ in range(count):
         start = streams().tobytes()
@@ -89,44 +97,188 @@ def repetition(streams: Callable[[], Slots], count: int) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much an attacker spends: seeds tried, and streams drawn, as powers of two."""
+
+    bits: int = 16
+    self_streams: int = 17  # shows seeds of 28 bits
+    pair_streams: int = 13  # each takes two key agreements; shows seeds of 20 bits
+
+
+QUICK = Effort(14, 13, 11)
+
+
 def weak_seeds(
-    masked: Slots,
-    known: Slots,
-    modulus: int,
+    mask: Slots,
     streams: Callable[[], Slots],
     guesses: Sequence[Expand],
-    *,
     bits: int,
     log_streams: int,
-    target: str,
 ) -> AuditFinding:
     """Guess a seed of `bits` bits, for each way to expand it, and look for streams that repeat."""
-    found = any(guess_seed(masked, known, modulus, way, bits) is not None for way in guesses)
-    twice = repetition(streams, 1 << log_streams)
+    guessed = any(guess_seed(mask, expand, bits) is not None for expand in guesses)
+    repeats = repetition(streams, 1 << log_streams)
     excluded = max(bits, 2 * log_streams - 6)  # 2^5 repetitions are expected at so many bits
     details = {
-        "guessed": found,
-        "streams that repeat": twice,
+        "guessed": guessed,
+        "streams that repeat": repeats,
         "bits tried": bits,
         "streams drawn": 1 << log_streams,
         "bits of a seed that would have been noticed": excluded,
     }
-    value = float(found or twice)
-    tried = len(guesses) << bits
     return AuditFinding(
-        NAME, ROLE, target, "a mask's seed was found", value, 0.0, 1.0, tried, details=details
+        attack=NAME,
+        role=ROLE,
+        target="",
+        measure="a mask's seed was found",
+        value=float(guessed or repeats),
+        chance=0.0,
+        threshold=1.0,
+        samples=len(guesses) << bits,
+        details=details,
     )
 
 
-def _unlike_uniform(what: str, vectors: Sequence[Slots], modulus: int, target: str) -> AuditFinding:
+def _unlike_uniform(test: str, vectors: Sequence[Slots], modulus: int, target: str) -> AuditFinding:
     enough = [v for v in vectors if v.size >= FEW_BINS * PER_BIN]
     slots = sum(v.size for v in enough)
     blank = AuditFinding(
-        f"{NAME}: {what}", ROLE, target, "unlike uniform masks", None, LEVEL, 1.0, slots
+        f"{NAME}: {test}", ROLE, target, "unlike uniform masks", None, LEVEL, 1.0, slots
     )
     if not enough:
-        return blank.at(note="too few slots to tell masks from anything else")
+        return blank.at(note="too few slots to distinguish masks from anything else")
     level = LEVEL / len(enough)  # Bonferroni
     unlike = sum(uniformity(v, modulus) < level for v in enough)
     details = {"tests": len(enough), "unlike uniform": unlike, "level of each": level}
     return blank.at(value=float(unlike > 0), details=details)
+
+
+# --- the masks of the installed program, and broken ones ------------------------------------------
+
+PARTIES, SEGMENT, STEPS, VALUES = ("a", "b", "c"), "audit segment", 3, 4000
+STREAM = StreamId("audit", SEGMENT, 1)
+
+
+def numpy_stream(modulus: int, seed: int) -> Slots:
+    """Plant a defect: a mask from numpy's generator, as weak as its seed."""
+    return np.random.default_rng(seed).integers(0, modulus, KNOWN, dtype=np.uint64)
+
+
+def self_stream(modulus: int, seed: bytes | int) -> Slots:
+    """Draw a self mask as parties do; a number is a guessed seed."""
+    return masking.uniform(masking.stream_key(_seed(seed), STREAM, "self"), KNOWN, modulus)
+
+
+def pair_stream(modulus: int, peer: bytes, seed: bytes | int) -> Slots:
+    """Draw a mask that two parties share, from one's seed and the other's public key."""
+    secret = masking.agree(masking.mask_key(_seed(seed)), peer)
+    plus, minus = masking.pair_keys(1, {2: secret}, STREAM)
+    return masking.combine(plus, minus, KNOWN, modulus)
+
+
+def mask_trials(
+    prior: Prior,
+    quick: bool = False,
+    recorded: Mapping[str, Sequence[Slots]] | None = None,
+    modulus: int = COHORT.modulus,
+) -> tuple[AuditTrial, ...]:
+    """Attack seeds and streams of the shipped masks.
+
+    `recorded`: masked slots that parties sent, sum by sum, by a description; they are tested too.
+    """
+    effort = QUICK if quick else Effort()
+    clear = [_packed(prior, step, modulus) for step in range(STEPS)]
+    views = {"masks drawn for this audit": shipped_inputs(clear, modulus), **(recorded or {})}
+    seeds = [_seeds(prior, modulus, kind, effort) for kind in ("self masks", "pair masks")]
+    covered = [_covered(prior, modulus, name, slots, clear) for name, slots in views.items()]
+    return (*seeds, *(trial for pair in covered for trial in pair))
+
+
+def shipped_inputs(clear: Sequence[Slots], modulus: int) -> list[Slots]:
+    """Mask consecutive inputs of one of three parties as the program does."""
+    sites = {name: Identity.generate(name) for name in PARTIES}
+    numbers = {name: number for number, name in enumerate(PARTIES, 1)}
+    cards = {name: site.public for name, site in sites.items()}
+    channels = {
+        a: {b: channel(sites[a], sites[b].public, b"audit") for b in PARTIES if b != a}
+        for a in PARTIES
+    }
+    masked = []
+    for index, slots in enumerate(clear, 1):
+        shared = (cards, None, "audit", index, frozenset(PARTIES), numbers, len(PARTIES))
+        keys = {p: StepKeys(sites[p], *shared, channels[p]) for p in PARTIES}
+        offers = {p: keys[p].offer() for p in PARTIES}
+        me = PARTIES[0]
+        keys[me].accept(offers_to(me, offers), PARTIES)
+        mask = keys[me].mask(
+            PARTIES, StreamId("audit", SEGMENT, index), slots.size, modulus, for_host=False
+        )
+        masked.append(_added(slots, mask, modulus))
+    return masked
+
+
+def _covered(
+    prior: Prior, modulus: int, name: str, slots: Sequence[Slots], clear: Sequence[Slots]
+) -> tuple[AuditTrial, AuditTrial]:
+    """Test inputs for uniformity and reuse, compared with no mask, and with one mask for all."""
+    rng = prior.rng(NAME, "uniform", name)
+    nothing = [rng.integers(0, modulus, slot.size, dtype=np.uint64) for slot in clear]
+    same = [_added(slot, nothing[0], modulus) for slot in clear]
+
+    def bare(view: Sequence[Slots]) -> AuditFinding:
+        return uniform_inputs(view, modulus, target=name)
+
+    def twice(view: Sequence[Slots]) -> AuditFinding:
+        return reuse(view, modulus, target=name)
+
+    return (
+        _judged(bare(clear), bare(slots), bare(nothing)),
+        _judged(twice(same), twice(slots), twice(nothing)),
+    )
+
+
+def _judged(control: AuditFinding, deployed: AuditFinding, null: AuditFinding) -> AuditTrial:
+    """Make a trial; too few slots show nothing."""
+    if deployed.value is None:
+        return AuditTrial(None, deployed, None, reason=deployed.note)
+    return AuditTrial(control, deployed, null)
+
+
+def _seeds(prior: Prior, modulus: int, kind: str, effort: Effort) -> AuditTrial:
+    rng = prior.rng(NAME, kind)
+    known = _packed(prior, 0, modulus)[:KNOWN]
+    peer = masking.public_key(token_bytes(masking.SEED_BYTES))
+    pairs = kind == "pair masks"
+    shipped = partial(pair_stream, modulus, peer) if pairs else partial(self_stream, modulus)
+    weak = partial(numpy_stream, modulus)
+    streams = effort.pair_streams if pairs else effort.self_streams
+    bits = min(effort.bits, streams)
+
+    def attack(draw: Callable[[], Slots]) -> AuditFinding:
+        masked = _added(known, draw(), modulus)
+        mask = _added(masked, np.uint64(modulus) - known, modulus)  # the plaintext is known
+        return weak_seeds(mask, draw, (weak, shipped), bits, streams).at(target=kind)
+
+    return AuditTrial(
+        attack(lambda: weak(int(rng.integers(1 << bits)))),
+        attack(lambda: shipped(token_bytes(masking.SEED_BYTES))),
+        attack(lambda: rng.integers(0, modulus, KNOWN, dtype=np.uint64)),
+    )
+
+
+def _packed(prior: Prior, step: int, modulus: int) -> Slots:
+    """Pack an update into slots, without masks: 16-bit values of three parties."""
+    rng = prior.rng(NAME, "values", step)
+    codec = Codec(16, len(PARTIES), modulus)
+    values = rng.normal(0, 0.01, VALUES).astype(np.float32)
+    slots, _ = packing.encode(codec, values, 0.1, rng)
+    return slots
+
+
+def _added(slots: Slots, mask: Slots, modulus: int) -> Slots:
+    return (slots + mask) % np.uint64(modulus)
+
+
+def _seed(seed: bytes | int) -> bytes:
+    return seed if isinstance(seed, bytes) else seed.to_bytes(masking.SEED_BYTES, "little")

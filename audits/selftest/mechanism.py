@@ -1,50 +1,49 @@
-"""Self-test of the shipped noise: what an attacker learns of one party, against the claimed ε.
+"""Self-test of the shipped noise: what an attacker learns about one party, and the claimed ε.
 
 Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski, Carlini, Terzis: Tight Auditing of Differentially
 Private Machine Learning. USENIX Security 2023, arXiv 2302.07956: many releases with and without a
-worst-case client, one threshold that is fixed beforehand (half of what the client may move), exact
-limits of both error rates, and from them lower bounds of μ and of ε.
+worst-case client, one threshold fixed beforehand (half of what the client may move), exact limits
+of both error rates, and from them lower bounds of μ and of ε.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.audits.audit_statistics import epsilon_lower_bound, gdp_epsilon, mu_lower_bound
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
-from secure_fl.audits.selftest.planted_noise import (
-    NO_CLIP,
-    PLANTED,
-    Release,
-    promised,
-    seeded,
-    shipped,
-)
-from secure_fl.crypto.privacy.noise import SkellamNoise, calibrated_skellam
+from secure_fl.crypto.privacy.noise import SkellamNoise, Uniforms, calibrated_skellam
 
 NAME = "mechanism self-test"
 ABOUT = (
     "Draws the noise of the installed program many thousand times, with and without one hospital's "
-    "data under it; success would mean that it hides less than the stated epsilon promises."
+    "data; success would mean that the noise hides less than the stated epsilon promises."
 )
-ROLE = "host"  # the one who opens noised sums
+ROLE = "host"  # which opens noised sums
 CLAIM, DELTA = 3.0, 1e-5
 RELEASES, QUICK = 500_000, 300_000  # of each kind: one missing share of five needs 200,000
 BATCH = 50_000  # releases at a time: they stay in the cache
-MARGIN = 1e-6  # of the claim: what only equals it is not above it
-COUNT, LIMIT = 1 << 14, 6.0  # numbers drawn to see whether noise repeats, and stds of surprise
-GAUSSIAN = "The bound takes the noise for Gaussian, which at this variance it nearly is."
+MARGIN = 1e-6  # of the claim: a value equal to it is not above it
+COUNT, LIMIT = 1 << 14, 6.0  # numbers drawn to detect repeated noise, and stds of surprise
+GAUSSIAN = "The bound assumes Gaussian noise, which at this variance it nearly is."
+NO_CLIP = "no clip"
+OVERSIZED = 4.0  # the worst-case client's input, in units of the bound that clips it
 
+
+Floats = NDArray[np.float64]
+Release = Callable[[SkellamNoise, bool, int, Uniforms], Floats]
+"""Makes so many sums in grid steps, with or without the client, for the attacker's decision."""
 Share = Callable[[], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What releases show of a mechanism: bounds at 95 %, and the counts behind them."""
+class EpsilonBounds:
+    """Lower bounds at 95 % from releases of a mechanism, and the counts behind them."""
 
     epsilon: float  # if the trade-off is a Gaussian's
     epsilon_of_any: float  # whatever its shape
@@ -55,7 +54,7 @@ class Shown:
 
 
 def reference(claim: float = CLAIM, delta: float = DELTA) -> SkellamNoise:
-    """Noise of five parties at this ε; the client's value is one that rounding makes larger."""
+    """Make noise of five parties at this ε; rounding makes the client's value larger."""
     scale = 64.0
     template = SkellamNoise(1.0, scale, (64.5 + 1e-6) / scale, 1, 5, dropouts=0, colluders=0)
     return calibrated_skellam(template, claim, delta)
@@ -69,8 +68,8 @@ def measure(
     releases: int = RELEASES,
     delta: float = DELTA,
     null: bool = False,
-) -> Shown:
-    """Tell sums with the client from those without it; `null`: it is in both."""
+) -> EpsilonBounds:
+    """Distinguish sums with the client from those without it; `null`: it is in both."""
     uniforms, hits, alarms = seeded(rng), 0, 0
     middle = 0.0 if noise.adjacency == "replace-one" else np.rint(noise.scale * noise.clip) / 2
     for start in range(0, releases, BATCH):
@@ -80,7 +79,7 @@ def measure(
     counts = hits, releases, alarms, releases
     mu = mu_lower_bound(*counts)
     of_any = epsilon_lower_bound(*counts, delta)
-    return Shown(gdp_epsilon(mu, delta), of_any, mu, hits, alarms, releases)
+    return EpsilonBounds(gdp_epsilon(mu, delta), of_any, mu, hits, alarms, releases)
 
 
 def self_test(
@@ -93,22 +92,22 @@ def self_test(
     delta: float = DELTA,
     null: bool = False,
 ) -> AuditFinding:
-    """Compare what a mechanism shows with what its noise claims for one release."""
+    """Compare a mechanism's lower bound with the claim of its noise for one release."""
     claim = noise.epsilon(delta)
-    found = measure(release, noise, rng, releases=releases, delta=delta, null=null)
+    shown = measure(release, noise, rng, releases=releases, delta=delta, null=null)
     details = {
         "claimed epsilon": round(claim, 6),
         "delta": delta,
-        "mu, lower bound": found.mu,
-        "epsilon, lower bound of any shape": found.epsilon_of_any,
-        "recognised with the client": found.hits,
-        "alarms without it": found.alarms,
+        "mu, lower bound": shown.mu,
+        "epsilon, lower bound of any shape": shown.epsilon_of_any,
+        "recognised with the client": shown.hits,
+        "alarms without it": shown.alarms,
         "releases of each kind": releases,
         "shares in a sum": promised(noise),
     }
     measured, threshold = "epsilon, lower bound at 95 %", claim * (1 + MARGIN)
     return AuditFinding(
-        NAME, ROLE, target, measured, found.epsilon, 0.0, threshold, 2 * releases,
+        NAME, ROLE, target, measured, shown.epsilon, 0.0, threshold, 2 * releases,
         details=details, note=GAUSSIAN,
     )  # fmt: skip
 
@@ -116,7 +115,7 @@ def self_test(
 def mechanism_trials(
     noise: SkellamNoise | None, prior: Prior, quick: bool = False
 ) -> tuple[AuditTrial, ...]:
-    """Test the shipped noise at ε = 3, and as this run has sized it (None: it has none)."""
+    """Test the shipped noise at ε = 3, and the run's own noise if it has any."""
     releases = QUICK if quick else RELEASES
     trials = [_sized("noise for epsilon 3", reference(), list(PLANTED), prior, releases)]
     if noise is not None:
@@ -125,7 +124,7 @@ def mechanism_trials(
 
 
 def repeats(share: Share, variance: float, *, target: str = "noise of two sums") -> AuditFinding:
-    """Whether two draws of a share of pure noise are alike, or not of the variance promised."""
+    """Test if two draws of pure noise are alike, or have another variance than promised."""
     one, two = (share().astype(np.float64) for _ in range(2))
     count = len(one)
     alike = float((one * two).mean()) / variance * count**0.5
@@ -142,21 +141,21 @@ def repeats(share: Share, variance: float, *, target: str = "noise of two sums")
 def _sized(
     target: str, noise: SkellamNoise, bugs: Sequence[str], prior: Prior, releases: int
 ) -> AuditTrial:
-    """The first of the bugs is the control; how the others do is said beside it."""
+    """Test one size of noise; the first bug is the control, and details list the others."""
 
     def test(release: Release, name: str, *, null: bool = False) -> AuditFinding:
         rng = prior.rng(NAME, target, name)
         return self_test(release, noise, rng, target=target, releases=releases, null=null)
 
-    found = {bug: test(PLANTED[bug], bug) for bug in bugs}
-    control = found[bugs[0]]
-    values = {bug: finding.value for bug, finding in found.items()}
+    planted = {bug: test(PLANTED[bug], bug) for bug in bugs}
+    control = planted[bugs[0]]
+    values = {bug: finding.value for bug, finding in planted.items()}
     control = control.at(details={**control.details, "planted": values})
     return AuditTrial(control, test(shipped, "deployed"), test(shipped, "null", null=True))
 
 
 def _fresh(prior: Prior) -> AuditTrial:
-    """The installed program's own source of noise, which no seed can repeat."""
+    """Test the installed program's own source of noise, which no seed can repeat."""
     noise = SkellamNoise(10_000.0, 64.0, 1.0, COUNT, 5, dropouts=0, colluders=0)
     zeros, variance = np.zeros(COUNT), noise.mu / noise.parties
 
@@ -169,3 +168,86 @@ def _fresh(prior: Prior) -> AuditTrial:
         repeats(lambda: noise.share(zeros), variance),
         repeats(lambda: noise.share(zeros, differing), variance),
     )
+
+
+# --- releases of noised sums: the program's, and ones with defects of other systems ---------------
+#
+# `SkellamNoise.share` takes one vector with independent coordinates. So a vector of n coordinates
+# is n releases of one, if the bound of its norm grows by √n.
+
+
+def shipped(noise: SkellamNoise, present: bool, releases: int, uniforms: Uniforms) -> Floats:
+    """Sum the promised number of shares: all but those of dropouts and colluders."""
+    return _summed(noise, present, releases, uniforms, promised(noise))
+
+
+def share_missing(noise: SkellamNoise, present: bool, releases: int, uniforms: Uniforms) -> Floats:
+    """Plant a defect: one party less adds noise than the sum was sized for."""
+    return _summed(noise, present, releases, uniforms, max(1, promised(noise) - 1))
+
+
+def noise_divided(noise: SkellamNoise, present: bool, releases: int, uniforms: Uniforms) -> Floats:
+    """Plant a defect: each party divides the std of its share by their number once too often."""
+    weak = replace(noise, mu=noise.mu / promised(noise) ** 2)
+    return _summed(weak, present, releases, uniforms, promised(noise))
+
+
+def not_clipped(noise: SkellamNoise, present: bool, releases: int, uniforms: Uniforms) -> Floats:
+    """Plant a defect: the client sends more than the bound, and nothing clips it."""
+    sent = OVERSIZED * noise.clip
+    lax = replace(noise, clip=10 * sent)
+    return _summed(lax, present, releases, uniforms, promised(noise), sent)
+
+
+def noise_reused(noise: SkellamNoise, present: bool, releases: int, uniforms: Uniforms) -> Floats:
+    """Plant a defect: a second sum, without the client, has the noise of the first."""
+    drawn: list[Floats] = []
+
+    def record(count: int) -> Floats:
+        drawn.append(uniforms(count))
+        return drawn[-1]
+
+    first = shipped(noise, present, releases, record)
+    again = iter(drawn)
+    return first - shipped(noise, False, releases, lambda _count: next(again))
+
+
+PLANTED: dict[str, Release] = {  # the smallest defect first: a test that finds it is sharp enough
+    "one missing share": share_missing,
+    "noise/N": noise_divided,
+    "reused noise": noise_reused,
+    NO_CLIP: not_clipped,
+}
+
+
+def promised(noise: SkellamNoise) -> int:
+    """Count the shares that a sum is sure to have."""
+    return noise.parties - noise.dropouts - noise.colluders
+
+
+def seeded(rng: np.random.Generator) -> Uniforms:
+    """Make uniforms in (0, 1) that can be repeated: for audits and tests only."""
+
+    def draw(n: int) -> Floats:
+        words = rng.integers(0, 1 << 53, n)
+        uniform: Floats = (words.astype(np.float64) + 0.5) * 2.0**-53
+        return uniform
+
+    return draw
+
+
+def _summed(
+    noise: SkellamNoise,
+    present: bool,
+    releases: int,
+    uniforms: Uniforms,
+    shares: int,
+    sent: float | None = None,
+) -> Floats:
+    batch = replace(noise, dimension=releases, clip=noise.clip * math.sqrt(releases))
+    value = OVERSIZED * noise.clip if sent is None else sent
+    absent = -value if noise.adjacency == "replace-one" else 0.0
+    total = batch.share(np.full(releases, value if present else absent), uniforms)
+    for _ in range(shares - 1):
+        total = total + batch.share(np.zeros(releases), uniforms)
+    return total.astype(np.float64)

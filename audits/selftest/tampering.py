@@ -19,9 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
-from secure_fl.audits.selftest.malicious_coordinators import TRICKS, swapped
-from secure_fl.audits.selftest.malicious_federation import Outcome, Setting, Trick, play
+from secure_fl.audits.findings import AuditFinding, AuditTrial
+from secure_fl.audits.selftest.malicious_coordinators import COORDINATORS, swapped
+from secure_fl.audits.selftest.malicious_federation import (
+    FederationOutcome,
+    FederationSetup,
+    HonestCoordinator,
+    run_federation,
+)
 from secure_fl.coordinator.sum_steps import offers_to
 from secure_fl.crypto.keys.identity import Identity, channel
 from secure_fl.crypto.sealing import masking, sharing
@@ -40,10 +45,10 @@ VICTIM = NAMES[0]
 
 
 class OnTrust(StepKeys):
-    """Planted: a party that believes whatever keys it is told."""
+    """A planted defect: a party that believes any keys it receives."""
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
-        """Take the keys without opening what the others sealed for this party."""
+        """Accept the keys without opening what the others sealed for this party."""
         self._members = frozenset(members)
         self._secrets.update(
             {party: masking.agree(self._mask_key, offer.public) for party, offer in offers.items()}
@@ -51,24 +56,24 @@ class OnTrust(StepKeys):
 
 
 def input_read(keys_of_victim: type[StepKeys], *, swap: bool) -> tuple[bool, str]:
-    """Play it; whether the coordinator reads the victim's input, and the error that stopped it."""
+    """Swap keys or not; return if the coordinator reads the victim's input, and any error code."""
     step, seed = _Step(keys_of_victim), token_bytes(masking.SEED_BYTES)
-    told = step.told(VICTIM)
+    offers = step.offers_for(VICTIM)
     if swap:
-        told = swapped(told, masking.public_key(seed))
+        offers = swapped(offers, masking.public_key(seed))
     try:
-        step.keys[VICTIM].accept(told, NAMES)
+        step.keys[VICTIM].accept(offers, NAMES)
         sent = step.send(VICTIM)
     except SecureFLError as error:
         return False, error.code
     for party in NAMES[1:]:
-        step.keys[party].accept(step.told(party), NAMES)
+        step.keys[party].accept(step.offers_for(party), NAMES)
     guess = step.unmask(sent, seed)
     return bool(np.array_equal(guess, step.input)), ""
 
 
 class _Step:
-    """Keys of one sum, the victim's input, and the coordinator's attempt to read it."""
+    """The keys of one sum, the victim's input, and the coordinator's attempt to read it."""
 
     def __init__(self, keys_of_victim: type[StepKeys]) -> None:
         sites = {name: Identity.generate(name) for name in NAMES}
@@ -84,18 +89,18 @@ class _Step:
         self.offers = {name: keys.offer() for name, keys in self.keys.items()}
         self.input = np.arange(LENGTH, dtype=np.uint64)
 
-    def told(self, name: str) -> dict[str, Offer]:
-        """What a party is told of the others."""
+    def offers_for(self, name: str) -> dict[str, Offer]:
+        """Collect what a party receives from the others."""
         others = {p: offer for p, offer in self.offers.items() if p != name}
         return offers_to(name, others)
 
     def send(self, name: str) -> masking.Slots:
-        """The party's input under its masks."""
+        """Mask the party's input."""
         mask = self.keys[name].mask(NAMES, STREAM, LENGTH, COHORT.modulus, for_host=False)
         return (self.input + mask) % np.uint64(COHORT.modulus)
 
     def unmask(self, sent: masking.Slots, seed: bytes) -> masking.Slots:
-        """Take off the masks of the coordinator's own key, and the self mask by others' shares."""
+        """Remove the masks of the coordinator's own key, and the self mask by others' shares."""
         mine = masking.mask_key(seed)
         secret = masking.agree(mine, self.offers[VICTIM].public)
         pairs = {self.numbers[p]: secret for p in NAMES if p != VICTIM}
@@ -118,8 +123,8 @@ class _Step:
 
 NAME = "tampering"
 ABOUT = (
-    "Plays a coordinator that changes sums, leaves hospitals out, swaps keys and tells lies; "
-    "success would mean that hospitals accept what it made of their results."
+    "Runs a coordinator that changes sums, leaves hospitals out, swaps keys and lies; success "
+    "would mean that hospitals accept wrong results."
 )
 ROLE = "coordinator"
 KEYS, FRAME = "swaps keys", "replays a frame"
@@ -127,51 +132,44 @@ KEYS, FRAME = "swaps keys", "replays a frame"
 
 @dataclass(slots=True)
 class Uncounted(Link):
-    """Planted: an end of the wire that takes frames in any order, and again."""
+    """A planted defect: an end of a link that accepts frames in any order, and again."""
 
     def _expect(self, field: str, holds: bool) -> None:
         Link._expect(self, field, holds or field == "exchange")
 
 
-def tampering_trials(
-    prior: Prior | None = None,
-    quick: bool = False,
-    mode: Protection = "he+secagg",
-) -> tuple[AuditTrial, ...]:
-    """Play every trick; pass the run's own mode.
-
-    Nothing of it depends on the prior, and all of it is quick.
-    """
-    bare, deployed = Setting.of("none"), Setting.of(mode)
-    uncounted = Setting("none", bare.keys, Uncounted)
-    honest = play(deployed, Trick())
+def tampering_trials(mode: Protection = "he+secagg") -> tuple[AuditTrial, ...]:
+    """Run every malicious coordinator, under this protection and without its defence."""
+    bare, deployed = FederationSetup.of("none"), FederationSetup.of(mode)
+    uncounted = FederationSetup("none", bare.keys, Uncounted)
+    honest = run_federation(deployed, HonestCoordinator())
     null = float(not honest.clean)
     trials = []
-    for name in TRICKS:
+    for name in COORDINATORS:
         nothing = _finding(name, null, honest, deployed)
         if name == KEYS:
             trials.append(_keys(deployed, nothing))
             continue
-        control = played(name, uncounted if name == FRAME else bare)
-        trials.append(AuditTrial(control, played(name, deployed), nothing))
+        control = attacked(name, uncounted if name == FRAME else bare)
+        trials.append(AuditTrial(control, attacked(name, deployed), nothing))
     return tuple(trials)
 
 
-def played(name: str, setting: Setting) -> AuditFinding:
-    """Play one trick on a small federation, and see whether any party took a wrong result."""
-    out = play(setting, TRICKS[name](setting.mode))
-    return _finding(name, float(out.accepted or not out.noticed), out, setting)
+def attacked(name: str, setup: FederationSetup) -> AuditFinding:
+    """Run one malicious coordinator, and test if a party accepted a wrong result."""
+    out = run_federation(setup, COORDINATORS[name](setup.mode))
+    return _finding(name, float(out.accepted or not out.noticed), out, setup)
 
 
-def _keys(deployed: Setting, null: AuditFinding) -> AuditTrial:
-    """Swapped keys change no result: what they win is the victim's input."""
+def _keys(deployed: FederationSetup, null: AuditFinding) -> AuditTrial:
+    """Swap keys: no result changes, and the gain is the victim's input."""
     if deployed.mode not in MASKED:
-        note = f'protection.mode = "{deployed.mode}" has no keys that could be swapped'
+        note = f'protection.mode = "{deployed.mode}" has no keys to swap'
         return AuditTrial(None, null.at(value=None, note=note), None, reason=note)
     control, _ = input_read(OnTrust, swap=True)
     read, _ = input_read(StepKeys, swap=True)
     without, _ = input_read(StepKeys, swap=False)
-    out = play(deployed, TRICKS[KEYS](deployed.mode))
+    out = run_federation(deployed, COORDINATORS[KEYS](deployed.mode))
     measure = "an input was read, or other keys were taken"
     planted = {"noticed by": {}, "without": "the check of keys"}
     return AuditTrial(
@@ -181,12 +179,14 @@ def _keys(deployed: Setting, null: AuditFinding) -> AuditTrial:
     )
 
 
-def _finding(name: str, value: float, out: Outcome, setting: Setting) -> AuditFinding:
+def _finding(
+    name: str, value: float, out: FederationOutcome, setup: FederationSetup
+) -> AuditFinding:
     details: dict[str, Any] = {
-        "mode": setting.mode,
+        "mode": setup.mode,
         "noticed by": dict(sorted(out.noticed.items())),
     }
-    if setting.link is not Link:
+    if setup.link is not Link:
         details["without"] = "counted frames"
     measure = "a party accepted it, or nobody noticed"
     attack, target = f"{NAME}: {name}", "a small federation"

@@ -16,14 +16,16 @@ from typing import Any
 from benchmarks.report import Grid, Report, Target
 from secure_fl import Federation
 from secure_fl.audits.attacks import membership
+from secure_fl.audits.audited_run import AuditedRun
+from secure_fl.audits.build_document import build
 from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.findings import AuditTrial
-from secure_fl.audits.public_trials import Public
-from secure_fl.audits.report import keep, trade_off, write_pages
-from secure_fl.audits.report.svg import alone
-from secure_fl.audits.run import ABOUT, build
-from secure_fl.audits.session import Audit
+from secure_fl.audits.public_trials import PublicTrials
+from secure_fl.audits.report import trade_off
+from secure_fl.audits.report.page import write_page, write_report
+from secure_fl.audits.run import ABOUT, steps_left_out
 from secure_fl.config.load import loads
+from secure_fl.display.charts import standalone
 
 EPSILONS = (1.0, 4.0, 16.0, None)  # None: without differential privacy
 SIZE, ROUNDS, EPOCHS = 40, 4, 6
@@ -68,9 +70,9 @@ def measure(
     with tempfile.TemporaryDirectory() as place:
         folder = pages or Path(place)
         documents = audited(folder, epsilons, size, rounds, epochs, models)
-        write_pages(documents, folder)
+        write_page(documents, folder)
         if (plot := trade_off.plot(documents, "epsilon")) is not None:
-            (folder / "epsilon.svg").write_text(alone(plot.svg, plot.alternative), encoding="utf-8")
+            (folder / "epsilon.svg").write_text(standalone(plot), encoding="utf-8")
     found = trade_off.successes(documents)
     shown = trade_off.table(documents)
     beyond = max((one.interval[0] - one.allowed for one in found if one.interval), default=0.0)
@@ -104,8 +106,8 @@ def audited(
         text = SETTINGS.format(name=name, size=size, rounds=rounds, epochs=epochs, dp=dp)
         run = folder / ("none" if epsilon is None else f"epsilon-{epsilon:g}")
         Federation.of(loads(text), run).run()
-        audit = Audit(run, quick=True, code=False)
-        public = Public(audit)
+        audited_run = AuditedRun(run, quick=True, code=False)
+        public = PublicTrials(audited_run)
         if not documents:
             control, null = public.control, public.null
             shadows = [
@@ -118,6 +120,6 @@ def audited(
             views = (control, public.released, null)
             first, deployed, last = (attack(view, public.prior, shadows=own) for view in views)
             trials.append(AuditTrial(first, deployed, last))
-        documents.append(build(audit, trials, ABOUT))
-        keep(documents[-1], run)
+        documents.append(build(audited_run, trials, ABOUT, steps_left_out(audited_run)))
+        write_report(documents[-1], run)
     return documents

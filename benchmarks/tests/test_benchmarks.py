@@ -17,7 +17,8 @@ from benchmarks.micro import crypto, dp, engine, large, protocol, savings, start
 from benchmarks.report import Grid, Report, Target
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.audits.attacks.membership import LIRA, RMIA
-from secure_fl.audits.report import render, trade_off
+from secure_fl.audits.report import trade_off
+from secure_fl.audits.report.page import render
 from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.features.tuning.tuning import RATE
 from tests.support.fuzzing import Fuzzer, FuzzFinding

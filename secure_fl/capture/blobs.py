@@ -1,4 +1,4 @@
-"""Bytes on disk beside an index of lines: appended while a run goes on, mapped when it is read."""
+"""A journal on disk: bytes and an index of lines, appended during a run and mapped for reading."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRIVATE = 0o700
 
 
 class Journal:
-    """One writer: lines in NAME.jsonl, and the bytes they point to in NAME.bin."""
+    """A writer of lines in NAME.jsonl, and of the bytes they point to in NAME.bin."""
 
     def __init__(self, stem: Path) -> None:
         try:
@@ -30,7 +30,7 @@ class Journal:
         self._stem, self._end = stem, self._bytes.tell()
 
     def put(self, data: bytes | memoryview) -> Span:
-        """Append bytes; a line says later where they are."""
+        """Append bytes; a later line records where they are."""
         try:
             self._bytes.write(data)
         except OSError as error:
@@ -39,7 +39,7 @@ class Journal:
         return start, len(data)
 
     def line(self, line: msgspec.Struct) -> None:
-        """Append a line, whose bytes are there by then."""
+        """Append a line, after its bytes."""
         try:
             self._bytes.flush()
             self._lines.write(msgspec.json.encode(line) + b"\n")
@@ -54,7 +54,7 @@ class Journal:
 
 
 class Blobs:
-    """The bytes of a journal, read where they lie."""
+    """The bytes of a journal, mapped into memory."""
 
     def __init__(self, stem: Path) -> None:
         file = stem.with_suffix(".bin")
@@ -68,36 +68,36 @@ class Blobs:
     def __getitem__(self, span: Span) -> bytes:
         start, size = span
         if not 0 <= start <= start + size <= self._size:
-            what = f"{self._file.name} is shorter than its index says"
+            what = f"{self._file.name} is shorter than its index"
             raise RunError(what, fix="record the run again", file=self._file, reason="malformed")
         return self._map[start : start + size]
 
 
 def lines(stem: Path, kind: type[Line]) -> Iterator[Line]:
-    """The lines of a journal; a last one that a crash cut short is left out."""
+    """Read the lines of a journal, without a last one that a crash cut short."""
     file = stem.with_suffix(".jsonl")
     if not file.exists():
         return
     decoder = msgspec.json.Decoder(kind)
-    whole = file.read_bytes().split(b"\n")[:-1]
-    for number, line in enumerate(whole, 1):
+    complete = file.read_bytes().split(b"\n")[:-1]
+    for number, line in enumerate(complete, 1):
         try:
             yield decoder.decode(line)
         except msgspec.MsgspecError as error:
-            what = f"line {number} of a recorded view does not read: {error}"
+            what = f"line {number} of a recorded view is not readable: {error}"
             raise RunError(
                 what, fix="record the run again", file=file, reason="malformed"
             ) from None
 
 
 def _open(file: Path) -> BinaryIO:
-    """For this user alone: a view is as secret as the records."""
+    """Open a file for this user alone: a view is as secret as the records."""
     return os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
 def _unwritable(stem: Path, error: OSError) -> RunError:
     return RunError(
-        f"what was seen cannot be written down ({error.strerror})",
+        f"the view cannot be written ({error.strerror})",
         fix="free disk space and run again with --resume, or do not record the run",
         file=stem.parent,
         reason="unwritable",

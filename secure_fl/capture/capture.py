@@ -1,4 +1,4 @@
-"""The places where an audit can record a run; in other runs nothing is recorded."""
+"""The interface for recording a run for audits, and the default that records nothing."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 
 class Capture(Protocol):
-    """Wraps what stands at the border; it changes nothing of what passes."""
+    """A recorder that wraps the engine and each party's sums, and changes nothing."""
 
     def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
-        """A run begins, or begins again after a crash, with fresh keys."""
+        """Note that a run begins, or begins again after a crash, with new keys."""
 
     def engine(self, engine: Engine) -> Engine:
-        """Watch the coordinator's wires."""
+        """Record the coordinator's wires."""
 
     def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
-        """Watch one party's sums and envelopes."""
+        """Record one party's sums and envelopes."""
 
     def close(self) -> None:
-        """The run is over, or failed."""
+        """Finish the recording: the run has ended or failed."""
 
 
 class NoCapture:
-    """Watches nothing."""
+    """A recorder that records nothing."""
 
     def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
-        """Nothing is noted."""
+        """Note nothing."""
 
     def engine(self, engine: Engine) -> Engine:
         """Return the engine unchanged."""
@@ -42,4 +42,4 @@ class NoCapture:
         return layer
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Close nothing."""

@@ -1,4 +1,4 @@
-"""The coordinator's view: every frame that it sent or received, with the time it took."""
+"""The coordinator's view: every frame that it sent or received, with its time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FrameLine(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class CapturedFrame:
-    """One frame that the coordinator carried."""
+    """One frame that the coordinator sent or received."""
 
     number: int  # from 1; "wire/17" in reports
     line: FrameLine
@@ -38,7 +38,7 @@ class CapturedFrame:
 
     @property
     def sent(self) -> bool:
-        """Whether the coordinator sent it; otherwise a party did."""
+        """True if the coordinator sent it; otherwise a party did."""
         return self.line.sent
 
     @property
@@ -48,12 +48,12 @@ class CapturedFrame:
 
     @property
     def size(self) -> int:
-        """Its bytes on the wire."""
+        """Its number of bytes on the wire."""
         return self.line.head[1] + self.line.bulk[1]
 
     @property
     def place(self) -> str:
-        """How reports point to it."""
+        """Its name in reports."""
         return f"{STEM}/{self.number}"
 
     @cached_property
@@ -67,16 +67,16 @@ class CapturedFrame:
         return self._blobs[self.line.bulk]
 
 
-class WatchedEngine:
-    """An engine that writes down what it carries, on the coordinator's side."""
+class RecordedEngine:
+    """An engine that records its frames, on the coordinator's side."""
 
     def __init__(self, inner: Engine, journal: Journal, session: int) -> None:
         self._inner, self._journal, self._session = inner, journal, session
         self._started = time.perf_counter()
-        self._bulks: dict[bytes, Span] = {}  # of one exchange: all parties get the same total
+        self._bulks: dict[bytes, Span] = {}  # of one exchange: equal totals are recorded once
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
-        """Carry the frames, and write down both directions."""
+        """Exchange the frames, and record both directions."""
         self._bulks.clear()
         for party, frame in frames.items():
             self._note(party, frame, sent=True)
@@ -93,7 +93,7 @@ class WatchedEngine:
 
 
 def read(folder: Path) -> tuple[CapturedFrame, ...]:
-    """All frames of a recorded run, in order."""
+    """Read all frames of a recorded run, in order."""
     stem = folder / STEM
     blobs = Blobs(stem)
     return tuple(CapturedFrame(n, line, blobs) for n, line in enumerate(lines(stem, FrameLine), 1))

@@ -1,7 +1,7 @@
-"""From what was read of single sums to readings: one for each round and each set of parties.
+"""Merges what was read of single sums to one reading for each round and set of parties.
 
-Values are divided by the weights that were summed beside them, take the shapes of the weights that
-they are moves of, and factors (Y = G·Ω and B = Uᵀ·G) are put together as far as they were read.
+Values are divided by the weights that were summed with them, and take the shapes of the model's
+weights. Factors (Y = G·Ω and B = Uᵀ·G) are multiplied as far as they were read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-SCALES = "|"  # what the names of sums of scales begin with
-PROJECTED = "|B"  # what the names of projections end with
-OWN = "|Y"  # what is put behind a name for its own sketch Y = G·Ω
+SCALES = "|"  # prefix of the names of sums of scales
+PROJECTED = "|B"  # suffix of the names of projections
+OWN = "|Y"  # suffix for a matrix's own sketch Y = G·Ω
 WEIGHTS = ("records", "parties", "weight", "owners")  # the names under which weights are summed
-LARGEST = 2.0**40  # weight; what masks make of one is beyond it, or not even positive
+LARGEST = 2.0**40  # weight; a masked one is beyond it, or not even positive
 FEW = 8  # values: counts and weights, of which the first is enough
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -27,7 +27,7 @@ Bases: TypeAlias = Mapping[tuple[int, str], NDArray[Any]]  # U, by round and mat
 
 @dataclass(frozen=True, slots=True)
 class SumReading:
-    """The vectors that were read of one sum or share, by the names they travelled under."""
+    """The vectors that were read of one sum or share, by their names in it."""
 
     of: tuple[str, ...]
     round: int
@@ -39,7 +39,7 @@ class SumReading:
 
 @dataclass(frozen=True, slots=True)
 class MergedReading:
-    """Values of some parties, summed, in one round."""
+    """Summed values of some parties in one round."""
 
     of: tuple[str, ...]
     round: int
@@ -51,28 +51,28 @@ class MergedReading:
 def merged(
     entries: Iterable[SumReading], shapes: Shapes, bases: Bases
 ) -> tuple[MergedReading, ...]:
-    """One reading for each round and set of parties; of a weight, the move that was sent first."""
-    found: dict[tuple[int, tuple[str, ...]], _Merging] = {}
+    """Merge to one reading for each round and set of parties; a weight's first move counts."""
+    merging: dict[tuple[int, tuple[str, ...]], _Merging] = {}
     for entry in entries:
-        found.setdefault((entry.round, entry.of), _Merging()).take(entry, shapes)
+        merging.setdefault((entry.round, entry.of), _Merging()).add(entry, shapes)
     reads = []
-    for (round, of), one in sorted(found.items()):
-        values, sources = one.put_together(round, shapes, bases)
+    for (round, of), one in sorted(merging.items()):
+        values, sources = one.finish(round, shapes, bases)
         if values:
             reads.append(MergedReading(of, round, values, tuple(one.places), sources))
     return tuple(reads)
 
 
 class _Merging:
-    """Collects the entries that are known of some parties in one round."""
+    """Collects the readings of some parties in one round."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.sources: dict[str, Source] = {}
         self.places: dict[str, None] = {}
 
-    def take(self, entry: SumReading, shapes: Shapes) -> None:
-        """Add what is new; what is no weight's move (predictions, sketches) is new every time."""
+    def add(self, entry: SumReading, shapes: Shapes) -> None:
+        """Add new values; predictions and sketches, which are no weight's move, are always new."""
         for name, vector in entry.values.items():
             again = self.known(entry, name)
             enough = model_name(name, shapes) in shapes or np.size(vector) <= FEW
@@ -85,57 +85,57 @@ class _Merging:
                 self.places[entry.place] = None
 
     def known(self, entry: SumReading, name: str) -> bool:
-        """Whether this very value was read before, elsewhere."""
+        """Check if this value of this sum is already there."""
         source = (entry.session, entry.number, name)
         return source in (self.sources.get(name), self.sources.get(f"{name}~{entry.number}"))
 
-    def put_together(
+    def finish(
         self, round: int, shapes: Shapes, bases: Bases
     ) -> tuple[dict[str, Any], dict[str, Source]]:
-        """Means, by the names of the model's weights.
+        """Compute means, by the names of the model's weights.
 
-        U belongs to the sum of all, so the rows of U·B are no longer of one party alone; Y's are.
+        U belongs to the sum of all, so the rows of U·B are not of one party alone; Y's are.
         """
-        whole: dict[str, Any] = {}
+        named: dict[str, Any] = {}
         sources: dict[str, Source] = {}
         for label, value in _means(self.values).items():
             name = model_name(label, shapes)
             if _is_factor(name, value, shapes):
                 name += OWN
-            name = label if name in whole else name
-            whole[name], sources[name] = value, self.sources[label]
+            name = label if name in named else name
+            named[name], sources[name] = value, self.sources[label]
             base = name.removesuffix(PROJECTED)
             U = bases.get((round, base)) if base != name else None
             if U is not None and np.ndim(value) == 2 and U.shape[1] == len(value):
-                whole[base] = U @ value
-        return whole | _joined(whole, shapes), sources
+                named[base] = U @ value
+        return named | _joined(named, shapes), sources
 
 
 def _joined(values: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
-    """The weights that travelled in pieces ("NAME#0", "NAME#1"), where all of them were read."""
+    """Join weights that were sent in pieces ("NAME#0", "NAME#1"), where all were read."""
     cut: dict[str, dict[int, Any]] = {}
     for label, value in values.items():
         base, mark, number = label.rpartition("#")
         name = model_name(base, shapes)
         if mark and number.isdigit() and name in shapes:
             cut.setdefault(name, {})[int(number)] = np.ravel(value)
-    found = {}
+    joined = {}
     for name, pieces in cut.items():
         flat = np.concatenate([pieces[at] for at in sorted(pieces)])
         if flat.size == int(np.prod(shapes[name])):
-            found[name] = flat.reshape(shapes[name])
-    return found
+            joined[name] = flat.reshape(shapes[name])
+    return joined
 
 
 def model_name(name: str, shapes: Shapes) -> str:
-    """The weight that a value of a tier ("small/NAME") is a move of, or the name as it is."""
+    """Find the weight behind a value of a tier ("small/NAME"), or keep the name."""
     inner = name.rpartition("/")[2]
     known = inner.removesuffix(PROJECTED) in shapes
     return inner if known else name
 
 
 def shaped(name: str, vector: Any, shapes: Shapes) -> Any:
-    """A vector as the matrix that its name stands for, or as the factor of one."""
+    """Reshape a vector to its weight's matrix, or to a factor of it."""
     name = model_name(name, shapes)
     shape = shapes.get(name.removesuffix(PROJECTED))
     if shape is None or np.ndim(vector) > 1 or 0 in shape:
@@ -153,22 +153,22 @@ def _is_factor(name: str, value: Any, shapes: Shapes) -> bool:
 
 
 def _means(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Divide by the weight that was summed beside a value, if it reads as one."""
+    """Divide each value by the weight that was summed with it, if it is plausible."""
     weights = {name: float(np.ravel(v)[0]) for name, v in values.items() if is_weight(name)}
-    found = {}
+    means = {}
     for name, value in values.items():
         total = 1.0 if is_weight(name) else _weight(name, weights)
-        found[name] = value / total if 0 < total < LARGEST else value
-    return found
+        means[name] = value / total if 0 < total < LARGEST else value
+    return means
 
 
 def is_weight(name: str) -> bool:
-    """Whether a value is a weight: "records", "small/weight", "owners#small"."""
+    """Recognise weights: "records", "small/weight", "owners#small"."""
     return name.partition("#")[0].rpartition("/")[2] in WEIGHTS
 
 
 def _weight(name: str, weights: Mapping[str, float]) -> float:
-    """The weight of a value: that of its tier, or of all."""
+    """Find the weight of a value: that of its tier, or of all."""
     tier, _, region = name.rpartition("/")[0], *name.rpartition("#")[1:]
     for of in (f"{tier}/weight", f"owners#{region}", *WEIGHTS):
         if of in weights:

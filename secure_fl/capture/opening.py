@@ -1,9 +1,8 @@
-"""Reads the sums of a recorded run as far as one role's keys go.
+"""Reads the sums of a recorded run as far as one role's keys allow.
 
-Nothing is assumed about what protection hides. Whatever bytes a role has are read as far as its
-keys go (decrypted, cut into slots, decoded as the public layout says) and the result is handed to
-the attacks, be it an update or what masks make of one. Where a role has no key for a ciphertext,
-it reads the ciphertext's own bytes as numbers.
+Nothing is assumed about protection. All bytes of a role are decrypted with its keys, cut into slots
+and decoded by the public layout. The attacks get the result, be it an update or a masked one. Where
+a role has no key for a ciphertext, it reads the ciphertext's own bytes as numbers.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from numpy.typing import NDArray
 
 from secure_fl.capture import coordinator_view, party_view
 from secure_fl.capture.coordinator_view import CapturedFrame
-from secure_fl.capture.party_view import SharedValue, SumNote, SumSegment
-from secure_fl.capture.recording import COHORT_KEY, VIEWS, SessionLine, sessions, view_of
+from secure_fl.capture.party_view import SegmentLine, SharedValue, SumNote
+from secure_fl.capture.recording import COHORT_KEY, VIEWS, sessions, view_of
 from secure_fl.crypto.sealing import public, secret
 from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, SealedInts
 from secure_fl.crypto.sealing.masking import Slots
@@ -39,22 +38,22 @@ class CapturedSegment:
     """One segment of one frame: the bytes of a party's input, or of a total."""
 
     frame: CapturedFrame
-    of: tuple[str, ...]  # whose values are in it
+    of: tuple[str, ...]  # the parties whose values are in it
     round: int
-    note: SumNote  # of that sum: its layout is public
-    segment: SumSegment
+    note: SumNote  # of that sum, with its public layout
+    segment: SegmentLine
     data: bytes
-    total: bool  # what the coordinator sent back, rather than what a party sent
+    total: bool  # sent by the coordinator; otherwise by a party
 
 
 class RecordedRun:
-    """A recorded run's views, loaded when they are asked for."""
+    """A recorded run's views, loaded on demand."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.sessions = folder, sessions(folder)
         if not self.sessions:
             raise RunError(
-                "only digests of what crossed the wires were recorded in this run, no views",
+                "this run recorded only digests of its frames, no views",
                 fix="train again with --record: attacks need the bytes themselves",
                 file=folder,
                 reason="missing",
@@ -62,40 +61,40 @@ class RecordedRun:
 
     @property
     def mode(self) -> str:
-        """How sums were protected."""
+        """The protection of sums."""
         return self.sessions[-1].mode
 
     @property
     def host(self) -> str | None:
-        """Who opened host sums."""
+        """The party that opened host sums."""
         return self.sessions[-1].host
 
     @cached_property
     def parties(self) -> tuple[str, ...]:
-        """All that ever took part, but the host."""
+        """All parties that ever took part, without the host."""
         every = (name for session in self.sessions for name in session.members)
         return tuple(dict.fromkeys(name for name in every if name != self.host))
 
     @cached_property
     def first_round(self) -> int:
-        """The first round of which anything was recorded."""
+        """The first recorded round."""
         return min((part.round for part in self.parts), default=1)
 
     @cached_property
     def frames(self) -> tuple[CapturedFrame, ...]:
-        """Everything on the coordinator's wires."""
+        """All frames on the coordinator's wires."""
         return coordinator_view.read(self.folder / VIEWS)
 
     def notes(self, party: str) -> tuple[SumNote, ...]:
-        """The sums of one party."""
+        """Load one party's record of sums."""
         return self._noted(party)[0]
 
-    def told(self, party: str) -> tuple[SharedValue, ...]:
-        """What others shared with this party and all others."""
+    def shared_with(self, party: str) -> tuple[SharedValue, ...]:
+        """Load the values that others shared with this party and all others."""
         return self._noted(party)[1]
 
     def cohort_key(self, party: str, session: int) -> secret.SecretKey | None:
-        """The key that all parties of a run hold, as this one does."""
+        """Load the cohort's key, as this party has it."""
         data = self._key(party, session, COHORT_KEY)
         return None if data is None else secret.SecretKey.from_bytes(data)
 
@@ -108,17 +107,19 @@ class RecordedRun:
         return None
 
     def _incomplete(self, what: str) -> RunError:
-        """Without it less could be read, and that would look like protection."""
-        said = f"{what} is missing from what was recorded"
-        return RunError(said, fix="train again with --record", file=self.folder, reason="missing")
+        """Report a missing part: with less to read, a run would look protected."""
+        problem = f"the recording lacks {what}"
+        return RunError(
+            problem, fix="train again with --record", file=self.folder, reason="missing"
+        )
 
     @cached_property
     def parts(self) -> tuple[CapturedSegment, ...]:
-        """All inputs to sums, and all totals, as they crossed the coordinator's wires."""
+        """All inputs to sums, and all totals, from the coordinator's wires."""
         return tuple(self._parts())
 
     def _parts(self) -> Iterator[CapturedSegment]:
-        """The n-th input of a party, and the n-th total sent to it, are of its n-th sum."""
+        """Match frames with sums: a party's n-th input and n-th total are of its n-th sum."""
         members = {member for session in self.sessions for member in session.members}
         notes = {(n.session, m, n.number): n for m in members for n in self.notes(m)}
         opened = {at for at, note in notes.items() if note.opened is not None}
@@ -150,13 +151,13 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What a role can open: the cohort's ciphertexts, or nothing."""
+    """A role's keys to the cohort's ciphertexts, by session."""
 
     cohort: Mapping[int, secret.SecretKey]
 
     @classmethod
     def of(cls, run: RecordedRun, members: Sequence[str]) -> Keys:
-        """The keys that these members hold together."""
+        """Collect the keys of these members."""
         cohort: dict[int, secret.SecretKey] = {}
         for session in run.sessions:
             for member in members:
@@ -166,22 +167,20 @@ class Keys:
 
 
 def read(part: CapturedSegment, mode: str, keys: Keys) -> Values:
-    """Read a part as far as these keys go."""
+    """Read a part as far as these keys allow."""
     segment = part.segment
     if mode == "none":
         return _floats(part.data, segment)
     slots = slots_of(part, mode, keys)
     if slots is None:
         return as_numbers(part.data, segment.sizes)
-    assert segment.layout is not None  # noqa: S101 - every protected sum has one
-    values, _ = segment.layout.decode(slots[:-1], len(part.of), cast("Noise", part.note.noise))
+    values, _ = segment.slots.decode(slots[:-1], len(part.of), cast("Noise", part.note.noise))
     return values
 
 
 def slots_of(part: CapturedSegment, mode: str, keys: Keys) -> Slots | None:
-    """The integers that a part consists of, masked or not; None: sealed to others."""
-    assert part.segment.layout is not None  # noqa: S101 - as above
-    count = part.segment.layout.slots + 1  # and the tag
+    """Extract the integers of a part, masked or not; None: encrypted for others."""
+    count = part.segment.slots.slots + 1  # and the tag
     if mode not in ENCRYPTED or part.note.audience == "host":
         return to_slots(part.data, count)
     key = keys.cohort.get(part.frame.line.session)
@@ -189,7 +188,7 @@ def slots_of(part: CapturedSegment, mode: str, keys: Keys) -> Slots | None:
         return None
     try:
         upload = part.data
-        if not part.total:  # what one party sent is the sum of one
+        if not part.total:  # one party's input is the sum of one
             alone = SealedInts(public.load(public.context_bytes(COHORT)), 1, count)
             alone.add(upload, count)
             upload = alone.result()
@@ -202,7 +201,7 @@ def slots_of(part: CapturedSegment, mode: str, keys: Keys) -> Slots | None:
 def _cut(
     frame: CapturedFrame, note: SumNote, message: messages.SumInput | messages.Total
 ) -> Iterator[CapturedSegment]:
-    """The segments of a frame; those of a total that is not for its receiver are not there."""
+    """Cut a frame into segments; a total lacks segments that are not for its receiver."""
     total = isinstance(message, messages.Total)
     if isinstance(message, messages.SumInput):
         sizes: Sequence[int] = [segment.size for segment in message.segments]
@@ -221,12 +220,12 @@ def _cut(
         start += size
 
 
-def _floats(data: bytes, segment: SumSegment) -> Values:
+def _floats(data: bytes, segment: SegmentLine) -> Values:
     return _split(np.frombuffer(data, "<f4").astype(np.float64), segment.sizes)
 
 
 def as_numbers(data: bytes, sizes: Mapping[str, int]) -> Values:
-    """A ciphertext's bytes, 16 bits to a number, repeated where it has fewer than values."""
+    """Read a ciphertext's bytes, 16 bits to a number, repeated if there are too few."""
     words = np.frombuffer(data[: len(data) // 2 * 2], "<u2").astype(np.float64) / 2**15 - 1
     return _split(np.resize(words, sum(sizes.values())), sizes)
 
@@ -234,14 +233,3 @@ def as_numbers(data: bytes, sizes: Mapping[str, int]) -> Values:
 def _split(vector: NDArray[np.float64], sizes: Mapping[str, int]) -> Values:
     ends = np.cumsum(list(sizes.values()), dtype=int)
     return dict(zip(sizes, np.split(vector, ends[:-1]), strict=True)) if sizes else {}
-
-
-__all__ = [
-    "CapturedSegment",
-    "Keys",
-    "RecordedRun",
-    "SessionLine",
-    "as_numbers",
-    "read",
-    "slots_of",
-]

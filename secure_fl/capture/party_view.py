@@ -1,13 +1,14 @@
-"""A party's view: what it put into each sum, and what was opened to it.
+"""A party's view: its inputs to each sum, and what it opened.
 
-The layout of a sum (names, sizes, where each value lies in the slots) is the same at all parties
-and public; the values are this party's own.
+The layout of a sum (names, sizes, places of values in the slots) is public and the same at all
+parties. The values are this party's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +35,7 @@ STEM = "notes"
 
 
 class LayoutLine(msgspec.Struct, frozen=True):
-    """How a protected segment lies in slots."""
+    """The layout of a protected segment in slots."""
 
     fields: tuple[tuple[str, int, float | None, bool], ...]
     bits: int
@@ -43,20 +44,33 @@ class LayoutLine(msgspec.Struct, frozen=True):
     extra: int
 
 
-class SegmentLine(msgspec.Struct, frozen=True):
-    """One segment of a sum."""
+class SegmentLine(msgspec.Struct, frozen=True, dict=True):
+    """One segment of a sum: its owners, vectors and layout."""
 
     key: str
     owners: tuple[str, ...]
     vectors: tuple[tuple[str, int], ...]
-    layout: LayoutLine | None  # None: in the clear, one float after the other
+    layout: LayoutLine | None  # None: unprotected floats
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """The number of values of each vector."""
+        return dict(self.vectors)
+
+    @cached_property
+    def slots(self) -> Layout:
+        """The layout that decodes slots; every protected sum has one."""
+        known = self.layout
+        assert known is not None  # noqa: S101 - only protected sums are decoded
+        codec = Codec(known.bits, known.parties, known.modulus, known.extra)
+        return Layout(tuple(Field(*field) for field in known.fields), codec)
 
 
 class SumLine(msgspec.Struct, frozen=True, tag="sum"):
-    """One sum, as it was sealed."""
+    """One sum when it was sealed."""
 
     session: int
-    number: int  # sums of this session, from 1, those of scales among them
+    number: int  # of the sum in this session, from 1, with sums of scales
     audience: str
     grid: float | None  # steps per unit of noised values
     segments: tuple[SegmentLine, ...]
@@ -64,7 +78,7 @@ class SumLine(msgspec.Struct, frozen=True, tag="sum"):
 
 
 class OpenedLine(msgspec.Struct, frozen=True, tag="opened"):
-    """The same sum, as it was opened to this party."""
+    """The same sum when this party opened it."""
 
     session: int
     number: int
@@ -73,10 +87,10 @@ class OpenedLine(msgspec.Struct, frozen=True, tag="opened"):
 
 
 class SharedLine(msgspec.Struct, frozen=True, tag="told"):
-    """A value that another member shared with all parties, as this party opened it."""
+    """A value that another member shared with all parties, when this party opened it."""
 
     session: int
-    context: str  # the kind, a number, and who sent it
+    context: str  # the kind, a number, and the sender
     data: Span
 
 
@@ -84,18 +98,8 @@ AnyLine = SumLine | OpenedLine | SharedLine
 
 
 @dataclass(frozen=True, slots=True)
-class SumSegment:
-    """One segment of a sum: whose values, which, and how they lie."""
-
-    key: str
-    owners: tuple[str, ...]
-    sizes: Mapping[str, int]
-    layout: Layout | None
-
-
-@dataclass(frozen=True, slots=True)
 class NoiseGrid:
-    """The grid that noised values lie on: all that decoding needs to know of their noise."""
+    """The grid of noised values, which is all that decoding needs of their noise."""
 
     scale: float
 
@@ -112,25 +116,25 @@ class SharedValue:
 
 @dataclass(frozen=True, slots=True)
 class SumNote:
-    """One sum as one party saw it."""
+    """One party's record of one sum."""
 
     session: int
     number: int
     audience: Audience
-    noise: NoiseGrid | None  # None: nothing was added
-    segments: tuple[SumSegment, ...]
+    noise: NoiseGrid | None  # None: no noise
+    segments: tuple[SegmentLine, ...]
     given: Mapping[str, NDArray[np.float32]]
-    opened: Mapping[str, NDArray[np.float32]] | None = None  # None: not to this party
+    opened: Mapping[str, NDArray[np.float32]] | None = None  # None: not opened by this party
     survivors: tuple[str, ...] = ()
 
 
-class WatchedSums:
-    """The party's half of a run's sums (`SumLayer`), with what it gives and gets written down."""
+class RecordedSums:
+    """The party's half of a run's sums (`SumLayer`), with inputs and outputs recorded."""
 
     def __init__(self, inner: SumLayer, journal: Journal, session: int) -> None:
         self._inner, self._journal, self._session = inner, journal, session
         self._number = 0
-        # What is neither given nor opened is not watched.
+        # These neither receive inputs nor open sums.
         self.next_keys, self.accept = inner.next_keys, inner.accept
         self.unscaled, self.learn, self.forget = inner.unscaled, inner.learn, inner.forget
         self.leftover, self.postpone = inner.leftover, inner.postpone
@@ -138,11 +142,11 @@ class WatchedSums:
 
     @property
     def sent(self) -> bytes:
-        """What left of the sum that began last."""
+        """The sent bytes of the last sum."""
         return self._inner.sent
 
-    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> WatchedSumUnderWay:
-        """Begin a sum, and note what it is given."""
+    def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> RecordedSumUnderWay:
+        """Begin a sum, and record its inputs."""
         under_way = self._inner.begin(groups, rule, at)
         self._number += 1
         sent = under_way.upload.segments
@@ -153,17 +157,17 @@ class WatchedSums:
         given = {
             name: _put(self._journal, vector)
             for segment, group in zip(sent, groups, strict=True)
-            if segment.size  # else this party only reads the sum
+            if segment.size  # otherwise this party only reads the sum
             for name, vector in group.vectors.items()
         }
         grid = None if rule.noise is None else rule.noise.scale
         line = SumLine(self._session, self._number, rule.audience, grid, segments, given)
         self._journal.line(line)
-        return WatchedSumUnderWay(under_way, self._journal, self._session, self._number)
+        return RecordedSumUnderWay(under_way, self._journal, self._session, self._number)
 
 
-class WatchedSumUnderWay:
-    """One sum (`SumInProgress`), with what is opened written down."""
+class RecordedSumUnderWay:
+    """One sum (`SumInProgress`), with its opened values recorded."""
 
     def __init__(self, inner: SumInProgress, journal: Journal, session: int, number: int) -> None:
         self._inner, self._journal = inner, journal
@@ -173,13 +177,13 @@ class WatchedSumUnderWay:
 
     @property
     def unscaled(self) -> Sequence[str]:
-        """What could not be scaled by this sum, once it is opened."""
+        """The names that this opened sum could not scale."""
         return self._inner.unscaled
 
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
     ) -> dict[str, NDArray[np.float64]]:
-        """Open the sum, and note what came out."""
+        """Open the sum, and record its values."""
         opened = self._inner.open(parts, survivors, lost)
         values = {name: _put(self._journal, vector) for name, vector in opened.items()}
         line = OpenedLine(self._session, self._number, tuple(survivors), values)
@@ -187,8 +191,8 @@ class WatchedSumUnderWay:
         return opened
 
 
-class WatchedEnvelopes:
-    """A party's envelopes (`EnvelopeLayer`), with what others told it written down."""
+class RecordedEnvelopes:
+    """A party's envelopes (`EnvelopeLayer`), with values from others recorded."""
 
     def __init__(self, inner: EnvelopeLayer, journal: Journal, session: int) -> None:
         self._inner, self._journal, self._session = inner, journal, session
@@ -196,7 +200,7 @@ class WatchedEnvelopes:
         self.vouch, self.vouched = inner.vouch, inner.vouched
 
     def open(self, data: bytes, context: bytes) -> bytes:
-        """Open what another member shared with all, and note it."""
+        """Open what another member shared with all, and record it."""
         value = self._inner.open(data, context)
         self._journal.line(SharedLine(self._session, context.decode(), self._journal.put(value)))
         return value
@@ -207,42 +211,43 @@ def _put(journal: Journal, vector: NDArray[Any]) -> Span:
 
 
 def read(folder: Path) -> tuple[tuple[SumNote, ...], tuple[SharedValue, ...]]:
-    """All sums of a recorded run as one party saw them, and what others told it."""
+    """Read one party's record of all sums, and of values that others shared."""
     stem = folder / STEM
     blobs = Blobs(stem)
 
     def values(spans: Mapping[str, Span]) -> dict[str, NDArray[np.float32]]:
         return {name: np.frombuffer(blobs[span], "<f4") for name, span in spans.items()}
 
-    found: dict[tuple[int, int], SumNote] = {}
-    told: list[SharedValue] = []
+    sums: dict[tuple[int, int], SumNote] = {}
+    shared: list[SharedValue] = []
     for line in lines(stem, cast("type[Any]", AnyLine)):
         if isinstance(line, SharedLine):
-            told += _told(line, blobs[line.data])
+            shared += _shared(line, blobs[line.data])
             continue
         at = (line.session, line.number)
         if isinstance(line, SumLine):
-            found[at] = SumNote(
+            sums[at] = SumNote(
                 line.session,
                 line.number,
                 Audience(line.audience),
                 None if line.grid is None else NoiseGrid(line.grid),
-                tuple(map(_segment, line.segments)),
+                line.segments,
                 values(line.given),
             )
-        elif at in found:
+        elif at in sums:
             opened = values(line.values)
-            found[at] = replace(found[at], opened=opened, survivors=line.survivors)
-    return tuple(found.values()), tuple(told)
+            sums[at] = replace(sums[at], opened=opened, survivors=line.survivors)
+    return tuple(sums.values()), tuple(shared)
 
 
-def _told(line: SharedLine, data: bytes) -> list[SharedValue]:
-    """Decode what an envelope held; a state for newcomers gives none, for all hold it alike."""
+def _shared(line: SharedLine, data: bytes) -> list[SharedValue]:
+    """Decode a shared value; skip a state for newcomers, which is the same at all parties."""
     kind, _, rest = line.context.partition(" ")
     if kind not in ("broadcast", "share"):
         return []
     sender = rest.partition(" ")[2]
-    return [SharedValue(line.session, kind, sender, payload.unpack(data))]
+    values = dict(sorted(payload.unpack(data).items()))  # the format has no order of its own
+    return [SharedValue(line.session, kind, sender, values)]
 
 
 def _sizes(group: Group) -> tuple[tuple[str, int], ...]:
@@ -255,11 +260,3 @@ def _line(layout: SlotLayout | None) -> LayoutLine | None:
     fields = tuple((f.name, f.size, f.clip, f.norm) for f in layout.fields)
     codec = layout.codec
     return LayoutLine(fields, codec.bits, codec.parties, codec.modulus, codec.extra)
-
-
-def _segment(line: SegmentLine) -> SumSegment:
-    layout = None
-    if (known := line.layout) is not None:
-        codec = Codec(known.bits, known.parties, known.modulus, known.extra)
-        layout = Layout(tuple(Field(*found) for found in known.fields), codec)
-    return SumSegment(line.key, line.owners, dict(line.vectors), layout)

@@ -1,6 +1,6 @@
 """Records every role's view of a run in its folder.
 
-RUN/views/run.jsonl              who took part, under which protection
+RUN/views/run.jsonl              the members and the protection
 RUN/views/wire.{jsonl,bin}       the coordinator's: all frames
 RUN/parties/NAME/view/           a party's: notes.{jsonl,bin}, and the keys it opens sums with
 """
@@ -24,7 +24,7 @@ COHORT_KEY = "cohort-{}.key"  # of each session
 
 
 class SessionLine(msgspec.Struct, frozen=True):
-    """One beginning of the run."""
+    """One start of the run."""
 
     session: int
     mode: str
@@ -34,7 +34,7 @@ class SessionLine(msgspec.Struct, frozen=True):
 
 
 class FolderCapture:
-    """A capture that writes everything down."""
+    """A recorder that writes all views to the run's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,25 +42,25 @@ class FolderCapture:
         self._session = max((line.session for line in sessions(folder)), default=0)
 
     def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
-        """Note who takes part."""
+        """Record the members."""
         self._session += 1
         line = SessionLine(self._session, mode, host, members, run.hex())
         self._journal(self._folder / VIEWS / RUN).line(line)
 
     def engine(self, engine: Engine) -> Engine:
-        """Watch the coordinator's wires."""
+        """Record the coordinator's wires."""
         journal = self._journal(self._folder / VIEWS / coordinator_view.STEM)
-        return coordinator_view.WatchedEngine(engine, journal, self._session)
+        return coordinator_view.RecordedEngine(engine, journal, self._session)
 
     def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
-        """Watch one party's sums and envelopes, and keep the key that it opens them with."""
+        """Record one party's sums and envelopes, and the key that opens them."""
         folder = view_of(self._folder, keys.identity.name)
         journal = self._journal(folder / party_view.STEM)
         if keys.cohort is not None:
             _write(folder / COHORT_KEY.format(self._session), keys.cohort.to_bytes())
         return layer._replace(
-            sums=party_view.WatchedSums(layer.sums, journal, self._session),
-            envelopes=party_view.WatchedEnvelopes(layer.envelopes, journal, self._session),
+            sums=party_view.RecordedSums(layer.sums, journal, self._session),
+            envelopes=party_view.RecordedEnvelopes(layer.envelopes, journal, self._session),
         )
 
     def close(self) -> None:
@@ -76,12 +76,12 @@ class FolderCapture:
 
 
 def view_of(folder: Path, party: str) -> Path:
-    """Where a party's view lies in a run's folder."""
+    """Return the folder of a party's view in a run's folder."""
     return folder / "parties" / party / VIEW
 
 
 def sessions(folder: Path) -> tuple[SessionLine, ...]:
-    """How often a recorded run began, and with whom; none: nothing was recorded."""
+    """List the starts of a recorded run; none: nothing was recorded."""
     return tuple(lines(folder / VIEWS / RUN, SessionLine))
 
 

@@ -122,15 +122,7 @@ def line_chart(
     faint = [curve for curve in known if curve.faint]
 
     def draw(ax: Axes) -> None:
-        for place, curve in enumerate(faint):
-            label = "_" if place else many.format(len(faint))
-            ax.plot(*zip(*curve.points, strict=True), color=LINE, lw=0.9, label=label)
-        for place, curve in enumerate(named):
-            size = 4.5 if len(curve.points) < 40 else 2
-            points = zip(*curve.points, strict=True)
-            ax.plot(
-                *points, label=short(curve.label), gid=f"c{place}", ms=size, **look(place, True)
-            )
+        _draw_lines(ax, named, faint, many)
         for label, level in (levels or {}).items():
             ax.axhline(level, color=SOFT, lw=1, ls=":", label=label)
         _scale(ax, across, form, from_zero)
@@ -228,6 +220,16 @@ def colours(element: str, more: str = "") -> str:
     light, dark = re.findall(r":root {(.*?)}", sheet, flags=re.DOTALL)[:2]
     named = [f"{element} {{ {' '.join(scheme.split())} {more} }}" for scheme in (light, dark)]
     return f"<style>{named[0]} @media (prefers-color-scheme: dark) {{ {named[1]} }}</style>"
+
+
+def _draw_lines(ax: Axes, named: Sequence[Curve], faint: Sequence[Curve], many: str) -> None:
+    for place, curve in enumerate(faint):
+        label = "_" if place else many.format(len(faint))
+        ax.plot(*zip(*curve.points, strict=True), color=LINE, lw=0.9, label=label)
+    for place, curve in enumerate(named):
+        size = 4.5 if len(curve.points) < 40 else 2
+        points = zip(*curve.points, strict=True)
+        ax.plot(*points, label=short(curve.label), gid=f"c{place}", ms=size, **look(place, True))
 
 
 def _scale(ax: Axes, across: str, form: Format, from_zero: bool) -> None:

@@ -12,19 +12,19 @@ from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
 
 SPLIT = "/test"
-OPEN = 0.02  # that bins may leave open without a word
+OPEN = 0.02  # uncertainty from bins that is not reported
 EXACT = "These scores are exact sums without noise: they are not differentially private."
 
 
 def models_of(document: Mapping[str, Any], kind: str) -> dict[str, dict[str, Any]]:
-    """What is known of each model: "pooled", "intervals", "bounds" or "counts"."""
+    """Collect the figures of each model: "pooled", "intervals", "bounds" or "counts"."""
     last = document["metrics"]["last"].get(kind, {})
     labels = [one["label"] for one in document["evaluation"]["models"]]
     return {label: dict(last.get(label + SPLIT, {})) for label in labels}
 
 
 def score_table(document: Mapping[str, Any]) -> Grid:
-    """A line for each metric, the main one first: each model's value and interval."""
+    """Tabulate each metric, the main one first, with each model's value and interval."""
     pooled, intervals = (models_of(document, kind) for kind in ("pooled", "intervals"))
     main = document["main_metric"]
     names = dict.fromkeys([main, *(name for one in pooled.values() for name in one)])
@@ -40,9 +40,9 @@ def score_table(document: Mapping[str, Any]) -> Grid:
 
 
 def difference_table(document: Mapping[str, Any]) -> Grid | None:
-    """How much better each other model is than the first, with paired intervals; None: one model.
+    """Tabulate the differences from the first model, with paired intervals; None: one model.
 
-    A star: 0 is outside of the interval.
+    A star marks an interval without 0.
     """
     compared = document["evaluation"].get("compared")
     if not compared:
@@ -55,23 +55,23 @@ def difference_table(document: Mapping[str, Any]) -> Grid | None:
 
 
 def hospitals_of(document: Mapping[str, Any], *, own: bool = True) -> dict[str, dict[str, float]]:
-    """Each model's main metric at the hospitals that share it, and where this result was made.
+    """Collect each model's main metric at hospitals that share it, and at this result's hospitals.
 
-    `own`: with what is this result's own; without, it may be handed on.
+    `own=False` leaves out the latter, so that the table may be passed on.
     """
     main = document["main_metric"]
-    found = {name: dict(one) for name, one in document["evaluation"].get("shared", {}).items()}
+    scores = {name: dict(one) for name, one in document["evaluation"].get("shared", {}).items()}
     for name, splits in document["metrics"]["last"].get("party", {}).items() if own else ():
         values = {
             label: splits.get(label + SPLIT, {}).get(main)
             for label in models_of(document, "pooled")
         }
-        found[name] = {label: value for label, value in values.items() if value is not None}
-    return dict(sorted(found.items()))
+        scores[name] = {label: value for label, value in values.items() if value is not None}
+    return dict(sorted(scores.items()))
 
 
 def hospital_table(document: Mapping[str, Any], *, own: bool = True) -> Grid | None:
-    """The main metric at each hospital that it is known of."""
+    """Tabulate the main metric at each hospital with a known value."""
     main, labels = document["main_metric"], list(models_of(document, "pooled"))
     rows = [
         [name, *(number(values.get(label)) for label in labels)]
@@ -81,7 +81,7 @@ def hospital_table(document: Mapping[str, Any], *, own: bool = True) -> Grid | N
 
 
 def bin_lines(document: Mapping[str, Any]) -> list[str]:
-    """What bins leave open, where it shows: between which two a metric would be without them."""
+    """List the metrics that bins make uncertain, with their bounds without bins."""
     found = []
     for label, bounds in models_of(document, "bounds").items():
         wide = {n: pair for n, pair in bounds.items() if pair[1] - pair[0] > OPEN}
@@ -91,7 +91,7 @@ def bin_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def model_lines(document: Mapping[str, Any]) -> list[str]:
-    """Which models these are; where a folder lies on this machine is nobody else's business."""
+    """List the models, without paths of folders on this machine."""
     found = []
     for one in document["evaluation"]["models"]:
         place = PurePath(one["name"])
@@ -101,7 +101,7 @@ def model_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def evaluation_page(document: Mapping[str, Any], *, shared: bool = False) -> str:
-    """An evaluation as a page; `shared` leaves out what is a hospital's own."""
+    """Write an evaluation as a page; `shared` leaves out a hospital's own figures."""
     scores, apart = score_table(document), difference_table(document)
     body = "".join(map(paragraph, model_lines(document)))
     body += _bars(document, shared)

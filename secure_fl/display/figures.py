@@ -1,4 +1,4 @@
-"""Figures for people, in terminals and on pages, and where a result's document holds them."""
+"""Number formats for terminals and pages, and look-ups in a result's document."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from rich.filesize import decimal
 
-# As the registry has it, which would load torch for a table of runs.
+# A copy from the registry, which would load torch for a table of runs.
 WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
-LOCAL = "local/"  # before the splits of models that parties keep beside the run's
+LOCAL = "local/"  # prefix of the splits of models that hospitals keep for themselves
 
 
 def size(count: float) -> str:
-    """Bytes."""
+    """Format bytes."""
     return decimal(round(count))
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
+    """Format seconds, minutes or hours."""
     if seconds < 100:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -28,41 +28,41 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun: "1 round", "3 rounds"."""
+    """Format a number with its noun: "1 round", "3 rounds"."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def number(value: float | None) -> str:
-    """A metric."""
+    """Format a metric."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def protection(algorithm: str, mode: str) -> str:
-    """Say in a word what protects a run's sums; some algorithms form none."""
+    """Name the protection of a run's sums; some algorithms form none."""
     return WITHOUT_SUMS.get(algorithm, "NONE" if mode == "none" else mode)
 
 
 def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = "") -> float | None:
-    """Find a result's main metric: of a party, or of all; `None` where it was not measured.
+    """Look up a result's main metric, of a party or of all; `None` if it was not measured.
 
-    Of all: over all records together, or the parties' mean where scores stayed at home. A party
-    that holds a model of its own beside the run's is judged by its own.
+    Of all: over all records together, or the mean of hospitals that did not share scores. A party
+    with a model of its own is scored by that model.
     """
-    found = document.get("metrics", {}).get(which, {})
-    scores = found.get("party", {}).get(party, {}) if party else overall(found)
+    of_round = document.get("metrics", {}).get(which, {})
+    scores = of_round.get("party", {}).get(party, {}) if party else overall(of_round)
     own = scores.get(LOCAL + split, {}) if party else {}
     value: float | None = scores.get(split, own).get(document.get("main_metric", ""))
     return value
 
 
-def overall(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The scores of a round over all hospitals: pooled if they were, else their mean."""
-    scores: Mapping[str, Any] = found.get("pooled") or found.get("mean", {})
+def overall(of_round: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Look up the scores of a round over all hospitals: pooled, or else their mean."""
+    scores: Mapping[str, Any] = of_round.get("pooled") or of_round.get("mean", {})
     return scores
 
 
 def traffic(document: Mapping[str, Any], party: str = "") -> tuple[float, float]:
-    """Sum a result's bytes up and down: of a party, or of all."""
-    found = document.get("bytes", {})
-    parts = [found.get(party, {})] if party else list(found.values())
+    """Sum a result's bytes up and down, of a party or of all."""
+    sent = document.get("bytes", {})
+    parts = [sent.get(party, {})] if party else list(sent.values())
     return sum(p.get("up", 0) for p in parts), sum(p.get("down", 0) for p in parts)

@@ -26,7 +26,7 @@ class Grid:
     rows: Sequence[Sequence[str]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Lay it out for a terminal; columns of figures keep words whole where there is room."""
+        """Lay it out for a terminal; columns of figures do not break words where there is room."""
         title = Text(self.title, style="bold") if self.title else None
         table = Table(title=title, title_justify="left", box=None, padding=(0, GAP, 0, 0))
         table.pad_edge = False
@@ -42,16 +42,16 @@ class Grid:
         yield table
 
     def _widths(self, room: int) -> Sequence[int | None]:
-        """Widths that keep cells, or at least words, whole; None: as Rich finds."""
+        """Choose widths that do not break cells, or at least no words; None: Rich decides."""
         columns = list(zip(self.columns, *self.rows, strict=True))
-        ways = [[head, *cells] for head, *cells in columns]
-        ways_of_heads = [[*head.split(), *cells] for head, *cells in columns]
+        full = [[head, *cells] for head, *cells in columns]
+        broken_heads = [[*head.split(), *cells] for head, *cells in columns]
         words = [[word for cell in column for word in cell.split()] for column in columns]
-        for pieces in (ways, ways_of_heads, words):
+        for pieces in (full, broken_heads, words):
             first, *figures = (max(map(cell_len, column), default=0) for column in pieces)
             left = room - sum(figures) - GAP * len(figures)
             if left >= min(first, SHORTEST):
-                return [min(left, max(map(cell_len, ways[0]))), *figures]
+                return [min(left, max(map(cell_len, full[0]))), *figures]
         return [None] * len(columns)
 
     def _repr_html_(self) -> str:

@@ -7,7 +7,6 @@ bytes that were not looked at.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +15,19 @@ from click.testing import CliRunner
 
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.audits import code_trials
-from secure_fl.audits.controls import probe_settings
+from secure_fl.audits.controls import prior_of
 from secure_fl.audits.document import AuditDocument
-from secure_fl.audits.metadata_trials import metadata_trials
-from secure_fl.audits.priors import prior_of
+from secure_fl.audits.metadata_trials import metadata_trials, probe_settings
 from secure_fl.audits.run import audit
 from secure_fl.cli.main import main
 from secure_fl.config.load import loads, silos
 from secure_fl.errors import RunError
 from secure_fl.federation.federation import Federation
 from secure_fl.testing.harness import LossyEngine
+from tests.support.audited_runs import settings_text, train
 from tests.support.matrices import cells
 from tests.support.raising import raises
 
-SETTINGS = """
-[run]
-record = true
-[task]
-kind = "{kind}"
-max_length = 32
-[data]
-corpus = "{corpus}"
-parties = {parties}
-size = {size}
-{data}
-[model]
-layers = {layers}
-[training]
-learning_rate = 1e-3
-batch_size = 8
-device = "cpu"
-[protection]
-mode = "{mode}"
-{protection}
-[algorithm]
-name = "{algorithm}"
-rounds = {rounds}
-{more}
-{tail}
-"""
-USUAL: dict[str, Any] = {
-    "kind": "classification", "corpus": "ade", "parties": 3, "size": 12, "data": "", "layers": 1,
-    "mode": "none", "protection": "", "algorithm": "fedavg", "rounds": 1, "more": "", "tail": "",
-}  # fmt: skip
 HOST = {"data": "public = 24\nlabelled = 8"}
 TIERS = {"parties": 6, "layers": 3, "more": "tiers = {small = 1, large = 3}"}
 KD = {"algorithm": "fedkd"}
@@ -92,12 +61,6 @@ COUNTS = "the number of records that a hospital sends along"
 COORDINATOR, HOSPITAL, WITH_ONE = "coordinator", "one hospital", "coordinator + 1 hospital"
 
 
-def train(folder: Path, engine: Callable[..., Any] | None = None, **options: Any) -> Path:
-    made = Federation.of(loads(SETTINGS.format(**USUAL | options)), folder)
-    made.run(engine) if engine else made.run()
-    return folder
-
-
 def looked(folder: Path, **options: Any) -> AuditDocument:
     return audit(folder, quick=True, code=False, **options)
 
@@ -108,13 +71,13 @@ def looked(folder: Path, **options: Any) -> AuditDocument:
 )
 def test_what_is_read_unprotected_is_hidden_by_protection(name, tmp_path):
     case = SUMMING[name]
-    work = tmp_path / "controls"
-    clear = looked(train(tmp_path / "clear", **case), work=work)
+    controls = tmp_path / "controls"
+    clear = looked(train(tmp_path / "clear", **case), controls=controls)
     assert cells(clear, ONE)[COORDINATOR] == "everything"
     assert cells(clear, ONE)[WITH_ONE] == "everything"
     assert cells(clear, SUM)[WITH_ONE] == "of a sum"  # also of what only a host opens
     assert clear.status == "beyond policy"
-    sealed = looked(train(tmp_path / "sealed", **case | {"mode": "he+secagg"}), work=work)
+    sealed = looked(train(tmp_path / "sealed", **case | {"mode": "he+secagg"}), controls=controls)
     seen = cells(sealed, ONE)
     assert {seen[COORDINATOR], seen[HOSPITAL], seen[WITH_ONE]} == {"nothing"}
     assert cells(sealed, SUM)[COORDINATOR] == "nothing"
@@ -125,10 +88,10 @@ def test_what_is_read_unprotected_is_hidden_by_protection(name, tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["local", "centralized"])
 def test_where_nothing_is_sent_nothing_is_claimed(algorithm, tmp_path):
-    found = looked(train(tmp_path / "run", algorithm=algorithm, mode="he+secagg"))
-    assert found.status == "inconclusive"
-    assert len(found.reasons) == 1 and "nothing was summed or shared" in found.reasons[0]
-    assert set(cells(found, ONE).values()) == {"not tested"}
+    finding = looked(train(tmp_path / "run", algorithm=algorithm, mode="he+secagg"))
+    assert finding.status == "inconclusive"
+    assert len(finding.reasons) == 1
+    assert set(cells(finding, ONE).values()) == {"not tested"}
 
 
 def test_factors_of_each_party_are_seen_by_every_other(tmp_path):
@@ -136,23 +99,25 @@ def test_factors_of_each_party_are_seen_by_every_other(tmp_path):
         "more": 'student_layers = 1\nfactors = "per_party"',
         "mode": "he+secagg",
     }
-    found = looked(train(tmp_path / "run", **case))
-    assert cells(found, ONE) == {
+    finding = looked(train(tmp_path / "run", **case))
+    assert cells(finding, ONE) == {
         COORDINATOR: "nothing",
         HOSPITAL: "everything",
         WITH_ONE: "everything",
         "coordinator + 2 hospitals": "everything",
     }
-    assert cells(found, COUNTS)[HOSPITAL] == "everything"  # as the result's statement says
-    assert found.status == "beyond policy"
+    assert cells(finding, COUNTS)[HOSPITAL] == "everything"  # as the result's statement says
+    assert finding.status == "beyond policy"
 
 
 def test_record_counts_are_read_where_weights_are_readable(tmp_path):
-    found = {
-        mode: cells(looked(train(tmp_path / mode, mode=mode), work=tmp_path / "controls"), COUNTS)
+    finding = {
+        mode: cells(
+            looked(train(tmp_path / mode, mode=mode), controls=tmp_path / "controls"), COUNTS
+        )
         for mode in ("none", "secagg", "he+secagg")
     }
-    assert [found[mode][COORDINATOR] for mode in found] == ["everything", "nothing", "nothing"]
+    assert [finding[mode][COORDINATOR] for mode in finding] == ["everything", "nothing", "nothing"]
 
 
 @pytest.mark.parametrize(
@@ -168,26 +133,26 @@ def test_colluders_are_tried_up_to_the_bound_and_when_all_but_one(
     parties, protection, roles, tmp_path
 ):
     case = {"parties": parties, "protection": protection, "mode": "he+secagg"}
-    found = looked(train(tmp_path / "run", **case))
-    seen = {r: access for r, access in cells(found, ONE).items() if r.startswith("coordinator +")}
+    finding = looked(train(tmp_path / "run", **case))
+    seen = {r: access for r, access in cells(finding, ONE).items() if r.startswith("coordinator +")}
     names = {c: f"coordinator + {c} hospital{'s' if c > 1 else ''}" for c in roles}
     assert seen == {names[c]: "nothing" if held else "everything" for c, held in roles.items()}
-    said = " ".join(found.untested)
-    assert ("more than 2 hospitals that collude" in said) == (parties == 5)
+    statement = " ".join(finding.untested)
+    assert ("more than 2 hospitals that collude" in statement) == (parties == 5)
     # In a sum over two, each sees the other: said, and not passed over.
-    assert cells(found, ONE)[HOSPITAL] == ("everything" if parties == 2 else "nothing")
-    assert found.status == ("beyond policy" if parties == 2 else "within policy")
+    assert cells(finding, ONE)[HOSPITAL] == ("everything" if parties == 2 else "nothing")
+    assert finding.status == ("beyond policy" if parties == 2 else "within policy")
 
 
 @pytest.mark.parametrize("exchange", [5, 6, 7])  # before its input, at it, and when masks go
 def test_a_party_is_lost(exchange, tmp_path):
     case = {"parties": 5, "mode": "he+secagg"}
     lossy = lambda sessions: LossyEngine(sessions, {"hospital-1": exchange})  # noqa: E731
-    found = looked(train(tmp_path / "run", lossy, **case))
-    assert cells(found, ONE)[COORDINATOR] == "nothing"
-    assert cells(found, SUM)[HOSPITAL] == "of a sum"  # by one that was not lost
-    assert cells(found, ONE)["coordinator + 4 hospitals"] == "everything"
-    assert found.status == "within policy"
+    finding = looked(train(tmp_path / "run", lossy, **case))
+    assert cells(finding, ONE)[COORDINATOR] == "nothing"
+    assert cells(finding, SUM)[HOSPITAL] == "of a sum"  # by one that was not lost
+    assert cells(finding, ONE)["coordinator + 4 hospitals"] == "everything"
+    assert finding.status == "within policy"
 
 
 class CrashError(Exception):
@@ -207,16 +172,16 @@ class Crashing(LossyEngine):
 def test_a_run_that_crashed_in_a_sum_and_was_resumed(tmp_path):
     with pytest.raises(CrashError):
         train(tmp_path / "run", Crashing, mode="he")
-    text = SETTINGS.format(**USUAL | {"mode": "he"})
+    text = settings_text(mode="he")
     Federation.of(loads(text), tmp_path / "run", resume=True).run()
-    found = looked(tmp_path / "run")
-    assert cells(found, ONE)[WITH_ONE] == "everything"
-    assert cells(found, SUM)[HOSPITAL] == "of a sum"
+    finding = looked(tmp_path / "run")
+    assert cells(finding, ONE)[WITH_ONE] == "everything"
+    assert cells(finding, SUM)[HOSPITAL] == "of a sum"
 
 
 def test_rounds_that_were_not_recorded_are_not_judged(tmp_path):
     case = {"rounds": 2, "mode": "he"}
-    plain = SETTINGS.format(**USUAL | case)
+    plain = settings_text(**case)
     made = Federation.of(loads(plain.replace("record = true", "")), tmp_path / "run")
     made.until = 1
     made.run()
@@ -225,9 +190,9 @@ def test_rounds_that_were_not_recorded_are_not_judged(tmp_path):
     assert not list((tmp_path / "run").glob("parties/*/view"))
     (tmp_path / "run" / "settings.toml").write_text(plain)
     Federation.of(loads(plain), tmp_path / "run", resume=True).run()
-    found = looked(tmp_path / "run")
-    assert cells(found, ONE)[WITH_ONE] == "everything"  # in round 2, which is there
-    assert any("before round 2" in said for said in found.untested)
+    finding = looked(tmp_path / "run")
+    assert cells(finding, ONE)[WITH_ONE] == "everything"  # in round 2, which is there
+    assert any("before round 2" in statement for statement in finding.untested)
 
 
 # --- what is missing from a recording ----------------------------------------------------------
@@ -239,21 +204,21 @@ def sealed(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("lost", "match"),
+    ("lost", "reason"),
     [
-        ("parties/hospital-2/view/notes.jsonl", "hospital-2's view of wire/"),
-        ("parties/hospital-1/view/cohort-1.key", "hospital-1's key of session 1"),
-        ("views/wire.jsonl", "the frame of a sum that hospital-1 opened"),
-        ("views/wire.bin", "shorter than its index"),
-        ("parties/hospital-3/view/notes.bin", "shorter than its index"),
-        ("views/run.jsonl", "only digests"),
-        ("result.json", "not finished"),
+        ("parties/hospital-2/view/notes.jsonl", "missing"),
+        ("parties/hospital-1/view/cohort-1.key", "missing"),
+        ("views/wire.jsonl", "missing"),
+        ("views/wire.bin", "malformed"),
+        ("parties/hospital-3/view/notes.bin", "malformed"),
+        ("views/run.jsonl", "missing"),
+        ("result.json", "unfinished"),
     ],
 )
-def test_what_is_missing_is_an_error_and_no_protection(lost, match, sealed, tmp_path):
+def test_what_is_missing_is_an_error_and_no_protection(lost, reason, sealed, tmp_path):
     shutil.copytree(sealed, tmp_path / "run")
     (tmp_path / "run" / lost).unlink()
-    with pytest.raises(RunError, match=match):
+    with raises(RunError, reason=reason):
         looked(tmp_path / "run")
 
 
@@ -266,10 +231,10 @@ def test_another_result_is_told(text, sealed, tmp_path):
 
 
 def test_a_run_that_was_moved_is_audited_and_missing_data_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(code_trials, "steps", lambda audit: iter(()))  # they look at no run
+    monkeypatch.setattr(code_trials, "steps", lambda audited: iter(()))  # they look at no run
     rows = [f"note {n} about a rash,{'ade' if n % 2 else 'no-ade'}" for n in range(120)]
     (tmp_path / "notes.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
-    text = SETTINGS.format(**USUAL | {"corpus": "@"})
+    text = settings_text(corpus="@")
     text = text.replace('corpus = "@"', 'source = "notes.csv"').replace("size = 12\n", "")
     (tmp_path / "study.toml").write_text(text)
     runner = CliRunner()
@@ -289,7 +254,7 @@ def test_a_run_that_was_moved_is_audited_and_missing_data_is_told(tmp_path, monk
 
 
 def test_all_labels_are_known_where_hospitals_have_their_own():
-    settings = loads(SETTINGS.format(**USUAL | {"kind": "ner", "corpus": "ner"}))
+    settings = loads(settings_text(kind="ner", corpus="ner"))
     members = tuple(silos(settings))
     made = Federation.of(settings)
     assert made.local_heads
@@ -301,14 +266,13 @@ def test_all_labels_are_known_where_hospitals_have_their_own():
 @pytest.mark.slow
 def test_a_probe_that_is_impossible_claims_nothing(tmp_path):
     """Three tiers of eight hospitals are too small for sums of their own; one party is no rank."""
-    tiers = loads(SETTINGS.format(**USUAL | {"algorithm": "inclusivefl", "layers": 3}))
-    alone = loads(SETTINGS.format(**USUAL | {"algorithm": "centralized"}))
-    for settings, why in ((tiers, "cannot train in this run's way"), (alone, "too few")):
+    tiers = loads(settings_text(algorithm="inclusivefl", layers=3))
+    alone = loads(settings_text(algorithm="centralized"))
+    for settings in (tiers, alone):
         for trial in metadata_trials(settings, tmp_path / settings.algorithm.name):
-            assert trial.verdict.value == "not tested"
-            assert why in trial.reason
+            assert trial.verdict.value == "not tested" and trial.reason
 
 
 def test_a_probe_has_as_many_layers_as_the_run():
-    deep = loads(SETTINGS.format(**USUAL | KD | {"layers": 4, "more": "student_layers = 3"}))
+    deep = loads(settings_text(**KD, layers=4, more="student_layers = 3"))
     assert probe_settings(deep).model.layers == 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from secure_fl import FedAvg, Federation, TaskSettings
@@ -13,9 +12,8 @@ from secure_fl.audits import suite
 from secure_fl.audits.attacks.guess_scores import sequences
 from secure_fl.audits.attacks.simulated_training import best_case
 from secure_fl.audits.attacks.span_check import guess_texts, span_check
+from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import AuditTrial, Prior, Verdict
-from secure_fl.audits.selftest.canaries import canaries
-from secure_fl.audits.session import Audit
 from secure_fl.config.load import loads
 from secure_fl.data.examples import Text
 from secure_fl.learning.models import load_model
@@ -50,22 +48,22 @@ def test_spans_tell_prompt_and_completion_word_for_word(adapter: Any) -> None:
     view, prior = best_case(knows, 1)
     (truth,) = prior.truth.values()
     (text,) = sequences(truth.records, prior)
-    told = tokenizer().decode(text, skip_special_tokens=True)
+    decoded = tokenizer().decode(text, skip_special_tokens=True)
     (record,) = truth.records
     assert isinstance(record, Text) and record.pair is not None
-    assert told.endswith(tokenizer().decode(tokenizer()(record.pair)["input_ids"][1:-1]))
-    found = span_check(view, prior)
-    assert found.succeeded and (found.value, found.details["rouge_2"]) == (1.0, 1.0)
+    assert decoded.endswith(tokenizer().decode(tokenizer()(record.pair)["input_ids"][1:-1]))
+    finding = span_check(view, prior)
+    assert finding.succeeded and (finding.value, finding.details["rouge_2"]) == (1.0, 1.0)
     assert text[1:-1] in guess_texts(view.readings[0].values, prior).texts
     assert not span_check(permuted(view), prior).succeeded
 
 
 def trials(folder: Path, mode: str) -> dict[str, AuditTrial]:
     Federation.of(loads(STUDY.format(mode=mode)), folder).run()
-    audit = Audit(folder, code=False)
+    audit = AuditedRun(folder, code=False)
     entry = suite.RECONSTRUCTION["span check"]
-    found = suite.reconstruction_trials("span check", entry, audit.evidence(), audit.prior)
-    return {trial.role: trial for trial in found}
+    finding = suite.reconstruction_trials(entry, audit.evidence, audit.prior)
+    return {trial.role: trial for trial in finding}
 
 
 def test_in_the_clear_completions_are_read_and_sealed_they_are_not(tmp_path: Path) -> None:
@@ -77,10 +75,3 @@ def test_in_the_clear_completions_are_read_and_sealed_they_are_not(tmp_path: Pat
         assert trial.verdict is Verdict.HOLDS, role
     opened = sealed["one hospital"].deployed  # of one note each, a sum over two tells much
     assert opened is not None and opened.target == "the sum of 2" and opened.value is not None
-
-
-def test_canaries_are_prompts_with_completions() -> None:
-    rng = np.random.default_rng(0)
-    for canary in canaries(3, TASK, tokenizer(), outsiders("summaries"), rng):
-        assert isinstance(canary, Text) and canary.pair
-    assert len(TASK.encode(canaries(3, TASK, tokenizer(), (), rng), tokenizer())) == 3

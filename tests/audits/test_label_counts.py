@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from secure_fl.audits.attacks import label_counts as attack
-from secure_fl.audits.attacks.label_counts import _first_slope, _guess, _start, label_counts, shares
+from secure_fl.audits.attacks.label_counts import (
+    _first_slope,
+    _guess,
+    _start,
+    label_counts,
+    label_shares,
+)
 from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.data.examples import Text
 from tests.support.readings import (
@@ -56,19 +62,19 @@ def step():
 
 def test_counts_of_one_step_to_within_five_percent(step):
     guess = guess_shares(step, PRIOR)
-    truth = shares(RECORDS, PRIOR)
+    truth = label_shares(RECORDS, PRIOR)
     assert truth is not None and truth.tolist() == [26 / 32, 6 / 32]
     assert np.abs(guess - [26 / 32, 6 / 32]).max() <= 0.05
-    found = label_counts(view_of((["h"], step)), PRIOR)
-    assert found.succeeded and found.value == pytest.approx(1 - abs(guess[0] - 26 / 32))
-    assert found.samples == 32 and found.details["commonest_right"] == 1.0
+    finding = label_counts(view_of((["h"], step)), PRIOR)
+    assert finding.succeeded and finding.value == pytest.approx(1 - abs(guess[0] - 26 / 32))
+    assert finding.samples == 32 and finding.details["commonest_right"] == 1.0
 
 
 def test_other_labels_give_another_guess(step):
     """The guess follows the labels that were trained on, not the texts."""
     exchanged = moved(PRIOR, flipped(RECORDS), dropout=False)
-    found = label_counts(view_of((["h"], exchanged)), PRIOR)
-    assert found.value is not None and found.value < found.chance and not found.succeeded
+    finding = label_counts(view_of((["h"], exchanged)), PRIOR)
+    assert finding.value is not None and finding.value < finding.chance and not finding.succeeded
     assert np.allclose(guess_shares(exchanged, PRIOR), guess_shares(step, PRIOR)[::-1], atol=0.05)
 
 
@@ -86,16 +92,16 @@ def test_shares_of_tags():
     records = hospital(0, 16, "ner")
     task = ner_task()
     prior = prior_of({"h": records}, PLAIN, task=task, public=outsiders("ner", 32))
-    found = label_counts(view_of((["h"], moved(prior, records, dropout=False))), prior)
-    assert found.value is not None and found.value > 0.9
-    assert found.details["commonest_right"] == 1.0
+    finding = label_counts(view_of((["h"], moved(prior, records, dropout=False))), prior)
+    assert finding.value is not None and finding.value > 0.9
+    assert finding.details["commonest_right"] == 1.0
 
 
 def test_without_public_records_one_step_of_sgd_is_assumed(step):
     prior = replace(PRIOR, outsiders=())
     assert guess_shares(step, prior).argmax() == 0
-    found = label_counts(view_of((["h"], step)), prior)
-    assert found.chance == pytest.approx(1 - (26 / 32 - 1 / 2))  # both labels alike
+    finding = label_counts(view_of((["h"], step)), prior)
+    assert finding.chance == pytest.approx(1 - (26 / 32 - 1 / 2))  # both labels alike
 
 
 def test_of_a_sum_it_is_the_sums_share(step):
@@ -107,17 +113,17 @@ def test_of_a_sum_it_is_the_sums_share(step):
             step.items(), moved(prior, others, dropout=False).values(), strict=True
         )
     }
-    found = label_counts(view_of((["h", "other"], mean)), prior)
-    assert found.target == "the sum of 2" and found.samples == 64
-    assert found.details["worst_error"] < 0.1
+    finding = label_counts(view_of((["h", "other"], mean)), prior)
+    assert finding.target == "the sum of 2" and finding.samples == 64
+    assert finding.details["worst_error"] < 0.1
 
 
 def test_no_head_and_no_labels_are_no_result(step):
     body = {n: v for n, v in step.items() if not n.startswith("classifier")}
-    found = label_counts(view_of((["h"], body)), PRIOR)
-    assert found.value is None and "no move of the output layer" in found.note
+    finding = label_counts(view_of((["h"], body)), PRIOR)
+    assert finding.value is None and finding.note
     ranking = replace(PRIOR, task=replace(PRIOR.task, kind="regression", labels=()))
-    assert "no labels" in label_counts(view_of((["h"], step)), ranking).note
+    assert label_counts(view_of((["h"], step)), ranking).value is None
 
 
 def test_the_gate_needs_a_working_attack_and_a_silent_null(step, monkeypatch):

@@ -12,8 +12,18 @@ import pytest
 from secure_fl.audits.audit_statistics import gdp_epsilon
 from secure_fl.audits.findings import Prior, Verdict
 from secure_fl.audits.selftest import mechanism
-from secure_fl.audits.selftest.mechanism import DELTA, measure, mechanism_trials, reference, repeats
-from secure_fl.audits.selftest.planted_noise import PLANTED, Release, promised, seeded, shipped
+from secure_fl.audits.selftest.mechanism import (
+    DELTA,
+    PLANTED,
+    Release,
+    measure,
+    mechanism_trials,
+    promised,
+    reference,
+    repeats,
+    seeded,
+    shipped,
+)
 from secure_fl.crypto.privacy.noise import SkellamNoise
 
 NOISE = reference()
@@ -43,14 +53,14 @@ def test_each_planted_bug_shows_more_than_is_claimed(name: str, release: Release
 
 def test_the_shipped_noise_shows_what_it_should_and_not_more() -> None:
     n = 200_000
-    found = measure(shipped, NOISE, rng(), releases=n)
+    finding = measure(shipped, NOISE, rng(), releases=n)
     μ = 65 / math.sqrt(NOISE.mu)  # Δ over the std of the promised noise
     p = 0.5 * math.erfc(μ / 2 / math.sqrt(2))  # of an error of either kind, at the midpoint
     density = math.exp(-(μ**2) / 8) / math.sqrt(2 * math.pi)
     std = math.sqrt(p * (1 - p) / n) / density  # of Φ⁻¹ of one rate
-    assert found.mu == pytest.approx(μ - 2 * 1.96 * std, abs=5 * math.sqrt(2) * std)
-    assert found.epsilon < gdp_epsilon(μ, DELTA) < NOISE.epsilon(DELTA)
-    assert found.epsilon_of_any < found.epsilon
+    assert finding.mu == pytest.approx(μ - 2 * 1.96 * std, abs=5 * math.sqrt(2) * std)
+    assert finding.epsilon < gdp_epsilon(μ, DELTA) < NOISE.epsilon(DELTA)
+    assert finding.epsilon_of_any < finding.epsilon
 
 
 def test_planted_bugs_are_as_bad_as_computed() -> None:
@@ -61,8 +71,8 @@ def test_planted_bugs_are_as_bad_as_computed() -> None:
         "no clip": μ * np.rint(64.5 * 4) / 65,
     }
     for name, value in expected.items():
-        found = measure(PLANTED[name], NOISE, rng(), releases=100_000)
-        assert found.mu == pytest.approx(value, rel=0.05)
+        finding = measure(PLANTED[name], NOISE, rng(), releases=100_000)
+        assert finding.mu == pytest.approx(value, rel=0.05)
     # noise that cancels hides nothing: only the number of releases limits what is shown
     reused = measure(PLANTED["reused noise"], NOISE, rng(), releases=1000)
     assert (reused.hits, reused.alarms) == (1000, 0)
@@ -79,10 +89,10 @@ def test_dropouts_and_colluders_are_taken_off(adjacency: Any) -> None:
     """The worst that is planned for: only then the noise is exactly what was promised."""
     noise = replace(NOISE, parties=8, dropouts=2, colluders=1, adjacency=adjacency)
     assert promised(noise) == 5
-    found = measure(shipped, noise, rng(), releases=50_000)
+    finding = measure(shipped, noise, rng(), releases=50_000)
     apart = 65 if adjacency == "add-remove" else 130  # the client's opposite takes its place
-    assert found.mu == pytest.approx(apart / math.sqrt(noise.mu), rel=0.06)
-    assert found.epsilon < noise.epsilon(DELTA)
+    assert finding.mu == pytest.approx(apart / math.sqrt(noise.mu), rel=0.06)
+    assert finding.epsilon < noise.epsilon(DELTA)
 
 
 def test_fresh_noise_is_told_from_noise_that_repeats_or_is_too_small() -> None:

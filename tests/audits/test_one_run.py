@@ -13,11 +13,9 @@ from torch import nn
 
 from secure_fl import corpora
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.audits.audit_statistics import one_run_epsilon
+from secure_fl.audits.audit_statistics import one_run_epsilon, one_run_gaussian_epsilon
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Truth, Verdict
-from secure_fl.audits.gaussian import one_run_gaussian_epsilon
-from secure_fl.audits.selftest import canaries, one_run
-from secure_fl.data.examples import Tagged, Text
+from secure_fl.audits.selftest import one_run
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
@@ -73,8 +71,8 @@ def test_the_claim_is_the_accountants():
     assert audit(one_run.SOUND).threshold == pytest.approx(1.0, abs=0.01)
     assert audit(one_run.LITTLE_NOISE).threshold == audit(one_run.SOUND).threshold
     given = prior(50.0, noise_multiplier=1.0)
-    found = one_run.one_run(VIEW, given, count=100)
-    assert 1 < found.threshold < 50  # what this much noise costs, not the budget
+    finding = one_run.one_run(VIEW, given, count=100)
+    assert 1 < finding.threshold < 50  # what this much noise costs, not the budget
 
 
 def test_a_broken_audit_is_inconclusive():
@@ -85,13 +83,15 @@ def test_a_broken_audit_is_inconclusive():
 
 
 def test_the_value_is_what_the_guesses_disprove():
-    found = audit(one_run.LITTLE_NOISE)
-    m, r, v = (found.details[name] for name in ("canaries", "guesses", "right"))
+    finding = audit(one_run.LITTLE_NOISE)
+    m, r, v = (finding.details[name] for name in ("canaries", "guesses", "right"))
     assert (m, r) == (1000, 400)
-    assert found.value == one_run_epsilon(m, r, v, 1e-5)
-    assert found.details["most_it_could_disprove"] == one_run_epsilon(m, r, r, 1e-5) > 1
+    assert finding.value == one_run_epsilon(m, r, v, 1e-5)
+    assert finding.details["most_it_could_disprove"] == one_run_epsilon(m, r, r, 1e-5) > 1
     assert (
-        found.details["gaussian_epsilon"] == one_run_gaussian_epsilon(m, r, v, 1e-5) > found.value
+        finding.details["gaussian_epsilon"]
+        == one_run_gaussian_epsilon(m, r, v, 1e-5)
+        > finding.value
     )
     sound = audit(one_run.SOUND)
     assert sound.details["gaussian_epsilon"] < sound.threshold
@@ -112,55 +112,12 @@ def test_guesses_are_the_extremes_and_as_many_as_was_fixed():
 
 
 def test_without_a_claim_there_is_nothing_to_audit():
-    found = one_run.one_run(VIEW, prior(None))
-    assert found.value is None
-    assert "no ε" in found.note
+    finding = one_run.one_run(VIEW, prior(None))
+    assert finding.value is None
+    assert finding.note
 
 
 def test_patients_and_ghost_clipping_are_audited_too():
     for fields in ({"unit": "patient"}, {"clipping": "ghost"}):
-        found = one_run.one_run(VIEW, prior(1.0, **fields), one_run.LITTLE_NOISE, count=300)
-        assert found.succeeded
-
-
-def test_canaries_are_of_unused_words():
-    p = prior()
-    written = canaries.canaries(20, p.task, p.tokenizer, p.outsiders, np.random.default_rng(0))
-    known = [e.text for e in p.outsiders if isinstance(e, Text)]
-    used = {i for text in known for i in p.tokenizer(text)["input_ids"]}
-    special = set(p.tokenizer.all_special_ids)
-    for canary in written:
-        assert isinstance(canary, Text)
-        ids = set(p.tokenizer(canary.text)["input_ids"]) - special
-        assert len(ids) == canaries.WORDS
-        assert not ids & used
-    assert {c.label for c in written if isinstance(c, Text)} == {"no-ade", "ade"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "labels"), [("ner", ("DRUG",)), ("pair", ("no", "yes")), ("regression", None)]
-)
-def test_canaries_of_every_kind_can_be_learned(kind, labels):
-    task = make_task(TaskSettings(kind=kind, labels=labels, max_length=48))
-    tokenizer = prior().tokenizer
-    written = canaries.canaries(4, task, tokenizer, (), np.random.default_rng(0))
-    assert task.encode(written, tokenizer).labelled
-    assert all(isinstance(canary, Tagged) == (kind == "ner") for canary in written)
-
-
-def test_too_few_unused_words_are_refused():
-    p = prior()
-    everything = [Text("all", word) for word in p.tokenizer.get_vocab()]
-    found = one_run.one_run(VIEW, replace(p, outsiders=tuple(everything)), on="texts", count=10)
-    assert found.value is None
-    assert "unused" in found.note
-
-
-@pytest.mark.slow
-def test_texts_through_the_runs_model_show_only_large_bugs():
-    training = prior().training.model_copy(update={"learning_rate": 2e-3})
-    longer = replace(prior(), training=training, algorithm=FedAvg(rounds=20))  # rates that fall
-    none = one_run.one_run(VIEW, longer, one_run.SOUND, on="texts")
-    assert not none.succeeded
-    naked = replace(one_run.UNCLIPPED, noise=0.01)
-    assert one_run.one_run(VIEW, longer, naked, on="texts").succeeded
+        finding = one_run.one_run(VIEW, prior(1.0, **fields), one_run.LITTLE_NOISE, count=300)
+        assert finding.succeeded

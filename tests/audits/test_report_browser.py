@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
-from PIL import Image
 
-from secure_fl.audits.document import AuditDocument
-from secure_fl.audits.report import render
+from secure_fl.audits.report.page import render
 from tests.support import browser
 from tests.support.documents import three
-from tests.support.stories import story
 
 FOUND = browser.find()
 pytestmark = pytest.mark.skipif(
@@ -128,17 +122,6 @@ def test_the_keyboard_reaches_everything(shown: browser.Tab) -> None:
     assert reached == wanted and reached[0] == "#main"
 
 
-def test_enter_opens_what_is_folded(shown: browser.Tab) -> None:
-    shown.ask("document.querySelector('.trial summary').focus()")
-    folded = "document.querySelector('.trial details table').checkVisibility()"
-    assert not shown.ask(folded)
-    shown.press("Enter", 13)
-    assert shown.ask(folded)
-    shown.ask("document.querySelector('.skip').focus()")
-    shown.press("Enter", 13)
-    assert shown.ask("document.activeElement.id") == "main"
-
-
 def test_readers_of_the_screen_hear_names(shown: browser.Tab) -> None:
     nodes = shown.send("Accessibility.getFullAXTree")["nodes"]
     known = [n for n in nodes if not n["ignored"]]
@@ -168,16 +151,6 @@ def test_no_width_scrolls_the_page_sideways(shown: browser.Tab, width: int) -> N
     assert shown.ask("document.documentElement.scrollWidth") <= width
 
 
-def test_pictures_are_not_empty_and_follow_the_scheme(shown: browser.Tab) -> None:
-    means = {}
-    for scheme in ("light", "dark"):
-        shown.show(1200, scheme)
-        pixels = np.asarray(Image.open(io.BytesIO(shown.picture())).convert("L"), dtype=float)
-        assert pixels.shape == (900, 1200) and pixels.std() > 10
-        means[scheme] = pixels.mean()
-    assert means["light"] > 200 > 60 > means["dark"]
-
-
 def test_no_name_in_a_plot_is_cut(tab: browser.Tab, tmp_path: Path) -> None:
     made = three()[2]
     name = "bert.encoder.layer.10.intermediate.dense.weight"
@@ -193,35 +166,3 @@ def test_no_name_in_a_plot_is_cut(tab: browser.Tab, tmp_path: Path) -> None:
     tab.open(file)
     assert tab.ask(CUT) == []
     assert tab.ask("document.querySelectorAll('.plot svg text').length") > 20
-
-
-def test_one_run_prints_on_eight_pages(shown: browser.Tab, tmp_path: Path) -> None:
-    file = tmp_path / "report.html"
-    file.write_text(render([long()], [story(tmp_path / "study")]), encoding="utf-8")
-    shown.open(file)
-    folded = shown.pdf()
-    shown.ask("document.querySelectorAll('details').forEach(d => d.open = true)")
-    assert folded.startswith(b"%PDF-")
-    assert 0 < pages(folded) <= 8 and pages(folded) < pages(shown.pdf())  # what is open is printed
-
-
-def long() -> AuditDocument:
-    """As many trials, rows and reasons as audits of runs have that promise little."""
-    short = three()[2]
-    copies = [(k, one) for k in range(12) for one in short.trials]
-    return replace(
-        short,
-        trials=tuple(replace(one, id=f"{one.id}/{k}") for k, one in copies),
-        matrix=tuple(
-            replace(row, what=f"{row.what}, {k}", cells=tuple(
-                replace(cell, evidence=tuple(f"{name}/{k}" for name in cell.evidence))
-                for cell in row.cells
-            ))
-            for k in range(3) for row in short.matrix
-        ),
-        reasons=tuple(f"tampering: kind {k}: a party accepted it, nobody saw" for k in range(17)),
-    )  # fmt: skip
-
-
-def pages(pdf: bytes) -> int:
-    return len(re.findall(rb"/Type\s*/Page\b", pdf))

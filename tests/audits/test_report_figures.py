@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from secure_fl.audits.document import RocPart, SeriesPart
-from secure_fl.audits.report import comparison, curves, plots, report_tables, terms
+from secure_fl.audits.report import plots, report_tables, report_terms
 from secure_fl.audits.report.sentences import in_words
 from tests.support.documents import document, privacy, three
 
@@ -24,15 +24,10 @@ def roc(hits: int, members: int, strangers: int) -> RocPart:
 
 
 def test_areas() -> None:
-    assert curves.area(roc(0, 10, 20)) == pytest.approx(0.5)
-    assert curves.area(roc(10, 10, 20)) == pytest.approx(1.0)
-    assert curves.area(roc(5, 10, 20)) == pytest.approx((0.5 + 1) / 2)
-
-
-def test_a_rate_is_the_best_at_no_more_false_alarms() -> None:
-    curve = roc(5, 10, 20)
-    assert curves.rate_at(curve, 0.01) == pytest.approx(0.5)  # the next false alarm is at 0.05
-    assert curves.rate_at(curve, 0.05) == pytest.approx(0.5 + 0.5 / 20)
+    assert report_tables.area(roc(0, 10, 20)) == pytest.approx(0.5)
+    assert report_tables.area(roc(10, 10, 20)) == pytest.approx(1.0)
+    assert report_tables.area(roc(5, 10, 20)) == pytest.approx((0.5 + 1) / 2)
+    assert report_tables.rate_at(roc(5, 10, 20), 0.01) == pytest.approx(0.5)  # the next is at 0.05
 
 
 @pytest.mark.parametrize("strangers", [999, 1000])
@@ -43,7 +38,12 @@ def test_small_rates_want_enough_strangers(strangers: int) -> None:
 
 def test_needed_counts_to_the_first_that_holds_enough() -> None:
     spectrum = SeriesPart(label="W", x=(1 / 3, 2 / 3, 1.0), y=(16 / 25, 24 / 25, 1.0))
-    assert [curves.needed(spectrum, part) for part in (0.64, 0.65, 0.96, 0.97)] == [1, 2, 2, 3]
+    assert [report_tables.needed(spectrum, part) for part in (0.64, 0.65, 0.96, 0.97)] == [
+        1,
+        2,
+        2,
+        3,
+    ]
 
 
 def test_the_largest_loss_counts_and_one_without_bound_takes_all() -> None:
@@ -52,15 +52,14 @@ def test_the_largest_loss_counts_and_one_without_bound_takes_all() -> None:
         type(part)(**{f: getattr(part, f) for f in part.__struct_fields__} | {"epsilon": e})
         for e in (1.5, 9.0, None)
     ]
-    assert comparison.largest_epsilon(document(privacy=tuple(changed[:2]))) == "9"
-    assert "∞" in comparison.largest_epsilon(document(privacy=tuple(changed)))
-    assert "∞" in comparison.largest_epsilon(document(privacy=()))
-    assert "not a differential-privacy guarantee" in in_words(changed[2])
+    assert report_tables.largest_epsilon(document(privacy=tuple(changed[:2]))) == "9"
+    assert "∞" in report_tables.largest_epsilon(document(privacy=tuple(changed)))
+    assert "∞" in report_tables.largest_epsilon(document(privacy=()))
     assert f"{math.exp(1.5):.3g} times" in in_words(changed[0])
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "statement"),
     [
         (None, "none"),
         (0, "0"),
@@ -76,44 +75,28 @@ def test_the_largest_loss_counts_and_one_without_bound_takes_all() -> None:
         (math.nan, "not a number"),
     ],
 )
-def test_numbers(value: float | None, said: str) -> None:
-    assert terms.number(value) == said
-
-
-def test_sizes_and_times() -> None:
-    assert [terms.size(n) for n in (0, 999, 61_000, 4.92e6, 3e13)] == [
-        "0 bytes",
-        "999 bytes",
-        "61 kB",
-        "4.92 MB",
-        "30 TB",
-    ]
-    assert [terms.duration(s) for s in (0.25, 99.0, 212.4, 7200.0)] == [
-        "0.250 s",
-        "99 s",
-        "3 min 32 s",
-        "2 h 0 min",
-    ]
+def test_numbers(value: float | None, statement: str) -> None:
+    assert report_terms.number(value) == statement
 
 
 def test_an_unknown_leakage_is_not_zero() -> None:
     unknown = tuple(replace(p, leakage=None) for p in document().points)
     made = document(points=unknown)
-    assert comparison.leakage(made) == "not measured"
+    assert report_tables.leakage(made) == "not measured"
     assert {row[2] for row in report_tables.points(unknown).rows} == {"not measured"}
     assert plots.accuracy_leakage(unknown, "x") is None
 
 
 def test_compared_points_bear_the_names_of_their_runs() -> None:
-    found = comparison.points(three())
-    own = [p for p in found if p.label[:3] in ("1. ", "2. ", "3. ")]
+    finding = report_tables.joint_points(three())
+    own = [p for p in finding if p.label[:3] in ("1. ", "2. ", "3. ")]
     assert [p.deployed for p in own] == [False, True, True]
-    assert len(found) == len(own) + 2  # what all three were compared with, once
+    assert len(finding) == len(own) + 2  # what all three were compared with, once
 
 
 def test_labels_never_lie_on_each_other() -> None:
     for levels in ([0.98] * 5, [0.0] * 12, [1.0, 0.5, 0.5, 0.02, 0.01, 0.0]):
-        heights = plots._apart(levels)
+        heights = plots.label_heights(levels)
         gap = 1.1 / max(len(levels), 9)
         assert all(a - b > gap - 1e-9 for a, b in pairwise(heights))
         assert heights[0] <= 1.06 and heights[-1] >= -0.06 - 1e-9
@@ -121,5 +104,5 @@ def test_labels_never_lie_on_each_other() -> None:
 
 def test_positions_are_drawn_together() -> None:
     frames = ("wire/12", "wire/13", "wire/14", "wire/31", "model/32", "a digest")
-    assert terms.positions(frames) == "wire/12 to 14, wire/31, model/32, a digest"
-    assert terms.positions(()) == "none"
+    assert report_terms.positions(frames) == "wire/12 to 14, wire/31, model/32, a digest"
+    assert report_terms.positions(()) == "none"

@@ -8,14 +8,25 @@ from typing import Any
 import pytest
 
 from secure_fl.audits.findings import AuditTrial, Verdict
-from secure_fl.audits.selftest.malicious_coordinators import MISSING, TRICKS, VICTIM, LeftOut
-from secure_fl.audits.selftest.malicious_federation import PARTIES, Setting, Trick, play, right
+from secure_fl.audits.selftest.malicious_coordinators import (
+    COORDINATORS,
+    MISSING,
+    VICTIM,
+    OmittingCoordinator,
+)
+from secure_fl.audits.selftest.malicious_federation import (
+    PARTIES,
+    FederationSetup,
+    HonestCoordinator,
+    right,
+    run_federation,
+)
 from secure_fl.audits.selftest.tampering import (
     KEYS,
     OnTrust,
     Uncounted,
+    attacked,
     input_read,
-    played,
     tampering_trials,
 )
 from secure_fl.crypto.sealing.step_keys import StepKeys
@@ -38,8 +49,8 @@ NAMED = {
 
 
 @cache
-def setting(mode: Protection) -> Setting:
-    return Setting.of(mode)
+def setting(mode: Protection) -> FederationSetup:
+    return FederationSetup.of(mode)
 
 
 @cache
@@ -49,11 +60,11 @@ def judged(mode: Protection) -> dict[str, AuditTrial]:
 
 @pytest.mark.parametrize("mode", ["none", *MODES])
 def test_an_honest_coordinator_is_believed(mode: Protection) -> None:
-    out = play(setting(mode), Trick())
+    out = run_federation(setting(mode), HonestCoordinator())
     assert out.clean and not out.accepted and set(out.results) == set(PARTIES)
     # 1+2+3+4, then one more each; "some" without the last: 0.5+1+1.5
-    for found in out.results.values():
-        for index, (survivors, values) in enumerate(found):
+    for finding in out.results.values():
+        for index, (survivors, values) in enumerate(finding):
             assert survivors == PARTIES
             assert values["all"] == pytest.approx([10 + 4 * index] * 20, abs=0.01)
             if "some" in values:
@@ -61,13 +72,13 @@ def test_an_honest_coordinator_is_believed(mode: Protection) -> None:
 
 
 def test_all_tricks_that_were_asked_for_are_there() -> None:
-    assert set(TRICKS) == NAMED
+    assert set(COORDINATORS) == NAMED
     assert {t.removeprefix("tampering: ") for t in judged("he+secagg")} == NAMED
 
 
 @pytest.mark.parametrize("name", sorted(NAMED - {KEYS, "replays a frame"}))
 def test_a_trick_changes_what_unprotected_parties_accept(name: str) -> None:
-    out = play(setting("none"), TRICKS[name]("none"))
+    out = run_federation(setting("none"), COORDINATORS[name]("none"))
     assert out.accepted and not out.noticed
 
 
@@ -90,10 +101,10 @@ def test_a_trick_is_refused_by_name(name: str, mode: Protection) -> None:
 
 def test_an_old_frame_passes_where_frames_are_not_counted() -> None:
     honest = setting("none")
-    uncounted = Setting("none", honest.keys, Uncounted)
-    assert played("replays a frame", uncounted).succeeded
-    assert not played("replays a frame", honest).succeeded
-    assert play(uncounted, Trick()).clean  # it is the replay that passes, and nothing is broken
+    uncounted = FederationSetup("none", honest.keys, Uncounted)
+    assert attacked("replays a frame", uncounted).succeeded
+    assert not attacked("replays a frame", honest).succeeded
+    assert run_federation(uncounted, HonestCoordinator()).clean  # only the replay passes
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -122,13 +133,13 @@ def test_without_protection_the_verdict_says_so() -> None:
 def test_a_trick_without_effect_is_not_taken_for_one_that_was_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(TRICKS, "scales an aggregate", lambda _mode: Trick())
-    assert played("scales an aggregate", setting("he+secagg")).value == 1
+    monkeypatch.setitem(COORDINATORS, "scales an aggregate", lambda _mode: HonestCoordinator())
+    assert attacked("scales an aggregate", setting("he+secagg")).value == 1
 
 
 def test_one_party_that_accepts_is_enough() -> None:
     """The others' refusal does not undo what it took for its result."""
-    out = play(setting("none"), Trick())
+    out = run_federation(setting("none"), HonestCoordinator())
     assert out.clean
     out.results[VICTIM] = [
         (s, {n: [v[0] + 1] * 20 for n, v in x.items()}) for s, x in out.results[VICTIM]
@@ -138,11 +149,11 @@ def test_one_party_that_accepts_is_enough() -> None:
 
 
 def test_results_are_compared_with_the_truth() -> None:
-    out = play(setting("none"), LeftOut("none"))
-    for found in out.results.values():
-        assert found[0][1]["all"] == pytest.approx([10 - (PARTIES.index(MISSING) + 1)] * 20)
-        assert not right(found)
-        survivors: Any = found[0][0]
+    out = run_federation(setting("none"), OmittingCoordinator("none"))
+    for finding in out.results.values():
+        assert finding[0][1]["all"] == pytest.approx([10 - (PARTIES.index(MISSING) + 1)] * 20)
+        assert not right(finding)
+        survivors: Any = finding[0][0]
         assert survivors == PARTIES  # and nothing tells
 
 
@@ -151,7 +162,7 @@ def test_a_forged_sum_is_taken_where_masks_do_not_name_what_was_seen(
     mode: Protection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its tag is right: only the next sum tells, if its masks are bound to this one."""
-    assert not played(FORGED, setting(mode)).succeeded
+    assert not attacked(FORGED, setting(mode)).succeeded
     monkeypatch.setattr(SeenHistory, "by", lambda self, readers, *, host: b"")
     monkeypatch.setattr(SeenHistory, "beyond", lambda self, me, peers, readers, *, host: {})
-    assert played(FORGED, setting(mode)).succeeded
+    assert attacked(FORGED, setting(mode)).succeeded

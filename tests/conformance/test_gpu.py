@@ -186,5 +186,5 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(tmp_path: Path) -> None:
 def test_an_audit_reads_the_same_off_a_run_on_a_gpu(tmp_path: Path) -> None:
     for mode, reads in (("none", "everything"), ("he+secagg", "nothing")):
         Federation.of(loads(AUDITED.format(mode=mode)), tmp_path / mode).run()
-        document = audit(tmp_path / mode, quick=True, code=False, work=tmp_path / "controls")
+        document = audit(tmp_path / mode, quick=True, code=False, controls=tmp_path / "controls")
         assert cells(document, "one hospital's update")["coordinator"] == reads

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.audits.demonstration import together
+from secure_fl.cli.demo_runs import together
 from secure_fl.federation.federation import Federation
 
 

@@ -167,8 +167,8 @@ def curve(strength: float) -> RocPart:
 
 def energy(decay: float) -> tuple[float, ...]:
     """The cumulative energy of 64 singular values, each this much smaller than the one before."""
-    whole = sum(decay ** (2 * k) for k in range(64))
-    return tuple(sum(decay ** (2 * k) for k in range(held)) / whole for held in range(1, 65))
+    complete = sum(decay ** (2 * k) for k in range(64))
+    return tuple(sum(decay ** (2 * k) for k in range(held)) / complete for held in range(1, 65))
 
 
 def document(mode: str = "he+secagg", **changes: Any) -> AuditDocument:
@@ -234,16 +234,11 @@ def document(mode: str = "he+secagg", **changes: Any) -> AuditDocument:
         )
         if private
         else (),
-        "traffic": tuple(
-            SeriesPart(label=way, x=rounds, y=tuple(BYTES[mode] / part for _ in rounds))
-            for way, part in (("up, all parties", 20.0), ("down, all parties", 13.3))
-        ),
         "spectra": tuple(
             SeriesPart(label=name, x=tuple(k / 64 for k in range(1, 65)), y=energy(decay))
             for name, decay in (("query", 0.93), ("value", 0.96), ("feed forward", 0.85))
         ),
         "roc": (curve(0.1 if private else 0.3),),
-        "seconds": {"total": 212.4, "train": 150.2, "seal": 9.81, "coordinator": 1.4},
         "bytes": {"north": BYTES[mode], "south": BYTES[mode], "west": BYTES[mode] - 20_000},
         "untested": (
             "Gradient matching: too slow on this machine.",

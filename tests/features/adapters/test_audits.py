@@ -11,14 +11,14 @@ import pytest
 
 from secure_fl import FedAvg, Federation
 from secure_fl.audits import suite
-from secure_fl.audits.attacks.adapter_views import with_factors
 from secure_fl.audits.attacks.guess_scores import sequences
+from secure_fl.audits.attacks.layer_inputs import with_factors
 from secure_fl.audits.attacks.simulated_training import best_case
 from secure_fl.audits.attacks.span_check import FULL, guess_texts, span_check
 from secure_fl.audits.attacks.whole_texts import recovered, whole_texts
+from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.controls import unprotected
 from secure_fl.audits.findings import AuditTrial, CoordinatorView, Prior, Reading, Verdict
-from secure_fl.audits.session import Audit
 from secure_fl.config.load import dump, loads
 from secure_fl.learning.anatomy import adapted
 from secure_fl.learning.models import load_model
@@ -124,9 +124,9 @@ device = "cpu"
 def trials(folder: Path, mode: str, kind: str, attack: str) -> dict[str, AuditTrial]:
     """One attack on every role of hospitals with one record each, which make one step."""
     Federation.of(loads(STUDY.format(mode=mode, kind=kind)), folder).run()
-    audit = Audit(folder, code=False)
+    audit = AuditedRun(folder, code=False)
     entry = suite.RECONSTRUCTION[attack]
-    found = suite.reconstruction_trials(attack, entry, audit.evidence(), audit.prior)
+    found = suite.reconstruction_trials(entry, audit.evidence, audit.prior)
     return {trial.role: trial for trial in found}
 
 

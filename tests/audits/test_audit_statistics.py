@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import binom, binomtest, mannwhitneyu, norm, spearmanr
+from scipy.stats import binom, binomtest, mannwhitneyu, norm
 
 from secure_fl.audits import audit_statistics as st
+from secure_fl.audits.selftest.one_run import guess_coins
 
 NULLS = 500
 ALLOWED = int(binom.ppf(0.999, NULLS, 0.05))  # 5 %, and what chance adds to it once in 1,000 tests
@@ -48,10 +51,10 @@ def test_auc_is_mann_whitneys():
     rng = np.random.default_rng(1)
     scores, members = rng.integers(9, size=80), rng.random(80) < 0.4
     u = mannwhitneyu(scores[members], scores[~members]).statistic
-    found = u / (members.sum() * (~members).sum())
+    finding = u / (members.sum() * (~members).sum())
     fpr, tpr, auc = st.roc(scores, members)
-    assert auc == pytest.approx(found)
-    assert np.trapezoid(tpr, fpr) == pytest.approx(found)
+    assert auc == pytest.approx(finding)
+    assert np.trapezoid(tpr, fpr) == pytest.approx(finding)
 
 
 @pytest.mark.parametrize("distance", [0.0, 1.2, 2.5])
@@ -99,19 +102,6 @@ def test_tpr_at_refuses_a_rate_that_cannot_be_seen():
     assert "1,000" in refused.reason
     allowed = st.tpr_at(0.001, np.arange(1100.0), np.arange(1100) >= 1000)
     assert allowed.tpr == 1.0
-
-
-def test_spearman_is_scipys_and_its_p_value_holds():
-    rng = np.random.default_rng(4)
-    x = rng.normal(size=25)
-    y = x + rng.normal(size=25)
-    rho, p = st.spearman(x, y, rng, 999)
-    expected = spearmanr(x, y)
-    assert rho == pytest.approx(expected.statistic)
-    assert p == pytest.approx(expected.pvalue, abs=0.01)
-    nulls = [st.spearman(rng.normal(size=8), rng.normal(size=8), rng, 99)[1] for _ in range(NULLS)]
-    assert sum(p <= 0.05 for p in nulls) <= ALLOWED
-    assert st.spearman([1, 1, 1], [1, 2, 3], rng) == (0.0, 1.0)
 
 
 def test_no_leak_gives_an_epsilon_in_one_of_twenty_at_most():
@@ -181,8 +171,8 @@ def test_one_run_without_delta_is_a_binomial_test():
     assert st.one_run_p_value(200, 100, 80, 1.0, 0.0) == pytest.approx(
         binomtest(80, 100, q, alternative="greater").pvalue
     )
-    found = st.one_run_epsilon(200, 100, 90, 0.0)
-    assert st.one_run_p_value(200, 100, 90, found, 0.0) == pytest.approx(0.05, abs=1e-6)
+    finding = st.one_run_epsilon(200, 100, 90, 0.0)
+    assert st.one_run_p_value(200, 100, 90, finding, 0.0) == pytest.approx(0.05, abs=1e-6)
 
 
 def test_one_run_pays_for_delta_as_the_theorem_says():
@@ -198,9 +188,9 @@ def test_one_run_accuses_neither_chance_nor_randomised_response():
     rng = np.random.default_rng(8)
     least = [st.one_run_epsilon(250, 100, v, 1e-5) for v in range(101)]
     assert sum(least[v] > 0 for v in rng.binomial(100, 0.5, NULLS)) <= ALLOWED
-    told = rng.binomial(100, 1 / (1 + math.exp(-1.0)), NULLS)
+    decoded = rng.binomial(100, 1 / (1 + math.exp(-1.0)), NULLS)
     least = [st.one_run_epsilon(100, 100, v, 0.0) for v in range(101)]
-    bounds = np.array(least)[told]
+    bounds = np.array(least)[decoded]
     assert (bounds > 1.0).sum() <= ALLOWED
     assert np.median(bounds) > 0.4
 
@@ -210,3 +200,70 @@ def test_scores_must_be_usable():
         st.roc([1.0, 2.0], [True, True])
     with pytest.raises(ValueError, match="finite"):
         st.roc([1.0, math.nan], [True, False])
+
+
+# --- the one-run bound on μ: valid on mechanisms of a known μ, and tighter than that on (ε, δ) ----
+
+CANARIES, RUNS, DELTA = 500, 400, 1e-5
+mu_of = cache(st.one_run_mu)
+
+
+def apart(coins: np.ndarray, mu: float, rng: np.random.Generator) -> int:
+    """Each canary moves a number of its own by μ, under noise of deviation 1: μ-Gaussian DP."""
+    scores = mu * coins + rng.normal(size=len(coins))
+    return guess_coins(scores).right(coins.astype(bool))
+
+
+def together(coins: np.ndarray, mu: float, rng: np.random.Generator) -> int:
+    """All canaries move one number: as private, and then all guesses are right, or all wrong."""
+    total = mu / 2 * float((2 * coins - 1).sum()) + rng.normal()
+    guess = np.ones(len(coins), bool) if total > 0 else np.zeros(len(coins), bool)
+    return int((guess == coins.astype(bool)).sum())
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("mechanism", "share"), [(apart, 0.4), (together, 1.0)])
+def test_the_truth_is_rejected_no_more_often_than_the_confidence_allows(
+    mu: float, mechanism: Callable[[np.ndarray, float, np.random.Generator], int], share: float
+) -> None:
+    rng = np.random.default_rng(7)
+    wrong = 0
+    for _ in range(RUNS):
+        coins = rng.integers(2, size=CANARIES)
+        right = mechanism(coins, mu, rng)
+        wrong += mu_of(CANARIES, int(share * CANARIES), right) > mu
+    # With 400 runs a rate of 5 % gives 33 or more in one of a hundred trials.
+    assert wrong <= 32
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+def test_it_is_tighter_than_the_bound_on_epsilon(mu: float) -> None:
+    rng = np.random.default_rng(8)
+    true, gaussian, plain = st.gdp_epsilon(mu, DELTA), [], []
+    for _ in range(50):
+        coins = rng.integers(2, size=CANARIES)
+        counts = (CANARIES, int(0.4 * CANARIES), apart(coins, mu, rng))
+        gaussian.append(st.gdp_epsilon(mu_of(*counts), DELTA))
+        plain.append(st.one_run_epsilon(*counts, DELTA))
+    assert np.mean(plain) < 0.65 * np.mean(gaussian)  # 0.83, 2.1, 5.2 in place of 0.47, 1.2, 2.9
+    assert 0.4 * true < np.mean(gaussian) < true  # 2.0, 4.4, 10.0
+    assert all(g >= p for g, p in zip(gaussian, plain, strict=True))
+
+
+def test_more_right_guesses_reject_more() -> None:
+    finding = [st.one_run_mu(200, 100, right) for right in range(0, 101, 5)]
+    assert finding == sorted(finding) and finding[0] == 0.0 < finding[-1]
+    assert st.one_run_mu(200, 100, 90, 0.99) < st.one_run_mu(200, 100, 90, 0.95)
+    edge = st.one_run_mu(200, 100, 90)
+    assert st.rejects(200, 100, 90, edge - 1e-6, 0.05) and not st.rejects(
+        200, 100, 90, edge + 1e-6, 0.05
+    )
+
+
+def test_what_is_known_exactly() -> None:
+    """One canary and one guess: at μ it is right with chance Φ(μ/2), which never is below 5 %."""
+    assert st.one_run_mu(1, 1, 1) == 0.0
+    assert st.one_run_gaussian_epsilon(100, 50, 25, DELTA) == 0.0
+    for wrong in ((10, 11, 5), (10, 5, 6), (10, 0, 0)):
+        with pytest.raises(ValueError, match="guesses"):
+            st.one_run_mu(*wrong)

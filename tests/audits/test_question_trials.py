@@ -5,19 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from secure_fl.audits import question_trials
-from secure_fl.audits.access_matrix import ROWS, promised
-from secure_fl.audits.attacks.counts import EVALUATION, ONE, QUESTIONS, SUM
-from secure_fl.audits.document import AuditDocument
+from secure_fl.audits.attacks.reading import EVALUATION, ONE_COUNTED, QUESTIONS, SUM_COUNTED
+from secure_fl.audits.build_document import trial_part
+from secure_fl.audits.conclusions import ROWS, promised
 from secure_fl.audits.findings import AuditTrial, Prior, Verdict
-from secure_fl.audits.report import markdown, render
-from secure_fl.audits.report.sentences import ASKED, WITHOUT
-from secure_fl.audits.run import ABOUT, _trial
-from secure_fl.audits.selftest import answer_differences
+from secure_fl.audits.report.report_tables import asked
+from secure_fl.audits.run import ABOUT
 from secure_fl.settings import Protection
 from tests.support.documents import document
 
@@ -42,9 +40,9 @@ PRIOR = cast(Prior, Seeded(0))
 def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[AuditTrial, ...]]:
     """All trials under each protection; what is made for one serves the next."""
     place = tmp_path_factory.mktemp("asked")
-    found: dict[str, tuple[AuditTrial, ...]] = {mode: all_of(mode, place) for mode in MODES}
-    assert all_of("he+secagg", place) == found["he+secagg"]  # what lies there is attacked again
-    return found
+    finding: dict[str, tuple[AuditTrial, ...]] = {mode: all_of(mode, place) for mode in MODES}
+    assert all_of("he+secagg", place) == finding["he+secagg"]  # what lies there is attacked again
+    return finding
 
 
 def all_of(mode: Protection, place: Path) -> tuple[AuditTrial, ...]:
@@ -60,16 +58,16 @@ def test_in_the_clear_counts_are_read_and_sealed_they_are_not(
         name = f"{asked}: {what}"
         return {t.role: t.verdict.value for t in tried[mode] if t.attack == name}
 
-    assert of("none", ONE) == {COORDINATOR: "leaks", HOSPITAL: "holds", BOTH: "leaks"}
-    assert of("he", ONE) == {COORDINATOR: "holds", HOSPITAL: "holds", BOTH: "leaks"}
-    assert of("he+secagg", ONE) == {COORDINATOR: "holds", HOSPITAL: "holds", BOTH: "holds"}
+    assert of("none", ONE_COUNTED) == {COORDINATOR: "leaks", HOSPITAL: "holds", BOTH: "leaks"}
+    assert of("he", ONE_COUNTED) == {COORDINATOR: "holds", HOSPITAL: "holds", BOTH: "leaks"}
+    assert of("he+secagg", ONE_COUNTED) == {COORDINATOR: "holds", HOSPITAL: "holds", BOTH: "holds"}
     # Hospitals are meant to read sums, and with their keys so does the coordinator.
-    assert of("he+secagg", SUM) == {COORDINATOR: "holds", HOSPITAL: "leaks", BOTH: "leaks"}
+    assert of("he+secagg", SUM_COUNTED) == {COORDINATOR: "holds", HOSPITAL: "leaks", BOTH: "leaks"}
 
 
 def test_sums_are_no_breach_and_single_counts_are(tried: dict[str, tuple[AuditTrial, ...]]) -> None:
     for trial in tried["none"]:
-        assert promised(trial, {}) == trial.attack.endswith(ONE)
+        assert promised(trial, {}) == trial.attack.endswith(ONE_COUNTED)
     assert {a for row in ROWS for a in row.attacks} >= {trial.attack for trial in tried["none"]}
 
 
@@ -77,21 +75,13 @@ def test_sums_are_no_breach_and_single_counts_are(tried: dict[str, tuple[AuditTr
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 )
 def test_differences_tell_of_few_only_where_the_rules_are_off(seed: int) -> None:
-    (trial,) = answer_differences.difference_trials(cast(Prior, Seeded(seed)), quick=True)
+    (trial,) = question_trials.difference_trials(cast(Prior, Seeded(seed)), quick=True)
     assert trial.control is not None and trial.control.details["single patients"] >= 1
     assert trial.verdict is Verdict.HOLDS and trial.null is not None and trial.null.value == 0
 
 
-def test_the_report_has_a_section(tried: dict[str, tuple[AuditTrial, ...]]) -> None:
-    shown = with_trials(document(), tried["he+secagg"])
-    page, text = render([shown]), markdown([shown])
-    for words in ("Questions and evaluations", ASKED.split(".")[0], f"{QUESTIONS}: {SUM}"):
-        assert words in page and words in text
-    assert 'href="#run1-asked"' in page
-    assert WITHOUT["asked"] in markdown([document()]) and WITHOUT["asked"] in render([document()])
-
-
-def with_trials(made: AuditDocument, trials: tuple[AuditTrial, ...]) -> AuditDocument:
-    found = tuple(_trial(trial, ABOUT) for trial in trials)
-    assert all(part.about for part in found)
-    return msgspec.structs.replace(made, trials=(*made.trials, *found))
+def test_the_report_has_a_table_of_them(tried: dict[str, tuple[AuditTrial, ...]]) -> None:
+    parts = tuple(trial_part(trial, ABOUT) for trial in tried["he+secagg"])
+    assert all(part.about for part in parts)
+    rows = asked(replace(document(), trials=(*document().trials, *parts))).rows
+    assert [row[:2] for row in rows] == [(part.attack, part.role) for part in parts]

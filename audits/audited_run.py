@@ -1,0 +1,132 @@
+"""A recorded run under audit, with what attackers know about it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from secure_fl.audits import roles, suite
+from secure_fl.audits.attacks.reading import Sent
+from secure_fl.audits.controls import prior_of, recorded, unprotected
+from secure_fl.audits.findings import Prior
+from secure_fl.capture import readings
+from secure_fl.capture.opening import RecordedRun
+from secure_fl.config.load import Settings, dump, load, silos
+from secure_fl.data.silo import Silo
+from secure_fl.errors import RunError
+from secure_fl.runs.result_document import SCHEMA
+from secure_fl.settings import Protection
+
+AUDIT, CONTROL = "audit", "control"
+
+
+@dataclass(frozen=True)
+class AuditedRun:
+    """A recorded run, the options of its audit, and what attackers know about the run."""
+
+    folder: Path
+    quick: bool = False  # skip what takes minutes
+    code: bool = True  # also test the installed code, which does not depend on the run
+    controls: Path | None = None  # the folder of runs that the audit makes; None: RUN/audit
+
+    @property
+    def controls_folder(self) -> Path:
+        """The folder of runs that the audit makes."""
+        return self.controls or self.folder / AUDIT
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The run's settings, as resolved."""
+        return load(self.folder / "settings.toml")
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """The run's result.json."""
+        file = self.folder / "result.json"
+        if not file.exists():
+            fix = "finish it first: secure-fl train ... --resume"
+            raise RunError(
+                "this run is not finished", fix=fix, file=self.folder, reason="unfinished"
+            )
+        try:
+            document: Any = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"this is not a readable result: {error}",
+                fix="give the folder of a run as `secure-fl train` wrote it",
+                file=file,
+                reason="malformed",
+            ) from None
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            fix = "audit it with the version that trained it, or train it again"
+            raise RunError(
+                f"this result does not have the schema {SCHEMA}",
+                fix=fix,
+                file=file,
+                reason="malformed",
+            )
+        return document
+
+    @cached_property
+    def run(self) -> RecordedRun:
+        """The recorded views."""
+        return RecordedRun(self.folder)
+
+    @property
+    def round(self) -> int:
+        """The round under attack: the first, when models move most."""
+        return self.run.first_round
+
+    @cached_property
+    def bound(self) -> int:
+        """The number of hospitals that may collude with the coordinator, and learn only a sum."""
+        stated = self.result["protection"]["collusion_bound"]["honest_coordinator"]
+        return roles.bound_of(self.run, stated, self.round)
+
+    @property
+    def mode(self) -> Protection:
+        """The protection of the run's sums."""
+        return self.settings.protection.mode
+
+    @cached_property
+    def silos(self) -> tuple[Silo, ...]:
+        """All members' records, which score guesses."""
+        return tuple(silos(self.settings))
+
+    @cached_property
+    def prior(self) -> Prior:
+        """The prior knowledge of attackers."""
+        return prior_of(self.settings, self.silos)
+
+    @cached_property
+    def shapes(self) -> roles.Shapes:
+        """The shapes of the model's weights by name."""
+        return roles.shapes_of(self.prior)
+
+    def control(self) -> RecordedRun:
+        """Run the same federation unprotected, with embeddings that are trained and sent."""
+        settings = unprotected(self.settings)
+        if dump(settings) == dump(self.settings):
+            return self.run  # it is its own control
+        return recorded(settings, self.controls_folder / CONTROL, until=1)
+
+    @cached_property
+    def evidence(self) -> suite.AttackEvidence:
+        """Every role's view, of the run and of its control."""
+        control = self.control()
+        wires = roles.coordinator(control, self.shapes, control.first_round)
+        return suite.AttackEvidence(
+            roles.views(self.run, self.shapes, self.round, self.bound),
+            sent_in(self.run),
+            wires,
+            sent_in(control),
+            roles.shuffled(wires, self.prior),
+        )
+
+
+def sent_in(run: RecordedRun) -> Sent:
+    """Collect what every hospital really sent up to the round under attack."""
+    return {party: readings.given(run, party, run.first_round) for party in run.parties}

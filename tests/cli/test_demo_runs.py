@@ -1,0 +1,44 @@
+"""The demo's page: one picture that says what its matrix says, and every way to learn beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secure_fl.audits.controls import recorded
+from secure_fl.audits.report.page import render
+from secure_fl.cli.demo_runs import ALONE, together
+from secure_fl.config.load import dump, loads
+from secure_fl.testing.hospitals import silos, small
+from tests.support.documents import three
+from tests.support.stories import STUDY, story
+
+
+def test_clear_and_sealed_differ_in_protection_alone() -> None:
+    lines = [dump(run.settings(record=True)).splitlines() for run in together()[:2]]
+    apart = {a.split(" = ")[0] for a, b in zip(*lines, strict=True) if a != b}
+    assert apart == {"name", "mode"}
+    assert [run.settings().algorithm.name for run in together("fedadam")][:2] == ["fedadam"] * 2
+    assert ALONE.settings().algorithm.name == "local"
+
+
+def test_one_page_shows_audits_and_unaudited_runs(tmp_path: Path) -> None:
+    alone, *stories = [story(tmp_path / name) for name in ("alone", "clear", "sealed", "fedkd")]
+    page = render(three(), stories, unaudited=[alone])
+    learned = page.index("How they learned, side by side")
+    for name in ("alone", "clear", "sealed", "fedkd"):
+        assert f'<th scope="row">{name}</th>' in page[learned : page.index("all-matrix")]
+    assert "How they learned, side by side" not in render(three())
+
+
+def test_an_audits_control_run_shows_no_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A control prints nothing into the audit's line of progress."""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as at a terminal
+    shown = small(silos=silos(size=16), progress=None)
+    shown.run()
+    assert "hospital-1" in capfd.readouterr().err
+    recorded(loads(f"run = {{record = true}}\n{STUDY}"), tmp_path / "control", until=1)
+    assert capfd.readouterr().err == ""
