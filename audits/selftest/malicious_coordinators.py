@@ -13,6 +13,7 @@ from msgspec import structs
 from secure_fl.audits.selftest.malicious_federation import PARTIES, ChangedSum, HonestCoordinator
 from secure_fl.crypto.sealing import masking, public, tags
 from secure_fl.crypto.sealing.blind_sum import ENCRYPTED
+from secure_fl.crypto.sealing.packing import from_slots, to_slots
 from secure_fl.crypto.sealing.public import (
     SEED_BYTES,
     WORD_BYTES,
@@ -23,7 +24,6 @@ from secure_fl.crypto.sealing.public import (
     widths,
 )
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import from_slots, to_slots
 from secure_fl.errors import CryptoError
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame, cut

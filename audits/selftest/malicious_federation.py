@@ -27,10 +27,9 @@ from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, jo
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
-from secure_fl.protocol.frames import Frame, Link, digest, encode, peek
+from secure_fl.protocol.frames import Frame, Link, SurvivorLog, digest, encode, peek
 from secure_fl.protocol.messages import Audience, Segment, Unmask, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
-from secure_fl.protocol.survivor_log import SurvivorLog
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 

@@ -272,8 +272,7 @@ def _packed(prior: Prior, step: int, modulus: int) -> Slots:
     rng = prior.rng(NAME, "values", step)
     codec = Codec(16, len(PARTIES), modulus)
     values = rng.normal(0, 0.01, VALUES).astype(np.float32)
-    slots, _ = packing.encode(codec, values, 0.1, rng)
-    return slots
+    return packing.pack(codec, packing.quantize(codec, values, 0.1, rng)[0])
 
 
 def _added(slots: Slots, mask: Slots, modulus: int) -> Slots:

@@ -29,7 +29,7 @@ from secure_fl.audits.selftest.malicious_federation import (
 )
 from secure_fl.coordinator.sum_steps import offers_to
 from secure_fl.crypto.keys.identity import Identity, channel
-from secure_fl.crypto.sealing import masking, sharing
+from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.blind_sum import MASKED
 from secure_fl.crypto.sealing.masking import StreamId
 from secure_fl.crypto.sealing.scheme import COHORT
@@ -118,7 +118,7 @@ class _Step:
         for name in holders:
             self.keys[name].settle(NAMES, ())
             shares[self.numbers[name]] = self.keys[name].reveal({}, {}).seeds[VICTIM]
-        return sharing.combine(shares, THRESHOLD)
+        return masking.recover_secret(shares, THRESHOLD)
 
 
 NAME = "tampering"

@@ -22,9 +22,8 @@ from typing import Any, cast
 from benchmarks.report import Columns, Grid, Report, Target
 from secure_fl.coordinator.machine import Engine
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.local import LocalEngine
 from secure_fl.errors import RunError
-from secure_fl.party.session import Session
+from secure_fl.party.session import LocalEngine, Session
 from secure_fl.pilot.certificates import make_kits
 from secure_fl.protocol.frames import Frame
 

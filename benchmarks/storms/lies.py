@@ -17,11 +17,11 @@ from msgspec import structs
 
 from secure_fl.coordinator.run_steps import ReadyStep
 from secure_fl.coordinator.sum_steps import SumStep
-from secure_fl.crypto.sealing import packing, sharing, transcript
+from secure_fl.crypto.sealing import masking, packing, transcript
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
+from secure_fl.crypto.sealing.packing import HUGE, Layout, squared_norm
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
-from secure_fl.crypto.sealing.segments import HUGE, Layout, squared_norm
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.party.session import Session
 from secure_fl.protocol.messages import (
@@ -119,8 +119,8 @@ def _of_members(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
         shares = reveal(keys, *what)
         if shares.seeds and liar.lies(keys.me, "false share", "malformed share"):
             owner = min(shares.seeds)
-            value = (int.from_bytes(shares.seeds[owner], "big") + 1) % sharing.PRIME
-            false = value.to_bytes(sharing.SHARE_BYTES, "big")
+            value = (int.from_bytes(shares.seeds[owner], "big") + 1) % masking.PRIME
+            false = value.to_bytes(masking.SHARE_BYTES, "big")
             if liar.lie == "malformed share":
                 false = bytes([255]) * 64
             return structs.replace(shares, seeds={**shares.seeds, owner: false})

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from secure_fl.crypto.keys.identity import PublicIdentity
-from secure_fl.crypto.primitives import commit
+from secure_fl.crypto.keys.identity import PublicIdentity, commit
 from secure_fl.errors import CryptoError, WireError
 from secure_fl.protocol.frames import Frame, decode, peek
 from secure_fl.protocol.messages import Deal, Name, UnmaskShares

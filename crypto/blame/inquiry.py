@@ -32,9 +32,9 @@ from secure_fl.crypto.sealing import masking, secret, tags
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
+from secure_fl.crypto.sealing.packing import to_slots
 from secure_fl.crypto.sealing.public import context_bytes, load, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import salts_with, to_slots
 from secure_fl.errors import CryptoError, SecureFLError, WireError
 from secure_fl.protocol.frames import Envelope, Frame, cut, decode, peek
 from secure_fl.protocol.messages import (
@@ -212,7 +212,7 @@ class Inquiry:
                 for party, seed in self._left.dropped.items()
             ):
                 return False
-            salts = salts_with(total.lost, place, owners)
+            salts = tags.salts_with(total.lost, place, owners)
             key, stream = self._keys.tag_key, self._stream(segment)
             tags.check_sum(
                 key, slots, owners, self._numbers, stream, segment.owners, self._left, salts

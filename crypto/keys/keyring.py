@@ -21,10 +21,17 @@ from pathlib import Path
 import msgspec
 
 from secure_fl.crypto.keys.files import OWN_FOLDER, read_bounded, write_atomic
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity, open_sealed, seal_to
+from secure_fl.crypto.keys.identity import (
+    KEY_BYTES,
+    Identity,
+    PublicIdentity,
+    digest_of,
+    open_sealed,
+    seal_to,
+    spoken,
+)
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.keys.vault import DEFAULT_COST, Cost, KeyFileKind, check_private, load, save
-from secure_fl.crypto.primitives import KEY_BYTES, digest_of, spoken
 from secure_fl.errors import CryptoError, KeyringError
 
 FORMAT = 1

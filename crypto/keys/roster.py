@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity
-from secure_fl.crypto.primitives import digest_of, spoken
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity, digest_of, spoken
 from secure_fl.errors import CryptoError, KeyringError
 from secure_fl.thresholds import CollusionBound, collusion_bound, default_threshold
 

@@ -13,9 +13,8 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from secure_fl.crypto.keys.files import read_bounded
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity, digest_of
 from secure_fl.crypto.keys.roster import Member, Role, Roster
-from secure_fl.crypto.primitives import digest_of
 from secure_fl.errors import CryptoError, KeyringError
 
 FORMAT = 1

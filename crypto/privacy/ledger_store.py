@@ -16,8 +16,7 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from secure_fl.crypto.keys.identity import PublicIdentity
-from secure_fl.crypto.primitives import digest_of
+from secure_fl.crypto.keys.identity import PublicIdentity, digest_of
 from secure_fl.errors import BudgetError, CryptoError, TamperError, TamperReason
 
 FORMAT = 1

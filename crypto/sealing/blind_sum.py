@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from secure_fl.crypto.primitives import commit
-from secure_fl.crypto.sealing import masking, sharing
+from secure_fl.crypto.keys.identity import commit
+from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.clear_sum import ClearTotal
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
+from secure_fl.crypto.sealing.packing import from_slots, needs_masks, to_slots
 from secure_fl.crypto.sealing.public import (
     MOST_SEEDS,
     PublicContext,
@@ -28,8 +29,8 @@ from secure_fl.crypto.sealing.public import (
     to_parts,
 )
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import from_slots, needs_masks, salt_of, to_slots
 from secure_fl.crypto.sealing.step_keys import DEALT
+from secure_fl.crypto.sealing.tags import salt_of
 from secure_fl.errors import CohortError, CryptoError, Disagreement, Misconduct, WireError
 from secure_fl.protocol.messages import Audience, Lost, Offer, Salt, Segment, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
@@ -256,7 +257,7 @@ def recovered(
         by_holder = {n: s.seeds if alive else s.keys for n, s in shares.items()}
         held = {numbers[n]: owned[party] for n, owned in by_holder.items() if party in owned}
         try:
-            secret = sharing.combine(held, threshold)
+            secret = masking.recover_secret(held, threshold)
             bound = (
                 commit(secret, *step, party) == offer.seed
                 if alive

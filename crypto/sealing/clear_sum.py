@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.crypto.keys.identity import PublicIdentity
-from secure_fl.crypto.primitives import digest_of
-from secure_fl.crypto.sealing.segments import check_bound, left_between_parts, segment_key
+from secure_fl.crypto.keys.identity import PublicIdentity, digest_of
+from secure_fl.crypto.sealing.packing import check_bound, left_between_parts, segment_key
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol.messages import (
     Confirm,

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity
-from secure_fl.crypto.primitives import derive, digest_of, keyed_digest
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity, derive, digest_of, keyed_digest
 from secure_fl.crypto.sealing import secret
 from secure_fl.errors import CryptoError, TamperError
 

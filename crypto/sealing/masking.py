@@ -13,13 +13,28 @@ bytes 0.8 ns and 1.8 ns of unpacking.) Keys have full length, and no generator o
 A pair's secret may carry a salt: history that only these two parties share (`transcript`).
 
 Every key belongs to ONE stream (run, segment, sum) and ONE purpose. Both secrets of a sum are seeds
-of 16 bytes, so that they can be shared (`sharing`); an X25519 key is derived from its seed.
+of 16 bytes, so that they can be shared; an X25519 key is derived from its seed.
+
+Seeds are shared by Shamir's t-of-n scheme (CACM 1979), over the field of p = 2^130 - 5:
+
+    f(x) = secret + c_1·x + ... + c_{t-1}·x^{t-1}  mod p,   c_k uniform from the operating system
+    share of holder x: f(x);   secret = f(0) = Σ_i f(x_i) · Π_{j≠i} x_j / (x_j - x_i)
+
+Fewer than t shares are independent of the secret: guessing one costs more than guessing the secret.
+A wrong share gives a wrong secret. So a dealer publishes a digest of each share (`commit`), and a
+holder that reveals a wrong share is named. PyCryptodome's `Shamir`, with which the tests compare,
+takes 50 to 200 times as long. Python's integers are not constant-time; an attacker that can time a
+party's process can also read its memory.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from math import prod
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -34,6 +49,8 @@ from secure_fl.errors import CryptoError
 Purpose = Literal["pair", "self", "host", "tag", "tag members", "tag salt"]
 
 SEED_BYTES = 16
+SHARE_BYTES = 17
+PRIME = 2**130 - 5  # of the field of shares: above 2^128, and the one of Poly1305
 WORDS = 8192  # words per block: they stay in the first cache levels
 SHORT = 8192  # up to so many words in all, the streams of a mask are drawn side by side
 
@@ -260,3 +277,74 @@ def _blocks(key: bytes, length: int, modulus: int) -> Iterator[tuple[int, Slots]
             block = block[block < modulus]
         yield start, block
         start += block.size
+
+
+# --- Shamir's sharing of seeds --------------------------------------------------------------------
+
+
+def share_secret(secret: bytes, threshold: int, holders: Sequence[int]) -> dict[int, bytes]:
+    """Share `secret` among holders, given as distinct positive numbers; `threshold` suffice."""
+    if len(secret) != SEED_BYTES:
+        raise CryptoError("a shared secret has 16 bytes", fix="share a seed and derive the rest")
+    _check_holders(holders)
+    if not 1 <= threshold <= len(holders):
+        raise CryptoError(
+            f"{len(holders)} holders can never bring {threshold} shares together",
+            fix="choose a threshold between 1 and the number of holders",
+        )
+    coefficients = [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
+    coefficients.append(int.from_bytes(secret, "big"))  # highest power first, the secret last
+    shares = {}
+    for holder in holders:
+        value = 0
+        for coefficient in coefficients:
+            value = (value * holder + coefficient) % PRIME
+        shares[holder] = value.to_bytes(SHARE_BYTES, "big")
+    return shares
+
+
+def recover_secret(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """Recover the secret from at least `threshold` shares."""
+    if threshold < 1 or len(shares) < threshold:
+        raise CryptoError(
+            f"{len(shares)} shares are too few, {threshold} are needed",
+            fix="wait for more parties, or stop the round: nothing has been revealed",
+        )
+    _check_holders(list(shares))
+    chosen = sorted(shares)[:threshold]  # more than `threshold` are not needed
+    secret = 0
+    for holder, weight in zip(chosen, _weights(tuple(chosen)), strict=True):
+        value = int.from_bytes(shares[holder], "big")
+        if len(shares[holder]) != SHARE_BYTES or value >= PRIME:
+            raise CryptoError(f"the share of holder {holder} is malformed", fix=_FIX)
+        secret += value * weight
+    secret %= PRIME
+    if secret >> 8 * SEED_BYTES:
+        raise CryptoError("these shares do not belong to one secret", fix=_FIX)
+    return secret.to_bytes(SEED_BYTES, "big")
+
+
+@lru_cache(maxsize=256)  # public; in a sum the same holders answer for all owners
+def _weights(holders: tuple[int, ...]) -> tuple[int, ...]:
+    """Compute Π_{j≠i} x_j / (x_j - x_i) for each holder i."""
+    # the same as Π_j x_j / (x_i · Π_{j≠i} (x_j - x_i)), and one inversion serves all holders
+    below = [x * prod(y - x for y in holders if y != x) % PRIME for x in holders]
+    before = list(accumulate(below, lambda a, b: a * b % PRIME, initial=1))
+    rest = prod(holders) * pow(before[-1], -1, PRIME) % PRIME
+    weights = []
+    for product, factor in zip(reversed(before[:-1]), reversed(below), strict=True):
+        weights.append(rest * product % PRIME)
+        rest = rest * factor % PRIME
+    return tuple(reversed(weights))
+
+
+_FIX = "stop the round: a party or the coordinator mixed up or changed shares"
+
+
+def _check_holders(holders: Sequence[int]) -> None:
+    # holder 0 would hold the secret itself
+    if len(set(holders)) != len(holders) or not all(1 <= x < 1 << 32 for x in holders):
+        raise CryptoError(
+            "holders of shares must be distinct numbers from 1",
+            fix="use the roster's member numbers",
+        )

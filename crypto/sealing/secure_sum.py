@@ -19,24 +19,21 @@ from numpy.typing import NDArray
 
 from secure_fl.crypto.blame.evidence import SeedCommitment
 from secure_fl.crypto.blame.inquiry import Inquiry
-from secure_fl.crypto.keys.identity import PublicIdentity, channel
-from secure_fl.crypto.primitives import keyed_digest
+from secure_fl.crypto.keys.identity import PublicIdentity, channel, keyed_digest
 from secure_fl.crypto.sealing import secret, tags
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import Slots, StreamId
-from secure_fl.crypto.sealing.public import from_parts, to_parts
-from secure_fl.crypto.sealing.scheme import COHORT, check_cohort
-from secure_fl.crypto.sealing.segments import (
+from secure_fl.crypto.sealing.packing import (
     Layout,
     check_bound,
     from_slots,
     left_between_parts,
     needs_masks,
-    salts_by_digest,
-    salts_with,
     segment_key,
     to_slots,
 )
+from secure_fl.crypto.sealing.public import from_parts, to_parts
+from secure_fl.crypto.sealing.scheme import COHORT, check_cohort
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.crypto.sealing.transcript import Transcript, audience_of
 from secure_fl.errors import DISTRUST, CohortError, TamperError
@@ -125,7 +122,7 @@ class SecureSumInProgress:
             slots, leftovers = layout.encode(vectors, transcript.rng, rule.noise)
             by_peer = {} if self._keys is None else self._salts(self._keys, group)
             slots = self._masked(slots, group, stream, by_peer)
-            salts = salts_by_digest(by_peer)
+            salts = tags.salts_by_digest(by_peer)
             cohort = None if rule.audience == Audience.HOST else context.keys.cohort
             data = from_slots(slots) if cohort is None else from_parts(secret.seal(cohort, slots))
         self._parts.append(_Part(group, layout, stream, leftovers))
@@ -250,7 +247,7 @@ class SecureSumInProgress:
         """Check the tag of a total, which includes masks shared with lost parties."""
         context, sent = self._context, self._parts[place]
         left = self._keys.left(lost) if self._keys is not None and self._keys.dropped else None
-        key, salts = context.keys.tag_key, salts_with(lost, place, owners) if left else {}
+        key, salts = context.keys.tag_key, tags.salts_with(lost, place, owners) if left else {}
         tags.check_sum(
             key, slots, owners, context.numbers, sent.stream, sent.group.owners, left, salts
         )

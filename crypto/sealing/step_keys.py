@@ -20,16 +20,15 @@ from secrets import token_bytes
 import msgspec
 
 from secure_fl.crypto.blame.evidence import SeedCommitment
-from secure_fl.crypto.keys.identity import Channel, Identity, PublicIdentity
-from secure_fl.crypto.primitives import commit, digest_of
-from secure_fl.crypto.sealing import masking, sharing
+from secure_fl.crypto.keys.identity import Channel, Identity, PublicIdentity, commit, digest_of
+from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
 from secure_fl.errors import DISTRUST, CohortError, CryptoError
 from secure_fl.protocol.messages import Deal, Lost, Offer, SurvivorStatement, UnmaskShares
 
 KEY = 32
 DEALT = ("key", "self")  # whose shares a party deals: its mask key's seed, and its self mask's
-PAYLOAD = KEY + 2 * sharing.SHARE_BYTES
+PAYLOAD = KEY + 2 * masking.SHARE_BYTES
 
 
 class StepKeys:
@@ -81,7 +80,7 @@ class StepKeys:
         if self.me != self.host:
             holders = {self.numbers[party]: party for party in self.parties}
             keys, selves = (
-                sharing.split(seed, self.threshold, sorted(holders))
+                masking.share_secret(seed, self.threshold, sorted(holders))
                 for seed in (self._mask_seed, self._self_seed)
             )
             dealt = {party: (keys[number], selves[number]) for number, party in holders.items()}
@@ -123,7 +122,7 @@ class StepKeys:
             about = self._about(sender, self.me, offer.statement)
             opened = self.channels[sender].open(offer.shares[self.me], about)
             to_or_from_host = self.host in (sender, self.me)
-            cut = KEY + sharing.SHARE_BYTES
+            cut = KEY + masking.SHARE_BYTES
             held = opened[KEY:cut], opened[cut:]
             size = KEY if to_or_from_host else PAYLOAD
             if len(opened) != size or opened[:KEY] != offer.public:

@@ -31,12 +31,12 @@ order of its additions. Only one integer is that near to the second and equal to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
-from secure_fl.crypto.primitives import keyed_digest
+from secure_fl.crypto.keys.identity import keyed_digest
 from secure_fl.crypto.sealing.masking import (
     RemainingMasks,
     Slots,
@@ -47,6 +47,7 @@ from secure_fl.crypto.sealing.masking import (
 )
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError, TamperError
+from secure_fl.protocol.messages import Lost, Salt
 
 NO_SALTS: Mapping[str, Mapping[str, bytes]] = MappingProxyType({})
 BITS = 44  # bits of the largest modulus
@@ -150,3 +151,26 @@ def _constants(key: bytes, members: Collection[int], modulus: int, stream: Strea
     drawn = uniform(stream_key(key, stream, "tag members"), max(members, default=-1) + 1, modulus)
     # at most 2^20 members of 44 bits: their sum stays below 2^64
     return int(drawn[np.fromiter(members, np.int64)].sum(dtype=np.uint64)) % modulus
+
+
+def salts_by_digest(by_peer: Mapping[str, bytes]) -> tuple[Salt, ...]:
+    """Group the salts of masks with single peers for the wire: most often all are equal."""
+    named: dict[bytes, list[str]] = {}
+    for peer, digest in sorted(by_peer.items()):
+        named.setdefault(digest, []).append(peer)
+    return tuple(Salt(digest, tuple(names)) for digest, names in named.items())
+
+
+def salt_of(salts: Sequence[Salt], peer: str) -> bytes:
+    """Return the digest that is listed for this peer, if any."""
+    return next((salt.digest for salt in salts if peer in salt.peers), b"")
+
+
+def salts_with(
+    lost: Mapping[str, Lost], place: int, owners: Collection[str]
+) -> dict[str, dict[str, bytes]]:
+    """Return the salts that contributors to a segment used for masks with lost parties."""
+    salts = {peer: of.salts[place] for peer, of in lost.items() if place < len(of.salts)}
+    return {
+        party: {peer: by[party] for peer, by in salts.items() if party in by} for party in owners
+    }

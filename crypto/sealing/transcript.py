@@ -28,18 +28,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.crypto.primitives import digest_of
-from secure_fl.crypto.sealing.packing import BLOCK, Codec
-from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import (
+from secure_fl.crypto.keys.identity import digest_of
+from secure_fl.crypto.sealing.packing import (
+    BLOCK,
     CLIP_IN_RMS,
     EXACT_BITS,
     HOST_BITS,
     SMALL,
+    Codec,
     Field,
     Layout,
     squared_norm,
 )
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group, Rule, Vector

@@ -23,9 +23,9 @@ from secure_fl.capture.recording import COHORT_KEY, VIEWS, sessions, view_of
 from secure_fl.crypto.sealing import public, secret
 from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, SealedInts
 from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.packing import to_slots
 from secure_fl.crypto.sealing.public import to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import to_slots
 from secure_fl.errors import CryptoError, RunError
 from secure_fl.protocol import messages
 from secure_fl.protocol.ports import Noise

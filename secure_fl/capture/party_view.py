@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.capture.blobs import Blobs, Journal, Span, lines
-from secure_fl.crypto.sealing.packing import Codec
-from secure_fl.crypto.sealing.segments import Field, Layout
+from secure_fl.crypto.sealing.packing import Codec, Field, Layout
 from secure_fl.protocol import arrays as payload
 from secure_fl.protocol.messages import Audience, Lost, SumId
 from secure_fl.protocol.ports import (

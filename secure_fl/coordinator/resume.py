@@ -7,7 +7,7 @@ Two sums of the same inputs over different parties differ by one party's input. 
   the second again;
 - a newcomer, whose inputs are new, joins only after the last round that any party began.
 
-Each party enforces this with its own notes (`party.opened_sums`). The coordinator only finds a
+Each party enforces this with its own notes (`runs.party_checkpoints`). The coordinator only finds a
 round that all parties will accept.
 """
 
@@ -21,8 +21,8 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from secure_fl.errors import CohortError
+from secure_fl.protocol.frames import statements_of
 from secure_fl.protocol.messages import JOINED, MOST_STATEMENTS, Ready, SumId, SurvivorStatement
-from secure_fl.protocol.survivor_log import statements_of
 from secure_fl.thresholds import quorum
 
 Notes: TypeAlias = list[tuple[int, frozenset[str]]]  # of one party and round, in order of sums

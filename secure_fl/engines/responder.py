@@ -10,13 +10,44 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from secure_fl.engines.connection import PartyConnection, Sending
-from secure_fl.engines.transport_message import FROM_COORDINATOR, Kind, StepId, TransportMessage
+from secure_fl.engines.transport_message import (
+    FROM_COORDINATOR,
+    MessageKind,
+    StepId,
+    TransportMessage,
+)
 from secure_fl.errors import SecureFLError
 from secure_fl.protocol.frames import Frame
+
+
+class Outgoing(Protocol):
+    """A parcel on its way out."""
+
+    connection: str | None  # which one it was given to
+    began: float
+    ended: float
+
+    def done(self) -> bool:
+        """Whether all of it is handed over; it has not arrived for that."""
+
+    def cancel(self) -> None:
+        """Stop sending."""
+
+
+class PartyConnection(Protocol):
+    """Carries parcels to one other end; each may be lost, doubled or late."""
+
+    def send(self, parcel: TransportMessage) -> Outgoing:
+        """Start to send; nothing says whether it arrived."""
+
+    def connection(self) -> str | None:
+        """Which connection there is now; a new one has a new name."""
+
+    def close(self) -> None:
+        """Leave."""
+
 
 Deliver = Callable[[TransportMessage], None]
 
@@ -41,7 +72,7 @@ class Responder:
         self._asked: StepId | None = None
         self._doing: StepId | None = None
         self._answer: TransportMessage | None = None
-        self._sending: Sending | None = None
+        self._sending: Outgoing | None = None
         self._stopping = False
         self._line = dial(self._deliver)
 
@@ -57,7 +88,7 @@ class Responder:
         """
         until: float | None = None
         while (parcel := self._next(until)) is not None:
-            if parcel.kind is Kind.STEP:
+            if parcel.kind is MessageKind.STEP:
                 self._work(step, parcel)
             else:
                 self._repeat(parcel.step)
@@ -82,12 +113,7 @@ class Responder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _next(self, until: float | None) -> TransportMessage | None:
@@ -99,7 +125,7 @@ class Responder:
                     return parcel
                 if self._asked is not None:
                     asked, self._asked = self._asked, None
-                    return TransportMessage(Kind.ASK, asked)
+                    return TransportMessage(MessageKind.ASK, asked)
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     return None
@@ -116,20 +142,20 @@ class Responder:
                 self._doing = None
             return
         with self._mail:
-            self._answer = TransportMessage(Kind.ANSWER, parcel.step, answer)
+            self._answer = TransportMessage(MessageKind.ANSWER, parcel.step, answer)
             self._doing = self._asked = None  # who asked meanwhile gets it now
         self._sending = self._line.send(self._answer)
 
     def _repeat(self, asked: StepId) -> None:
         """Say again what we said, or that we have never heard of this step."""
         if self._answer is None or self._answer.step != asked:
-            self._line.send(TransportMessage(Kind.RESEND, asked))
+            self._line.send(TransportMessage(MessageKind.RESEND, asked))
             return
         if self._sending is not None and self._under_way(self._sending):
             return
         self._sending = self._line.send(self._answer)
 
-    def _under_way(self, sending: Sending) -> bool:
+    def _under_way(self, sending: Outgoing) -> bool:
         """Whether it can still arrive: a slow line must not be given the same answer twice."""
         if sending.connection != self._line.connection():
             if not sending.done():
@@ -145,11 +171,11 @@ class Responder:
         if parcel.kind not in FROM_COORDINATOR:
             return
         with self._mail:
-            if parcel.kind is Kind.END:
+            if parcel.kind is MessageKind.END:
                 self._stopping = True
             elif parcel.step == self._doing:
                 return  # we are at it
-            elif parcel.kind is Kind.ASK or self._known(parcel.step):
+            elif parcel.kind is MessageKind.ASK or self._known(parcel.step):
                 self._asked = parcel.step
             elif not self._outdated(parcel.step):
                 self._todo = parcel

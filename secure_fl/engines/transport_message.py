@@ -20,7 +20,7 @@ TOKEN_BYTES = 16
 HEADER = struct.Struct(f">BB{TOKEN_BYTES}sQ")
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a parcel asks or tells; the closed table."""
 
     STEP = 1
@@ -30,9 +30,9 @@ class Kind(IntEnum):
     RESEND = 5
 
 
-FROM_COORDINATOR = frozenset({Kind.STEP, Kind.ASK, Kind.END})
-FROM_PARTY = frozenset({Kind.ANSWER, Kind.RESEND})
-WITH_FRAME = frozenset({Kind.STEP, Kind.ANSWER})
+FROM_COORDINATOR = frozenset({MessageKind.STEP, MessageKind.ASK, MessageKind.END})
+FROM_PARTY = frozenset({MessageKind.ANSWER, MessageKind.RESEND})
+WITH_FRAME = frozenset({MessageKind.STEP, MessageKind.ANSWER})
 
 
 class StepId(NamedTuple):
@@ -45,7 +45,7 @@ class StepId(NamedTuple):
 class TransportMessage(NamedTuple):
     """One message of the engine; the frame is opaque to it."""
 
-    kind: Kind
+    kind: MessageKind
     step: StepId
     frame: Frame = Frame(b"")
 
@@ -64,15 +64,15 @@ class TransportMessage(NamedTuple):
         if len(view) < HEADER.size:
             raise WireError("a parcel is cut short")
         version, kind, life, number = HEADER.unpack_from(view)
-        if version != VERSION or kind not in Kind.__members__.values():
+        if version != VERSION or kind not in MessageKind.__members__.values():
             raise WireError("a parcel is of an unknown version or kind")
         rest = view[HEADER.size :]
         if kind not in WITH_FRAME:
             if rest:
                 raise WireError("a parcel carries what its kind does not")
-            return cls(Kind(kind), StepId(life, number))
+            return cls(MessageKind(kind), StepId(life, number))
         size = int.from_bytes(rest[:4], "big")
         if len(rest) < 4 + size:
             raise WireError("a frame is cut short", field="head")
         frame = Frame(bytes(rest[4 : 4 + size]), bytes(rest[4 + size :]))
-        return cls(Kind(kind), StepId(life, number), frame)
+        return cls(MessageKind(kind), StepId(life, number), frame)

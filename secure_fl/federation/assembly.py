@@ -19,13 +19,11 @@ from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.events import EventLog
 from secure_fl.federation.keys import privacy_layer
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.context import Checkpoints, Members
 from secure_fl.party.hooks import RoundHook
-from secure_fl.party.members import Members
 from secure_fl.party.noise_account import NoiseAccount
-from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Program, Session
 from secure_fl.protocol.frames import Link
-from secure_fl.runs.party_checkpoints import NoCheckpoints
 from secure_fl.settings import ProtectionSettings
 
 COORDINATOR = "coordinator"
@@ -41,7 +39,7 @@ class PartyContext:
     protection: ProtectionSettings
     seed: int = 0
     recorder: EventLog | None = None  # None: a new one
-    checkpoints: Checkpoints = field(default_factory=NoCheckpoints)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
     noise: NoiseAccount | None = None  # the budget of noised sums
     hooks: Sequence[RoundHook] = ()  # optional features, in their order
     surroundings: Callable[[], AbstractContextManager[None]] = nullcontext  # entered for each step

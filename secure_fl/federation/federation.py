@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
@@ -13,18 +14,20 @@ from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.capture.recording import FolderCapture
 from secure_fl.config.build import Settings
 from secure_fl.config.load import dump, settings_to_resume, silos
+from secure_fl.coordinator.assembly import lead_run
+from secure_fl.coordinator.machine import Engine
+from secure_fl.coordinator.resume import unfinished
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.display.watch import watching
-from secure_fl.engines.local import LocalEngine
-from secure_fl.errors import nearest
+from secure_fl.errors import SecureFLError, nearest
 from secure_fl.events import Event, EventLog, Listener, MembershipChanged, RoundStarted
-from secure_fl.federation.assembly import COORDINATOR
+from secure_fl.federation.assembly import COORDINATOR, connect
+from secure_fl.federation.keys import make_keys
 from secure_fl.federation.outcome import ResultContext, deliver, document_of, export_to
 from secure_fl.federation.prepared import Prepared, RunContext, prepare
 from secure_fl.federation.result import Result
-from secure_fl.federation.run_segment import MakeEngine, RunSegment
 from secure_fl.federation.run_spec import RunSpec, algorithm_of
 from secure_fl.federation.validation import (
     check_members,
@@ -39,6 +42,8 @@ from secure_fl.federation.validation import (
 from secure_fl.learning.scores import Metric
 from secure_fl.learning.site_context import BatchedTrainer, ModelCache
 from secure_fl.learning.tasks import Task, settings_of
+from secure_fl.party.session import LocalEngine, Session
+from secure_fl.protocol.messages import Ready
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.result_document import crossed, spent
@@ -49,6 +54,52 @@ from secure_fl.settings import (
     TaskSettings,
     TrainingSettings,
 )
+
+MakeEngine = Callable[[Mapping[str, Session]], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSegment:
+    """All rounds of a run, or the end of one round that only some parties began."""
+
+    spec: RunSpec
+    parties: Mapping[str, Prepared]
+    rules: CoordinatorRules
+    until: int | None = None  # the last round, if it is not the algorithm's
+
+    def unfinished_round(self) -> tuple[int, frozenset[str]] | None:
+        """Return a round that must end before others can join, with the parties that began it."""
+        ready = {
+            name: Ready(party.checkpoints.available(), opened=party.checkpoints.opened())
+            for name, party in self.parties.items()
+        }
+        return unfinished(ready, self.rules.host, self.rules.threshold)
+
+    def train(self, engine: MakeEngine, capture: Capture, log: EventLog) -> None:
+        """Lead these parties to the end, with new keys and a new run id."""
+        mode, names = self.spec.protection.mode, tuple(self.parties)
+        keys = make_keys(mode, names, self.rules.host)
+        wires = connect(keys)
+        capture.begin(mode, self.rules.host, names, wires.run)
+        sessions = {
+            name: party.join(keys[name], wires.parties[name], until=self.until, capture=capture)
+            for name, party in self.parties.items()
+        }
+        coordinator = lead_run(
+            wires.coordinator,
+            capture.engine(engine(sessions)),
+            self.rules,
+            self.spec.protection,
+            recorder=log,
+        )
+        try:
+            coordinator.run()
+        except SecureFLError as error:
+            # In one process the operator may see an error that a hospital keeps in its own log.
+            failed = sessions.get(str(error.where.get("party", "")))
+            if failed is not None and failed.error is not None and not failed.stopped:
+                raise failed.error from failed.error.__cause__
+            raise
 
 
 class SectionOptions(TypedDict, total=False):

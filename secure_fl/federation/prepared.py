@@ -25,12 +25,11 @@ from secure_fl.learning.dp.scope import noise_of, privacy_of
 from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import BatchedTrainer, ModelCache, SiteContext, SiteSpec
 from secure_fl.learning.tasks import Task
+from secure_fl.party.context import Checkpoints
 from secure_fl.party.hooks import RoundHook
-from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Link
 from secure_fl.runs.folder import RunFolder
-from secure_fl.runs.party_checkpoints import NoCheckpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
     site = Site(silo, site_spec, site_context)
     noise = noise_of(silo, spec.protection.noise, context.rules.threshold, path, identity)
     state = site if noise is None else PartyState(site, noise)
-    rounds = folder.party(silo.name, state, context.opened) if folder else NoCheckpoints()
+    rounds = folder.party(silo.name, state, context.opened) if folder else Checkpoints()
     optional = (feature.hook(spec, site, limits) for feature in run_features())
     hooks = (*context.hooks, *(hook for hook in optional if hook is not None))
     return Prepared(spec, context.rules, site, rounds, noise, hooks)

@@ -6,21 +6,25 @@ hands one message to the `Session`, which sends it and resumes the program with 
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.errors import CohortError, Disagreement
 from secure_fl.events import EventLog, PredictionNoise
+from secure_fl.party.context import Checkpoints, Members, ask
 from secure_fl.party.hooks import RoundHook
-from secure_fl.party.members import Members
 from secure_fl.party.noise_account import NoiseAccount, Reserved
-from secure_fl.party.relays import Relays
 from secure_fl.party.round_loop import RoundBoundary, Rounds
-from secure_fl.party.rounds import Checkpoints, Stateful
+from secure_fl.party.rounds import Stateful
 from secure_fl.party.sum_request import Arrays, SumRequest
 from secure_fl.party.summing import Summing
+from secure_fl.protocol import messages
+from secure_fl.protocol.arrays import pack, unpack
+from secure_fl.protocol.frames import cut
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Noise, PrivacyLayer, Rule
 
@@ -47,7 +51,8 @@ class Cohort:
         self.until: int | None = None  # the last round, if it is not the program's
         self._members = members
         self._summing = Summing(members, layer, checkpoints, recorder, hooks)
-        self._relays = Relays(members, layer.envelopes, layer.transcript)
+        self._envelopes, self._transcript = layer.envelopes, layer.transcript
+        self._relayed = self._agreed = 0  # values and proofs so far: old ones cannot be replayed
         self._reserved, self._noised = Reserved(members.me, noise), noise is not None
         self._layer, self._checkpoints, self._recorder = layer, checkpoints, recorder
         self._hooks = hooks
@@ -164,15 +169,54 @@ class Cohort:
 
     async def broadcast(self, value: Values | None = None) -> dict[str, NDArray[Any]]:
         """Send the host's value to all parties; only the host passes one."""
-        return await self._relays.broadcast(value)
+        host = self._members.host
+        if host is None:
+            raise CohortError(
+                "nobody can broadcast: no party has the role host", party=self._members.me
+            )
+        if (value is not None) != self._members.is_host:
+            raise CohortError("the host passes the value of a broadcast, and no other party does")
+        context = self._context("broadcast", self._next(), host)
+        bulk = b"" if value is None else self._envelopes.seal(pack(value), context)
+        answer, data = await ask(messages.Broadcast(), messages.Relayed, bulk)
+        if answer.senders != (host,):
+            raise CohortError("the broadcast did not come from the host", party=host)
+        plain = self._envelopes.open(data, context)
+        self._transcript.saw(plain, context, host=True)
+        return unpack(plain)
 
     async def share(self, values: Values) -> dict[str, dict[str, NDArray[Any]]]:
         """Send every party's values to all parties, sealed from the coordinator. Audits list it."""
-        return await self._relays.share(values)
+        number = self._next()
+        context = self._context("share", number, self._members.me)
+        bulk = self._envelopes.seal(pack(values), context)
+        answer, data = await ask(messages.Share(), messages.Relayed, bulk)
+        # The coordinator cannot omit a sender without dropping it.
+        self._members.confirm_members(answer.senders)
+        received: dict[str, dict[str, NDArray[Any]]] = {}
+        for sender, part in zip(answer.senders, cut(data, answer.sizes), strict=True):
+            context = self._context("share", number, sender)
+            plain = self._envelopes.open(part, context)
+            self._transcript.saw(plain, context, host=True)
+            received[sender] = unpack(plain)
+        return received
 
     async def agree(self, fingerprint: bytes, about: str) -> None:
         """Stop the run unless every party has the same fingerprint."""
-        await self._relays.agree(fingerprint, about)
+        number = self._agreed = self._agreed + 1
+
+        def digest(of: str) -> bytes:
+            return self._envelopes.fingerprint(fingerprint, f"{number} {about} {of}".encode())
+
+        answer, _ = await ask(messages.Agree(digest(""), digest(self._members.me)), messages.Agreed)
+        self._members.confirm_members(tuple(answer.proofs))
+        for party, proof in answer.proofs.items():
+            if not hmac.compare_digest(proof, digest(party)):
+                raise Disagreement(
+                    f"{about} differs between parties, or the coordinator changed their statements",
+                    fix="compare settings, labels, models and library versions with this party",
+                    party=party,
+                )
 
     def rounds(
         self,
@@ -204,3 +248,11 @@ class Cohort:
         )
         resume = self.resume_after, self.newcomers
         return Rounds(total, boundary, self._summing, self._hooks, resume, self.until)
+
+    def _next(self) -> int:
+        self._relayed += 1
+        return self._relayed - 1
+
+    @staticmethod
+    def _context(kind: str, number: int, sender: str) -> bytes:
+        return f"{kind} {number} {sender}".encode()

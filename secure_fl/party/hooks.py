@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, TypeAlias
 
-from secure_fl.party.members import Members
+from secure_fl.party.context import Members
 from secure_fl.party.rounds import Stateful
 from secure_fl.party.sum_request import RoundSums
 from secure_fl.protocol.ports import TranscriptLayer

@@ -7,21 +7,20 @@ program's end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError, TamperError
 from secure_fl.events import Convicted, Crossing, EventLog
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.exchange import Sending
-from secure_fl.party.rounds import Checkpoints
-from secure_fl.protocol import frames, messages, survivor_log
+from secure_fl.party.context import Checkpoints, Request
+from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty
 from secure_fl.protocol.ports import SumInquiry, SumLayer
 
-Program: TypeAlias = Callable[[Cohort], Coroutine[Sending, Any, None]]
+Program: TypeAlias = Callable[[Cohort], Coroutine[Request, Any, None]]
 MOST_LOOKS = 256  # frames of inquiries: more than a sum has, and each costs as much as a sum
 
 
@@ -49,13 +48,13 @@ class Session:
         self._program, self._cohort, self._link = program, cohort, link
         self._sums, self._checkpoints, self._recorder = sums, checkpoints, recorder
         self._surroundings, self._goes_back = surroundings, goes_back
-        self._running: Coroutine[Sending, Any, None] | None = None
+        self._running: Coroutine[Request, Any, None] | None = None
         self._last: tuple[bytes, Frame] | None = None
         self.convicted = ""  # the member that spoiled a sum, by this party's own evidence
         self._inquiry: SumInquiry | None = None  # into the last failed sum
         self._complained = self._over = False
         self._looks = 0  # number of frames that inquiries examined
-        self._survivor_log = survivor_log.SurvivorLog(link.run)
+        self._survivor_log = frames.SurvivorLog(link.run)
 
     def step(self, frame: Frame) -> Frame:
         """Answer one frame of the coordinator."""
@@ -144,7 +143,7 @@ class Session:
                 self._cohort.resume_after = message.after_round
                 self._cohort.newcomers = self._newcomers(message)
                 self._sums.accept(message.offers, message.members)
-                self._require_one_story(survivor_log.statements_of(message.offers.values()))
+                self._require_one_story(frames.statements_of(message.offers.values()))
                 self._running, answer = self._program(self._cohort), None
             case messages.Unmask():
                 self._checkpoints.keep_statement(
@@ -175,9 +174,7 @@ class Session:
 
     def _require_one_story(self, others: Sequence[messages.SurvivorStatement]) -> None:
         """Convict a coordinator that signed different lists for two members."""
-        proof = survivor_log.find_equivocation(
-            self._checkpoints.statements(), others, self._link.peer
-        )
+        proof = frames.find_equivocation(self._checkpoints.statements(), others, self._link.peer)
         if proof is None:
             return
         self.convicted = proof.accused
@@ -232,3 +229,19 @@ _AUDIENCES: dict[type, str] = {
     messages.HandedOver: "parties",
     messages.Total: "parties",
 }
+
+
+class LocalEngine:
+    """Steps the sessions one after the other, in an order that must not matter."""
+
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        order: Callable[[Sequence[str]], Sequence[str]] = sorted,
+    ) -> None:
+        self._sessions, self._order = sessions, order
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """Answers arrive one by one; in one process nobody is ever late."""
+        for party in self._order(list(frames)):
+            yield party, self._sessions[party].step(frames[party])

@@ -40,11 +40,9 @@ from numpy.typing import NDArray
 
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
 from secure_fl.events import EventLog, Warned
-from secure_fl.party.exchange import ask, exchange, unexpected
+from secure_fl.party.context import Checkpoints, Members, ask, exchange, unexpected
 from secure_fl.party.hooks import RoundHook
-from secure_fl.party.members import Members
 from secure_fl.party.parts import PART, names, parts_of, pieces, whole
-from secure_fl.party.rounds import Checkpoints
 from secure_fl.party.sum_request import Arrays, SumRequest
 from secure_fl.protocol.frames import cut, digest
 from secure_fl.protocol.messages import (

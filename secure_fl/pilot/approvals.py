@@ -18,8 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from secure_fl.crypto.keys.files import read_bounded, write_atomic
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity
-from secure_fl.crypto.primitives import digest_of
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity, digest_of
 from secure_fl.errors import CryptoError, KeyringError
 from secure_fl.pilot.plan import write_plan
 from secure_fl.policy.policy_file import SiteFile

@@ -18,13 +18,12 @@ from secure_fl.federation.outcome import ResultContext, document_of, export_to
 from secure_fl.federation.prepared import RunContext, prepare
 from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.federation.validation import check_members, check_spec, require_ready, tasks_of
-from secure_fl.party.rounds import Checkpoints
+from secure_fl.party.context import Checkpoints
 from secure_fl.pilot.plan import spec_of
 from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.policy.rules import Plan
-from secure_fl.protocol.frames import Link
-from secure_fl.protocol.survivor_log import EquivocationProof
+from secure_fl.protocol.frames import EquivocationProof, Link
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.party_checkpoints import PartyCheckpoints

@@ -11,24 +11,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from secure_fl.errors import RunError
-from secure_fl.files import replace_whole
-from secure_fl.party.opened_sums import OpenedSumsLog
+from secure_fl.errors import CohortError, RunError
+from secure_fl.files import Lines, replace_whole
+from secure_fl.party.context import Checkpoints
 from secure_fl.party.rounds import Stateful
-from secure_fl.protocol.messages import SurvivorStatement
+from secure_fl.protocol.messages import JOINED, MOST_NOTES, SurvivorStatement
 from secure_fl.runs import checkpoint
 
 OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
 EVIDENCE = "evidence"  # what convicts a member, or the coordinator: a file for each
 TOLD = "told.jsonl"  # what the coordinator signed of who is in each sum
-NO_FOLDER = "give the run a folder: Federation(..., folder=...)"
 KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
 
 
-class PartyCheckpoints:
+class PartyCheckpoints(Checkpoints):
     """One party's rounds on disk."""
 
     def __init__(self, folder: Path, site: Stateful, opened: Path | None = None) -> None:
@@ -172,56 +172,101 @@ class PartyCheckpoints:
         return self._folder / f"round-{round:05d}"
 
 
-class NoCheckpoints:
-    """For runs without a folder: nothing is written, nothing can be resumed."""
+class OpenedSumsLog:
+    """The record of one party; it is never deleted, since any round may be repeated."""
 
-    def available(self) -> tuple[int, ...]:
-        """None."""
-        return ()
+    def __init__(self, file: Path) -> None:
+        self._lines = Lines(file, "over whom a sum is opened")
+        self.without = frozenset[str]()  # convicted members: sums are repeated without their input
 
-    def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
-        """None are known."""
-        return ()
+    @classmethod
+    def kept(cls, beside: Path, elsewhere: Path | None) -> OpenedSumsLog:
+        """Open the record in the run's folder, or at another place, to which it is then moved."""
+        if elsewhere is not None and beside.exists() and not elsewhere.exists():
+            try:
+                elsewhere.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                replace_whole(elsewhere, beside.read_bytes(), mode=0o600)
+                beside.unlink()
+            except OSError as error:
+                raise RunError(
+                    f"the record of opened sums cannot be moved ({error.strerror})",
+                    fix="free disk space, then start again; nothing was revealed",
+                    file=elsewhere,
+                    reason="unwritable",
+                ) from error
+        return cls(elsewhere or beside)
 
-    def note_handover(self, after: int, holders: tuple[str, ...]) -> None:
-        """Nobody can join: there is nothing to give."""
-        raise RunError(
-            "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
-        )
+    def rounds(self, after: int = 0) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+        """Return round, number of a sum and members, for the last of equal entries in a row.
 
-    def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
-        """Nothing can be given."""
-        raise RunError(
-            "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
-        )
-
-    def adopt(self, data: bytes, shared: Mapping[str, Stateful]) -> Mapping[str, Any]:
-        """Nothing can be taken."""
-        raise RunError(
-            "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
-        )
-
-    def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
-        """Write nothing."""
-
-    def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
-        """Nothing can be restored."""
-        raise RunError(
-            "this run has no folder, so it cannot be resumed", fix=NO_FOLDER, reason="no-folder"
-        )
-
-    def roll_back(self, round: int) -> None:
-        """Nothing is kept."""
+        With `JOINED` as the number, the members are the holders of the round when others joined.
+        Rounds up to `after` are not repeated, so only their `JOINED` entries and round 0 remain.
+        """
+        sums = sorted({(round, number, members) for round, number, members, _ in self._entries()})
+        last = [
+            (round, number, members)
+            for (round, number, members), next in zip_longest(sums, sums[1:])
+            if next is None or number == JOINED or (round, members) != (next[0], next[2])
+        ]
+        needed = [sum for sum in last if sum[0] > after or sum[0] == 0 or sum[1] == JOINED]
+        return tuple(needed[-MOST_NOTES:])
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
-        """Nothing is ever repeated."""
+        """Record a sum before it is opened; a repeated round must open the same sums."""
+        entries = self._entries()
+        joined = max((after for after, sum, *_ in entries if sum == JOINED), default=0)
+        if 0 < round <= joined:
+            raise CohortError(
+                f"a party joined after round {joined}, so this round cannot be repeated",
+                fix="resume after the newest round",
+                round=round,
+                field="round",
+            )
+        before = [entry[2:] for entry in entries if entry[:2] == (round, number)]
+        if not before:
+            self._note(round, number, survivors, what)
+        elif self._left(before[0][0]) != self._left(survivors):
+            raise CohortError(
+                "this round's inputs were sent before the crash, and a sum of them was "
+                f"opened over {', '.join(before[0][0])}; over other parties, the "
+                "difference would reveal the input of one of them",
+                fix="resume with exactly those parties",
+                round=round,
+                field="survivors",
+            )
+        elif self._honest(before[0][1]) != self._honest(what):
+            raise CohortError(
+                "this round's inputs were sent before the crash, and this sum is of other values "
+                "or of other contributors; the difference would reveal the input of one of them",
+                fix="resume with the same settings; if they are the same, do not trust the "
+                "coordinator",
+                round=round,
+                field="sum",
+            )
 
-    def convict(self, party: str, evidence: bytes) -> None:
-        """Nothing is kept."""
+    def _left(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the names without convicted members, whose inputs reveal nothing about others."""
+        return tuple(name for name in names if name not in self.without)
 
-    def keep_statement(self, statement: SurvivorStatement) -> None:
-        """Nothing is kept."""
+    def _honest(self, what: str) -> list[tuple[str, ...]]:
+        """Return the contributors of each group, without convicted members."""
+        return [self._left(tuple(line.split("\t"))) for line in what.split("\n")]
 
-    def statements(self) -> Sequence[SurvivorStatement]:
-        """Nothing was kept."""
-        return ()
+    def note_handover(self, after: int, holders: tuple[str, ...]) -> None:
+        """Record the holders of a round after which others join; refuse it after a later sum."""
+        if later := [round for round, *_ in self.rounds() if round > after]:
+            raise CohortError(
+                f"sums of round {later[0]} were opened before, so nobody can join after {after}",
+                fix="finish that round with exactly the parties that began it",
+                round=after,
+            )
+        self._note(after, JOINED, holders)
+
+    def _note(self, round: int, number: int, survivors: tuple[str, ...], what: str = "") -> None:
+        self._lines.append({"round": round, "sum": number, "survivors": survivors, "what": what})
+
+    def _entries(self) -> list[tuple[int, int, tuple[str, ...], str]]:
+        return [
+            (line["round"], line["sum"], tuple(line["survivors"]), line["what"])
+            for line in self._lines
+        ]

@@ -9,14 +9,13 @@ from typing import Any
 from secure_fl.capture.capture import Capture, NoCapture
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.sum_steps import CoordinatorRules
-from secure_fl.engines.local import LocalEngine
 from secure_fl.errors import SecureFLError, SettingsError
 from secure_fl.events import EventLog, Listener
 from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.session import Program
+from secure_fl.party.session import LocalEngine, Program
 from secure_fl.settings import ProtectionSettings
 from secure_fl.statistics import exact
 from secure_fl.statistics.answers import Answer

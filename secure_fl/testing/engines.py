@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from secure_fl.coordinator.machine import Engine
-from secure_fl.engines.local import LocalEngine
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.session import Session
+from secure_fl.party.session import LocalEngine, Session
 from secure_fl.protocol.frames import Frame
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import federate

@@ -25,20 +25,18 @@ from secure_fl.coordinator.machine import Coordinator, Engine
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.envelopes import PartyKeys
-from secure_fl.engines.local import LocalEngine
 from secure_fl.events import Event, EventLog
 from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.context import Checkpoints
 from secure_fl.party.hooks import RoundHook
 from secure_fl.party.noise_account import NoiseAccount
-from secure_fl.party.rounds import Checkpoints
-from secure_fl.party.session import Session
+from secure_fl.party.session import LocalEngine, Session
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import FromParty, Message
 from secure_fl.protocol.ports import TotalFor
-from secure_fl.runs.party_checkpoints import NoCheckpoints
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -161,7 +159,7 @@ def federate(
                 rules,
                 protection,
                 recorder=out.recorders[name],
-                checkpoints=kept[name] if kept else NoCheckpoints(),
+                checkpoints=kept[name] if kept else Checkpoints(),
                 hooks=[hooks(name, out.recorders[name])] if hooks else (),
                 noise=ledgers(name) if ledgers else None,
             ),

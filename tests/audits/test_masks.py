@@ -22,9 +22,8 @@ from secure_fl.audits.selftest.masks import (
 )
 from secure_fl.crypto.sealing import masking, packing
 from secure_fl.crypto.sealing.masking import Slots, StreamId
-from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.packing import Codec, to_slots
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import to_slots
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.protocol import messages
 from secure_fl.testing.harness import federate
@@ -48,7 +47,8 @@ def uniform(size: int, seed: int) -> Slots:
 
 def update(seed: int) -> Slots:
     values = rng(seed).normal(0, 0.01, 6000).astype(np.float32)
-    return packing.encode(Codec(16, 4, M), values, 0.1, rng(seed))[0]
+    codec = Codec(16, 4, M)
+    return packing.pack(codec, packing.quantize(codec, values, 0.1, rng(seed))[0])
 
 
 def test_a_seed_of_twelve_bits_is_found_and_one_of_128_is_not() -> None:

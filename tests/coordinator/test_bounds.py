@@ -21,7 +21,7 @@ from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.errors import SecureFLError, WireError
 from secure_fl.federation.assembly import PartyContext, join_run
 from secure_fl.federation.keys import make_keys
-from secure_fl.party import exchange
+from secure_fl.party import context
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Link, Received
 from secure_fl.protocol.messages import Audience, Declare, Offer, Ready, Segment, SumInput
@@ -97,7 +97,7 @@ def test_who_declares_a_name_twice_is_refused_at_once() -> None:
 def test_the_others_go_on_without_who_declares_a_name_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    order, honest = iter(NAMES), exchange.ask  # parties come to it in this order
+    order, honest = iter(NAMES), context.ask  # parties come to it in this order
 
     async def ask(message: Any, expect: Any) -> Any:
         if next(order, None) == "west":

@@ -12,8 +12,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity, channel, open_sealed, seal_to
-from secure_fl.crypto.primitives import agree, digest_of
+from secure_fl.crypto.keys.identity import (
+    Identity,
+    PublicIdentity,
+    agree,
+    channel,
+    digest_of,
+    open_sealed,
+    seal_to,
+)
 from secure_fl.errors import CryptoError
 from tests.support.key_sites import site
 from tests.support.raising import raises

@@ -11,9 +11,8 @@ import pytest
 
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.sealing import packing
-from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.packing import CLIP_IN_RMS, SLOT_BYTES, Codec
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import CLIP_IN_RMS, SLOT_BYTES
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import BudgetError, CohortError, CryptoError, TamperError, TrainingError
 from secure_fl.federation.keys import make_keys, privacy_layer

@@ -9,9 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl.crypto.sealing.packing import BITS, Codec, dequantize, quantize
+from secure_fl.crypto.sealing.packing import (
+    BITS,
+    CLIP_IN_RMS,
+    SMALL,
+    Codec,
+    Field,
+    Layout,
+    dequantize,
+    quantize,
+    squared_norm,
+)
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import CLIP_IN_RMS, SMALL, Field, Layout, squared_norm
 from secure_fl.errors import CryptoError
 
 M = np.uint64(COHORT.modulus)

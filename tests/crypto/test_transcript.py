@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from secure_fl.crypto.sealing.segments import salt_of, salts_by_digest
+from secure_fl.crypto.sealing.tags import salt_of, salts_by_digest
 from secure_fl.crypto.sealing.transcript import ALL, PARTIES, SeenHistory, audience_of
 from secure_fl.errors import CohortError
 

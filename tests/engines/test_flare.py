@@ -22,7 +22,7 @@ from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 from secure_fl.engines.flare.cell import HUB, SETTINGS, CellEnd, cell_name
 from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.transport_message import Kind, StepId, TransportMessage
+from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.errors import RunError, SettingsError, WireError
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
@@ -178,22 +178,24 @@ def test_doubled_and_outdated_steps_are_not_done_again(
 ) -> None:
     inbox, _, seen = by_hand
     life = b"l" * 16
-    first, second = (TransportMessage(Kind.STEP, StepId(life, n), Frame(b"%d" % n)) for n in (1, 2))
+    first, second = (
+        TransportMessage(MessageKind.STEP, StepId(life, n), Frame(b"%d" % n)) for n in (1, 2)
+    )
     inbox.end.send("east", first)
     inbox.wait(1)
     inbox.end.send("east", first)
     inbox.wait(2)
-    inbox.end.send("east", TransportMessage(Kind.ASK, first.step))
-    assert inbox.wait(3) == [TransportMessage(Kind.ANSWER, first.step, Frame(b"1"))] * 3
+    inbox.end.send("east", TransportMessage(MessageKind.ASK, first.step))
+    assert inbox.wait(3) == [TransportMessage(MessageKind.ANSWER, first.step, Frame(b"1"))] * 3
     inbox.end.send("east", second)
-    assert inbox.wait(4)[3] == TransportMessage(Kind.ANSWER, second.step, Frame(b"2"))
+    assert inbox.wait(4)[3] == TransportMessage(MessageKind.ANSWER, second.step, Frame(b"2"))
     inbox.end.send("east", first)  # it comes late: forgotten, and not done again
-    inbox.end.send("east", TransportMessage(Kind.ASK, second.step))
-    assert inbox.wait(5)[4] == TransportMessage(Kind.ANSWER, second.step, Frame(b"2"))
+    inbox.end.send("east", TransportMessage(MessageKind.ASK, second.step))
+    assert inbox.wait(5)[4] == TransportMessage(MessageKind.ANSWER, second.step, Frame(b"2"))
     assert seen == [b"1", b"2"]
-    again = TransportMessage(Kind.STEP, StepId(b"m" * 16, 1), Frame(b"new life"))
+    again = TransportMessage(MessageKind.STEP, StepId(b"m" * 16, 1), Frame(b"new life"))
     inbox.end.send("east", again)
-    assert inbox.wait(6)[5] == TransportMessage(Kind.ANSWER, again.step, Frame(b"3"))
+    assert inbox.wait(6)[5] == TransportMessage(MessageKind.ANSWER, again.step, Frame(b"3"))
 
 
 def test_a_party_says_when_it_does_not_know_a_step_and_survives_a_bad_one(
@@ -201,19 +203,19 @@ def test_a_party_says_when_it_does_not_know_a_step_and_survives_a_bad_one(
 ) -> None:
     inbox, party, _ = by_hand
     step = StepId(b"l" * 16, 7)
-    inbox.end.send("east", TransportMessage(Kind.ASK, step))
-    assert inbox.wait(1) == [TransportMessage(Kind.RESEND, step)]
-    inbox.end.send("east", TransportMessage(Kind.STEP, step, Frame(b"bad")))
+    inbox.end.send("east", TransportMessage(MessageKind.ASK, step))
+    assert inbox.wait(1) == [TransportMessage(MessageKind.RESEND, step)]
+    inbox.end.send("east", TransportMessage(MessageKind.STEP, step, Frame(b"bad")))
     while party.refused is None:
         time.sleep(0.01)
-    inbox.end.send("east", TransportMessage(Kind.ASK, step))
-    assert inbox.wait(2)[1] == TransportMessage(Kind.RESEND, step)
-    inbox.end.send("east", TransportMessage(Kind.STEP, step, Frame(b"good")))
-    assert inbox.wait(3)[2] == TransportMessage(Kind.ANSWER, step, Frame(b"2"))
+    inbox.end.send("east", TransportMessage(MessageKind.ASK, step))
+    assert inbox.wait(2)[1] == TransportMessage(MessageKind.RESEND, step)
+    inbox.end.send("east", TransportMessage(MessageKind.STEP, step, Frame(b"good")))
+    assert inbox.wait(3)[2] == TransportMessage(MessageKind.ANSWER, step, Frame(b"2"))
 
 
 def test_a_lost_answer_is_asked_for(kits: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
-    done, lost = Counter[bytes](), list[Kind]()
+    done, lost = Counter[bytes](), list[MessageKind]()
 
     def step(frame: Frame) -> Frame:
         done[frame.head] += 1
@@ -230,7 +232,7 @@ def test_a_lost_answer_is_asked_for(kits: Kits, monkeypatch: pytest.MonkeyPatch)
 
         monkeypatch.setattr(end, "_deliver", losing)
         assert dict(hub.exchange({"east": Frame(b"one")}, 20)) == {"east": Frame(b"re:one")}
-    assert lost == [Kind.ANSWER, Kind.ANSWER]
+    assert lost == [MessageKind.ANSWER, MessageKind.ANSWER]
     assert done == {b"one": 1}
 
 

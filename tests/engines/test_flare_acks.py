@@ -15,7 +15,7 @@ from nvflare.fuel.f3.streaming.stream_const import (
 )
 
 from secure_fl.engines.flare import cell
-from secure_fl.engines.flare.acks import ACK_EVERY
+from secure_fl.engines.flare.cell import ACK_EVERY
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame

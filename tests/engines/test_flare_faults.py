@@ -26,7 +26,7 @@ from secure_fl.engines.flare.cell import CellEnd
 from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.engines.transport_message import Kind, TransportMessage
+from secure_fl.engines.transport_message import MessageKind, TransportMessage
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from tests.support.hubs import echo, federation, free_url, parties
@@ -260,7 +260,9 @@ def test_loss_doubling_and_delay_change_nothing(
         happened[fate] += 1
         if fate == "lost":
             return send(
-                end, peer, TransportMessage(Kind.ASK, parcel.step._replace(life=b"nobody's" * 2))
+                end,
+                peer,
+                TransportMessage(MessageKind.ASK, parcel.step._replace(life=b"nobody's" * 2)),
             )
         if fate == "doubled":
             send(end, peer, parcel)

@@ -19,8 +19,7 @@ from secure_fl.engines.folder.file_message import HEADER, Endpoint, FileMessage,
 from secure_fl.engines.folder.heartbeat import Heartbeat, Told
 from secure_fl.engines.folder.inspect_mailbox import is_letters, look
 from secure_fl.engines.folder.mailbox import BEAT, Mailbox, letter_name
-from secure_fl.engines.transport_message import Kind as ParcelKind
-from secure_fl.engines.transport_message import StepId, TransportMessage
+from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.errors import RunError, SettingsError, WireError
 from secure_fl.pilot.certificates import make_kits
 from secure_fl.protocol.frames import Frame
@@ -31,7 +30,9 @@ LIFE = b"l" * 16
 
 
 def parcel(number: int) -> TransportMessage:
-    return TransportMessage(ParcelKind.STEP, StepId(LIFE, number), Frame(b"head", b"bulk" * number))
+    return TransportMessage(
+        MessageKind.STEP, StepId(LIFE, number), Frame(b"head", b"bulk" * number)
+    )
 
 
 def until(holds: Callable[[], object]) -> None:

@@ -41,17 +41,17 @@ from nvflare.fuel.f3.streaming.stream_types import StreamError
 
 from secure_fl.engines.flare.cell import HUB, CellEnd, new_cell
 from secure_fl.engines.flare.flare_party import FlareParty
-from secure_fl.engines.flare.frame_filter import CHANNEL, MAX_STREAMS, TOPIC, Guard
+from secure_fl.engines.flare.frame_filter import CHANNEL, MAX_STREAMS, TOPIC, FrameFilter
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.engines.transport_message import Kind, StepId, TransportMessage
+from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.errors import WireError
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from tests.support.hubs import echo, free_url, parties
 
 SITES = ("east", "north")
-PARCEL = TransportMessage(Kind.ANSWER, StepId(b"l" * 16, 1), Frame(b"head", b"bulk"))
+PARCEL = TransportMessage(MessageKind.ANSWER, StepId(b"l" * 16, 1), Frame(b"head", b"bulk"))
 both = pytest.mark.parametrize("guarded", [False, True], ids=["off", "on"])
 
 
@@ -330,13 +330,13 @@ def message(**changes: object) -> Message:
     ],
 )
 def test_the_guard_names_its_reason(reason: str, changes: dict[str, object]) -> None:
-    guard = Guard(HUB, SITES, 1000)
+    guard = FrameFilter(HUB, SITES, 1000)
     assert (guard.check(message(**changes)) is None) is (reason == "")
     assert dict(guard.refused) == ({reason: 1} if reason else {})
 
 
 def test_no_byte_more_than_announced_and_one_large_stream_at_a_time() -> None:
-    guard = Guard(HUB, SITES, 100_000)
+    guard = FrameFilter(HUB, SITES, 100_000)
 
     def say(stream: int, size: int, count: int) -> bool:
         made = message(**{StreamHeaderKey.STREAM_ID: stream, StreamHeaderKey.SIZE: size})
@@ -364,12 +364,12 @@ def test_nothing_malformed_passes_or_crashes() -> None:
             if broken:
                 broken[random.randrange(len(broken))] = random.randrange(256)
         try:
-            assert TransportMessage.from_bytes(broken).kind in Kind
+            assert TransportMessage.from_bytes(broken).kind in MessageKind
         except WireError:
             assert bytes(broken) != whole
     odd: list[Any] = [None, 0, -1, 2**70, "", "east", b"", [], {}, {"a": 1}, True, 1.5, "\ud800"]
     cell = new_cell("fuzzed", free_url(), {"connection_security": "clear"}, {}).core_cell
-    guard = Guard(HUB, SITES, 1000)
+    guard = FrameFilter(HUB, SITES, 1000)
     for _ in range(5000):
         made = message()
         for key in random.sample(sorted(made.headers), 3):

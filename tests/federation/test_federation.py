@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from secure_fl import Centralized, FedAdam, FedAvg, Local
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.engines.local import LocalEngine
+from secure_fl.party.session import LocalEngine
 from secure_fl.settings import Protection
 from secure_fl.testing.hospitals import frozen, silos, small
 from tests.support.equality import equal, weights

@@ -12,7 +12,7 @@ import pytest
 
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.clear_sum import ClearTotal
-from secure_fl.crypto.sealing.segments import from_slots
+from secure_fl.crypto.sealing.packing import from_slots
 from secure_fl.errors import CohortError, PartyFailed, RunError, TooFewParties, WireError
 from secure_fl.events import RoundStarted
 from secure_fl.pilot.member_faults import RESTARTS

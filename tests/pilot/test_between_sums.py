@@ -15,11 +15,10 @@ from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Coordinator
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.errors import CohortError, TooFewParties
-from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import FromParty
-from secure_fl.runs.party_checkpoints import OPENED
+from secure_fl.runs.party_checkpoints import OPENED, OpenedSumsLog
 from secure_fl.testing.harness import LossyEngine
 from secure_fl.testing.hospitals import silos, small
 from tests.support.faults import CoordinatorKilled, Storm, opened

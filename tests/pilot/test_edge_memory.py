@@ -10,7 +10,7 @@ import pytest
 
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.clear_sum import ClearTotal
-from secure_fl.engines.transport_message import HEADER, Kind, StepId, TransportMessage
+from secure_fl.engines.transport_message import HEADER, MessageKind, StepId, TransportMessage
 from secure_fl.errors import SecureFLError, WireError
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Frame, Link, peek
@@ -57,7 +57,7 @@ def test_parcels_are_whole_or_errors():
     """The engine's own layer: any bytes at all."""
     rng = random.Random(5)
     frame, step = Frame(b"h" * 90, b"b" * 300), StepId(b"l" * 16, 7)
-    genuine = [b"".join(TransportMessage(kind, step, frame).to_buffers()) for kind in Kind]
+    genuine = [b"".join(TransportMessage(kind, step, frame).to_buffers()) for kind in MessageKind]
     refused = 0
     for _ in range(20_000):
         data = bytearray(rng.choice(genuine))
@@ -71,7 +71,7 @@ def test_parcels_are_whole_or_errors():
         else:  # what was read is what is there, and no byte more
             assert b"".join(parcel.to_buffers()) == bytes(data)
     assert 1000 < refused < 19_000
-    header = HEADER.pack(1, Kind.STEP, b"l" * 16, 7)
+    header = HEADER.pack(1, MessageKind.STEP, b"l" * 16, 7)
     assert peak(TransportMessage.from_bytes, header + b"\xff\xff\xff\xff" + b"x") < 2**12
 
 

@@ -11,8 +11,8 @@ import pytest
 from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.errors import CohortError, RunError
-from secure_fl.party.opened_sums import OpenedSumsLog
 from secure_fl.runs.folder import RunFolder
+from secure_fl.runs.party_checkpoints import OpenedSumsLog
 from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal_nested
 from tests.support.faults import CoordinatorKilled, Storm

@@ -14,7 +14,7 @@ from secure_fl.algorithms.exact import orthonormal
 from secure_fl.algorithms.fedkd.factor_exchange import JointFactors
 from secure_fl.algorithms.fedkd.lowrank import Subspace
 from secure_fl.algorithms.updates import Update
-from secure_fl.crypto.sealing.segments import Layout
+from secure_fl.crypto.sealing.packing import Layout
 from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import TooFewParties
 from secure_fl.events import EventLog

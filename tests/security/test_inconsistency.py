@@ -16,11 +16,11 @@ from msgspec import structs
 
 from secure_fl.coordinator.run_steps import AgreeStep
 from secure_fl.coordinator.sum_steps import Reply, Step
-from secure_fl.crypto.primitives import keyed_digest
+from secure_fl.crypto.keys.identity import keyed_digest
 from secure_fl.crypto.sealing import masking, public, secret, tags
+from secure_fl.crypto.sealing.packing import to_slots
 from secure_fl.crypto.sealing.public import from_parts, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import to_slots
 from secure_fl.crypto.sealing.transcript import SeenHistory
 from secure_fl.errors import SecureFLError
 from secure_fl.party.cohort import Cohort

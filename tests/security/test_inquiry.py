@@ -15,21 +15,20 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing import masking, public, secret
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.masking import Slots, StreamId
-from secure_fl.crypto.sealing.packing import Codec
+from secure_fl.crypto.sealing.packing import Codec, Field, Layout
 from secure_fl.crypto.sealing.public import SeededSum, from_parts, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
-from secure_fl.crypto.sealing.segments import Field, Layout
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CryptoError, Misconduct, PartyFailed, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.context import Checkpoints
 from secure_fl.party.session import Session
 from secure_fl.protocol import frames as wire
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import Audience, Complaint, Examine
-from secure_fl.runs.party_checkpoints import NoCheckpoints
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from tests.support.attacker import NAMES, Wiretap, summing, tampering
@@ -42,7 +41,7 @@ T = np.uint64(COHORT.modulus)
 VALUES = {name: np.linspace(-k, k, 300, dtype=np.float32) for k, name in enumerate(NAMES, 1)}
 
 
-class Kept(NoCheckpoints):
+class Kept(Checkpoints):
     """Keeps what convicts somebody, in memory."""
 
     def __init__(self) -> None:

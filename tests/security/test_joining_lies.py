@@ -19,7 +19,7 @@ from secure_fl.crypto.sealing.clear_sum import ClearEnvelopes
 from secure_fl.crypto.sealing.envelopes import Envelopes as SealedEnvelopes
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
-from secure_fl.party.joining import Handover
+from secure_fl.party.round_loop import StateHandover
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Bulk
 from secure_fl.protocol.messages import Begin, HandedOver
@@ -159,23 +159,23 @@ def test_a_wrong_state_is_found_by_the_parties_themselves(
 CLEAR = {name: ClearEnvelopes(name) for name in "abcd"}
 
 
-def proofs(of: Handover, states: dict[str, bytes]) -> dict[str, bytes]:
+def proofs(of: StateHandover, states: dict[str, bytes]) -> dict[str, bytes]:
     return {p: proof(of, CLEAR[p], p, state) for p, state in states.items()}
 
 
-def proof(of: Handover, envelopes: EnvelopeLayer, party: str, state: bytes) -> bytes:
+def proof(of: StateHandover, envelopes: EnvelopeLayer, party: str, state: bytes) -> bytes:
     return envelopes.vouch(of.digest(envelopes, state, party))
 
 
 def test_who_stands_alone_is_named_and_of_two_both() -> None:
-    three = Handover(3, ("a", "b", "c", "d"), ("d",), None, 3)
+    three = StateHandover(3, ("a", "b", "c", "d"), ("d",), None, 3)
     cases = [("a", b"bad", "a"), ("b", b"good", "a"), ("d", b"bad", "a")]
     for me, state, named in cases:
         source = "a" if me == "d" else me
         states = {"a": b"bad", "b": b"good", "c": b"good"}
         with raises(Disagreement, party=named):
             three.check(proofs(three, states), three.members, state, source, CLEAR[me])
-    two = Handover(3, ("a", "b", "c"), ("c",), None, 3)
+    two = StateHandover(3, ("a", "b", "c"), ("c",), None, 3)
     with pytest.raises(Disagreement) as caught:
         two.check(proofs(two, {"a": b"x", "b": b"y"}), two.members, b"x", "a", CLEAR["c"])
     assert "party" not in caught.value.where and " a " in caught.value.what
@@ -186,7 +186,7 @@ def test_a_hospital_that_conspires_cannot_vouch_for_another() -> None:
     """It has all keys but the others' own; with them it could hand over a model as it likes."""
     keys = make_keys("secagg", ["a", "b", "c"], None)
     a, b, c = (SealedEnvelopes(keys[n], bytes(16)) for n in "abc")
-    three = Handover(3, ("a", "b", "c"), ("c",), None, 3)
+    three = StateHandover(3, ("a", "b", "c"), ("c",), None, 3)
 
     def check(by: EnvelopeLayer) -> None:
         made = {"a": proof(three, a, "a", b"dead"), "b": proof(three, by, "b", b"dead")}
@@ -198,10 +198,10 @@ def test_a_hospital_that_conspires_cannot_vouch_for_another() -> None:
 
 
 def test_proofs_of_another_handover_prove_nothing() -> None:
-    now = Handover(3, ("a", "b", "c"), ("c",), None, 3)
+    now = StateHandover(3, ("a", "b", "c"), ("c",), None, 3)
     for then in (
-        Handover(2, ("a", "b", "c"), ("c",), None, 3),
-        Handover(3, ("a", "b", "c", "d"), ("c", "d"), None, 2),
+        StateHandover(2, ("a", "b", "c"), ("c",), None, 3),
+        StateHandover(3, ("a", "b", "c", "d"), ("c", "d"), None, 2),
     ):
         old = proofs(then, {"a": b"x", "b": b"x"})
         with pytest.raises(Disagreement):
@@ -213,10 +213,10 @@ def test_proofs_of_another_handover_prove_nothing() -> None:
 )
 def test_impossible_newcomers_are_refused(wrong: tuple[int, tuple[str, ...]]) -> None:
     with pytest.raises(CohortError):
-        Handover(wrong[0], ("a", "b", "c"), wrong[1], None, 3)
+        StateHandover(wrong[0], ("a", "b", "c"), wrong[1], None, 3)
 
 
 def test_the_host_does_not_vouch() -> None:
-    assert Handover(3, ("a", "b", "c", "h"), ("c",), "h", 3).holders == ("a", "b")
+    assert StateHandover(3, ("a", "b", "c", "h"), ("c",), "h", 3).holders == ("a", "b")
     with pytest.raises(CohortError):
-        Handover(3, ("a", "b", "h"), ("b",), "h", 2)
+        StateHandover(3, ("a", "b", "h"), ("b",), "h", 2)

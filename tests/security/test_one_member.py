@@ -12,10 +12,10 @@ from msgspec import structs
 
 from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.crypto.keys.identity import Identity, PublicIdentity
-from secure_fl.crypto.sealing import blind_sum, packing, sharing, step_keys, transcript
+from secure_fl.crypto.sealing import blind_sum, masking, packing, step_keys, transcript
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
+from secure_fl.crypto.sealing.packing import Layout
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
-from secure_fl.crypto.sealing.segments import Layout
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import CryptoError, SecureFLError, TamperError
@@ -185,9 +185,9 @@ def with_false_shares(monkeypatch: pytest.MonkeyPatch) -> Federated:
         shares = honest(keys, signatures, signers)
         if keys.me != "east":
             return shares
-        weight = sharing._weights((1, 2, 3))[0]  # of east, where the first three are combined
-        value = int.from_bytes(shares.seeds["north"], "big") + pow(weight, -1, sharing.PRIME)
-        false = (value % sharing.PRIME).to_bytes(sharing.SHARE_BYTES, "big")
+        weight = masking._weights((1, 2, 3))[0]  # of east, where the first three are combined
+        value = int.from_bytes(shares.seeds["north"], "big") + pow(weight, -1, masking.PRIME)
+        false = (value % masking.PRIME).to_bytes(masking.SHARE_BYTES, "big")
         return structs.replace(shares, seeds={**shares.seeds, "north": false})
 
     monkeypatch.setattr(StepKeys, "reveal", reveal)

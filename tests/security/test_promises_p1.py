@@ -15,9 +15,9 @@ import pytest
 from secure_fl.crypto.sealing import public, secret
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, blind_totals
 from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.packing import to_slots
 from secure_fl.crypto.sealing.public import to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import to_slots
 from secure_fl.errors import CohortError, CryptoError, SecureFLError
 from secure_fl.federation.keys import make_keys
 from secure_fl.protocol import messages

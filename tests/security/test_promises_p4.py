@@ -17,8 +17,8 @@ from torch import Tensor
 from secure_fl import ProtectionSettings
 from secure_fl.algorithms.ensembles import Ensemble
 from secure_fl.algorithms.fedid import FedID
+from secure_fl.crypto.sealing.packing import SLOT_BYTES, to_slots
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import SLOT_BYTES, to_slots
 from secure_fl.errors import SecureFLError
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages

@@ -13,9 +13,9 @@ from secure_fl.audits.selftest.malicious_federation import ChangedSum
 from secure_fl.crypto.sealing import masking, public, tags
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.masking import StreamId
+from secure_fl.crypto.sealing.packing import from_slots, to_slots
 from secure_fl.crypto.sealing.public import MemoryFile, from_parts, read_sum, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.segments import from_slots, to_slots
 from secure_fl.errors import CryptoError, TamperError, WireError
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import Program, federate

@@ -18,14 +18,14 @@ from secure_fl.coordinator import sum_steps as step
 from secure_fl.coordinator.sum_steps import Reply, SumStep, offers_to
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.errors import DISTRUST, CohortError, SecureFLError, WireError
-from secure_fl.protocol import survivor_log
-from secure_fl.protocol.messages import Offer, SurvivorStatement, Unmask
-from secure_fl.protocol.survivor_log import (
+from secure_fl.protocol import frames
+from secure_fl.protocol.frames import (
     EquivocationProof,
     SurvivorLog,
     find_equivocation,
     statements_of,
 )
+from secure_fl.protocol.messages import Offer, SurvivorStatement, Unmask
 from secure_fl.settings import ProtectionSettings
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
@@ -220,7 +220,7 @@ def test_without_comparing_nobody_would_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = five(tmp_path)
-    monkeypatch.setattr(survivor_log, "find_equivocation", lambda *_: None)
+    monkeypatch.setattr(frames, "find_equivocation", lambda *_: None)
     assert led(made, monkeypatch) is None
     assert [e["parties"] for e in made.seen("lost")][:1] == [[VICTIM]]
     assert not evidence(made) and not made.seen("convicted")

@@ -9,7 +9,7 @@ import numpy as np
 
 from secure_fl.coordinator.sum_steps import offers_to
 from secure_fl.crypto.keys.identity import Channel, Identity, channel
-from secure_fl.crypto.sealing import masking, sharing
+from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.step_keys import StepKeys
@@ -145,7 +145,7 @@ class MaskedStep:
                 mine = self.keys[party]
                 known[party] = mine._mask_seed if kind == "keys" else mine._self_seed
             elif len(some) >= self.threshold:
-                known[party] = sharing.combine(some, self.threshold)
+                known[party] = masking.recover_secret(some, self.threshold)
         return known
 
     def _unmasked(

@@ -14,7 +14,7 @@ from secure_fl.engines.folder.end import FolderEnd
 from secure_fl.engines.folder.file_message import Endpoint
 from secure_fl.engines.folder.folder_party import FolderParty
 from secure_fl.engines.folder.heartbeat import Told
-from secure_fl.engines.transport_message import Kind, StepId, TransportMessage
+from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
 
@@ -47,7 +47,7 @@ class Folders:
         for name, frame in frames.items():
             while not self._ends[name].connection():
                 time.sleep(0.005)
-            parcel = TransportMessage(Kind.STEP, StepId(bytes(16), self._number), frame)
+            parcel = TransportMessage(MessageKind.STEP, StepId(bytes(16), self._number), frame)
             self._ends[name].send(parcel)
         for _ in frames:
             name, answer = self._answers.get(timeout=DEADLINE)

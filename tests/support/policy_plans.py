@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.crypto.primitives import spoken
+from secure_fl.crypto.keys.identity import spoken
 from secure_fl.policy.policy_file import DPLimits, NoiseLimits, SitePolicy
 from secure_fl.policy.rules import Company, Plan, PolicyRefusal, Violation, check
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from secure_fl.engines.local import LocalEngine
-from secure_fl.party.session import Session
+from secure_fl.party.session import LocalEngine, Session
 from secure_fl.protocol.frames import Frame
 from secure_fl.testing.engines import require_carries
 from secure_fl.testing.harness import LossyEngine

@@ -29,6 +29,12 @@ try:
     from nvflare.fuel.f3.message import Message
     from nvflare.fuel.f3.stats_pool import StatsPool, StatsPoolManager
     from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
+    from nvflare.fuel.f3.streaming.stream_const import (
+        STREAM_ACK_TOPIC,
+        STREAM_CHANNEL,
+        StreamDataType,
+        StreamHeaderKey,
+    )
     from nvflare.fuel.f3.streaming.stream_types import StreamError
 except ModuleNotFoundError:
     raise SettingsError(
@@ -36,8 +42,7 @@ except ModuleNotFoundError:
         fix="from a checkout: pip install --constraint constraints.txt '.[flare]'",
     ) from None
 
-from secure_fl.engines.flare.acks import ACK_EVERY, last_word, spare_acks
-from secure_fl.engines.flare.frame_filter import CHANNEL, MAX_CHUNK, TOPIC, Guard
+from secure_fl.engines.flare.frame_filter import CHANNEL, MAX_CHUNK, TOPIC, FrameFilter
 
 HUB = "server"  # what CellNet calls the root that the others dial
 GRPC = {
@@ -53,6 +58,8 @@ GRPC = {
     "grpc.http2.max_pings_without_data": 0,
     "grpc.http2.min_ping_interval_without_data_ms": 5_000,
 }
+ACK_EVERY = 4 * 2**20  # bytes of a stream: those acknowledgements open its window
+NO_STREAM = 0
 _OPENING = threading.Lock()
 SETTINGS = {
     "allow_adhoc_conns": False,  # nobody connects past the coordinator
@@ -68,7 +75,7 @@ def cell_name(party: str) -> str:
     return f"~{party}" if party == HUB else party.replace(".", "~")
 
 
-class Sending:
+class CellOutgoing:
     """A parcel on its way out."""
 
     def __init__(self, future: Any, connection: str | None) -> None:
@@ -104,7 +111,7 @@ class CellEnd:
         address(url)
         self._deliver = deliver
         self._peers = frozenset(peers)
-        self.guard = Guard(name, self._peers, max_bytes)
+        self.guard = FrameFilter(name, self._peers, max_bytes)
         if name == HUB:
             require_free(url)
         side = "server" if name == HUB else "client"
@@ -124,12 +131,12 @@ class CellEnd:
         if name == HUB:
             require_listening(url)
 
-    def send(self, peer: str, parcel: TransportMessage) -> Sending:
+    def send(self, peer: str, parcel: TransportMessage) -> CellOutgoing:
         """Start to send; nothing says whether it arrived."""
         connection, buffers = self.connection(peer), parcel.to_buffers()
         message = Message({}, buffers if len(buffers) > 1 else buffers[0])
         future = self._cell.send_blob(CHANNEL, TOPIC, peer, message, optional=True)
-        sending = Sending(future, connection)
+        sending = CellOutgoing(future, connection)
         future.add_done_callback(last_word, self._cell.core_cell, peer)
         return sending
 
@@ -187,3 +194,26 @@ def new_cell(name: str, url: str, credentials: Mapping[str, str], peers: Mapping
                 StatsPoolManager.delete_pool(pool.name)
                 setattr(cell.core_cell, attribute, _Uncounted())
     return cell
+
+
+def spare_acks(core: Any) -> None:
+    """Let this cell send only those acknowledgements that a sender can wait for."""
+
+    def unneeded(message: Any) -> Message | None:
+        offset = message.get_header(StreamHeaderKey.OFFSET) or 0
+        return Message() if 0 < offset < ACK_EVERY else None  # an answer here: it is not sent
+
+    core.add_outgoing_request_filter(STREAM_CHANNEL, STREAM_ACK_TOPIC, unneeded)
+
+
+def last_word(core: Any, peer: str) -> None:
+    """Send something behind a parcel, so that the loss of its last packet is found out soon."""
+    if not core.is_cell_connected(peer):
+        return
+    about = {
+        StreamHeaderKey.STREAM_ID: NO_STREAM,
+        StreamHeaderKey.DATA_TYPE: StreamDataType.ACK,
+        StreamHeaderKey.OFFSET: 0,
+        StreamHeaderKey.SEQUENCE: 0,
+    }
+    core.fire_and_forget(STREAM_CHANNEL, STREAM_ACK_TOPIC, peer, Message(about), optional=True)

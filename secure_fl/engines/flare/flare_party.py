@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from secure_fl.engines.flare.cell import HUB, CellEnd, Sending, cell_name
+from secure_fl.engines.flare.cell import HUB, CellEnd, CellOutgoing, cell_name
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.engines.responder import Deliver, Responder
 from secure_fl.engines.transport_message import TransportMessage
@@ -26,7 +26,7 @@ class Dialled:
 
         self._end = CellEnd(cell_name(name), url, tls, {HUB: hub}, max_bytes, delivered)
 
-    def send(self, parcel: TransportMessage) -> Sending:
+    def send(self, parcel: TransportMessage) -> CellOutgoing:
         """Start to send; nothing says whether it arrived."""
         return self._end.send(HUB, parcel)
 

@@ -50,7 +50,7 @@ class _Incoming:
 
 
 @dataclass(slots=True)
-class Guard:
+class FrameFilter:
     """Refuses what is forged, relayed, encoded, too large, or not ours."""
 
     me: str

@@ -12,14 +12,13 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 
-from secure_fl.engines.flare.cell import HUB, CellEnd, Sending, cell_name
+from secure_fl.engines.flare.cell import HUB, CellEnd, CellOutgoing, cell_name
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.engines.transport_message import (
     FROM_PARTY,
     TOKEN_BYTES,
-    Kind,
+    MessageKind,
     StepId,
     TransportMessage,
 )
@@ -38,7 +37,7 @@ class _Delivery:
     frame: Frame
     patience: float
     begun: float
-    sending: Sending | None = None
+    sending: CellOutgoing | None = None
     connection: str | None = None  # when we last looked
     absent_since: float | None = None
     asked: float = 0.0
@@ -120,7 +119,7 @@ class FlareHub:
     def dismiss(self, timeout: float = 3.0) -> None:
         """Tell the parties that nothing more will come, and see them off."""
         for party in self.connected():
-            self._end.send(self._cells[party], TransportMessage(Kind.END, self._step))
+            self._end.send(self._cells[party], TransportMessage(MessageKind.END, self._step))
         until = time.monotonic() + timeout
         while self.connected() and time.monotonic() < until:
             time.sleep(TICK / 4)
@@ -132,12 +131,7 @@ class FlareHub:
     def __enter__(self) -> FlareHub:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _next(self, until: float) -> tuple[str, Frame] | None:
@@ -166,7 +160,7 @@ class FlareHub:
             return
         if sending is None or (delivery.needs and sending.done()):
             delivery.needs = False
-            parcel = TransportMessage(Kind.STEP, self._step, delivery.frame)
+            parcel = TransportMessage(MessageKind.STEP, self._step, delivery.frame)
             delivery.sending, delivery.asked = self._end.send(cell, parcel), now
         elif connection != before:
             if not sending.done():
@@ -180,7 +174,7 @@ class FlareHub:
 
     def _ask(self, delivery: _Delivery, cell: str, now: float) -> None:
         delivery.asked = now
-        self._end.send(cell, TransportMessage(Kind.ASK, self._step))
+        self._end.send(cell, TransportMessage(MessageKind.ASK, self._step))
 
     def _deliver(self, cell: str, parcel: TransportMessage) -> None:
         """Called by FLARE's threads, for peers of the roster only."""
@@ -188,7 +182,7 @@ class FlareHub:
             delivery = self._waiting.get(self._parties[cell])
             if delivery is None or parcel.step != self._step or parcel.kind not in FROM_PARTY:
                 return  # late, doubled, or not a party's to say
-            if parcel.kind is Kind.ANSWER:
+            if parcel.kind is MessageKind.ANSWER:
                 delivery.answered = True
                 self._answers.setdefault(delivery.party, parcel.frame)
             else:

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from secure_fl.events import EventLog, ExtensionEvent
+from secure_fl.party.context import Members
 from secure_fl.party.hooks import RoundHook, Snapshot, States
-from secure_fl.party.members import Members
 from secure_fl.party.sum_request import Arrays, RoundSums, SumRequest
 from secure_fl.protocol.ports import TranscriptLayer
 

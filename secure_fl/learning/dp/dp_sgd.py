@@ -7,8 +7,8 @@ a loss must give one value per record that depends on no other record.
 
 A repeated round sends the saved result again, so nothing is spent a second time: a result of
 DP-SGD may be released any number of times. It is therefore on disk before it leaves, and a session
-that starts the same training from the same weights loads it. `party.opened_sums` decides over which
-parties its sum may be opened, as for inputs without noise.
+that starts the same training from the same weights loads it. `runs.party_checkpoints` decides over
+which parties its sum may be opened, as for inputs without noise.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from secure_fl.features.pooled_scores import pooling
 from secure_fl.features.pooled_scores.pooling import Pooling
 from secure_fl.federation.result import Result
 from secure_fl.learning.tasks.classification import label_name
+from secure_fl.party.context import Members
 from secure_fl.party.hooks import Snapshot
-from secure_fl.party.members import Members
 from secure_fl.party.sum_request import RoundSums, SumRequest
 from secure_fl.party.summing import Summing
 from secure_fl.testing.hospitals import LABELS, frozen, hosted, silos, small
