@@ -1,4 +1,4 @@
-"""Figures for people, in terminals and on pages, and where a result's document holds them."""
+"""Numbers formatted for people, and lookups in a result's document."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LOCAL = "local/"  # before the splits of models that parties keep beside the run
 
 
 def size(count: float) -> str:
-    """Bytes."""
+    """Format a number of bytes."""
     return decimal(round(count))
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
+    """Format a duration in seconds, minutes or hours."""
     if seconds < 100:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -28,25 +28,25 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun: "1 round", "3 rounds"."""
+    """Format a number with its noun: "1 round", "3 rounds"."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def number(value: float | None) -> str:
-    """A metric."""
+    """Format a metric."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def protection(algorithm: str, mode: str) -> str:
-    """Say in a word what protects a run's sums; some algorithms form none."""
+    """Return the protection of a run's sums; "-" for an algorithm without sums."""
     return WITHOUT_SUMS.get(algorithm, "NONE" if mode == "none" else mode)
 
 
 def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = "") -> float | None:
-    """Find a result's main metric: of a party, or of all; `None` where it was not measured.
+    """Find a result's main metric, of a party or of all; None if it was not measured.
 
-    Of all: over all records together, or the parties' mean where scores stayed at home. A party
-    that holds a model of its own beside the run's is judged by its own.
+    Of all: pooled over all records, or the parties' mean if scores were not pooled. A party
+    with its own model besides the run's is judged by its own.
     """
     found = document.get("metrics", {}).get(which, {})
     scores = found.get("party", {}).get(party, {}) if party else overall(found)
@@ -56,13 +56,13 @@ def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = 
 
 
 def overall(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The scores of a round over all hospitals: pooled if they were, else their mean."""
+    """Return the scores of a round over all hospitals: pooled scores, or else their mean."""
     scores: Mapping[str, Any] = found.get("pooled") or found.get("mean", {})
     return scores
 
 
 def traffic(document: Mapping[str, Any], party: str = "") -> tuple[float, float]:
-    """Sum a result's bytes up and down: of a party, or of all."""
+    """Sum a result's sent and received bytes, of a party or of all."""
     found = document.get("bytes", {})
     parts = [found.get(party, {})] if party else list(found.values())
     return sum(p.get("up", 0) for p in parts), sum(p.get("down", 0) for p in parts)

@@ -1,4 +1,4 @@
-"""The parts that pages are made of: a page that needs nothing else, sections, tables."""
+"""HTML of self-contained pages: page, sections, tables, paragraphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 
 
 def page(title: str, kind: str, links: Mapping[str, str], body: str, again: int = 0) -> str:
-    """A whole page; `again`: after so many seconds it is read anew, while a run goes on."""
+    """Render a page; `again`: seconds after which the browser reloads it during a run."""
     refresh = f'<meta http-equiv="refresh" content="{again}">\n' if again else ""
     items = "".join(f'<li><a href="#{at}">{escape(text)}</a></li>' for at, text in links.items())
     return f"""\
@@ -40,7 +40,7 @@ def page(title: str, kind: str, links: Mapping[str, str], body: str, again: int 
 {body}
 </main>
 <footer>
-<p>Made by <code>secure-fl report</code> of the run's folder. It loads nothing from anywhere.</p>
+<p>Made by <code>secure-fl report</code> of the run's folder. It loads no external files.</p>
 </footer>
 </body>
 </html>
@@ -48,7 +48,7 @@ def page(title: str, kind: str, links: Mapping[str, str], body: str, again: int 
 
 
 def section(at: str, title: str, body: str, level: int = 3) -> str:
-    """A part of a page, with an anchor; nothing where there is nothing to say."""
+    """Render a section with an anchor; empty without a body."""
     if not body:
         return ""
     head = f'<h{level} id="{at}-title">{escape(title)}</h{level}>'
@@ -58,7 +58,7 @@ def section(at: str, title: str, body: str, level: int = 3) -> str:
 def table(
     caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = True
 ) -> str:
-    """A table whose first column names the rows; it scrolls by itself where it is wide."""
+    """Render a table whose first column names the rows; wide tables scroll."""
     if not rows:
         return ""
     head = "".join(f'<th scope="col">{escape(h)}</th>' if h else "<td></td>" for h in heads)
@@ -77,17 +77,17 @@ def table(
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """A paragraph, escaped; nothing where there is nothing to say. `Commands` are set as such."""
+    """Render an escaped paragraph, with `commands` as code; empty without text."""
     mark = f' class="{kind}"' if kind else ""
     said = COMMAND.sub(r"<code>\1</code>", escape(text))
     return f"<p{mark}>{said}</p>\n" if text else ""
 
 
 def folded(title: str, body: str) -> str:
-    """What only some want to see."""
+    """Render details that readers can unfold."""
     return f"<details><summary>{escape(title)}</summary>\n{body}</details>\n" if body else ""
 
 
 def code(text: str, label: str) -> str:
-    """A text as it is written."""
+    """Render preformatted text."""
     return f'<pre tabindex="0" aria-label="{escape(label)}"><code>{escape(text)}</code></pre>\n'

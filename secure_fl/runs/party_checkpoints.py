@@ -1,9 +1,9 @@
-"""One party's rounds on disk: what it needs to go on after a crash, and to begin none twice.
+"""Checkpoints of one party, and its records of opened sums, evidence and signed lists.
 
-RUN/parties/NAME/checkpoints/round-00007   the party's state before round 7, whole or not at all
-RUN/parties/NAME/checkpoints/opened.jsonl  over whom sums were opened
-RUN/parties/NAME/evidence/MEMBER           what convicts a member, or the coordinator
-RUN/parties/NAME/told.jsonl                what the coordinator signed of who is in each sum
+RUN/parties/NAME/checkpoints/round-00007   the party's state before round 7
+RUN/parties/NAME/checkpoints/opened.jsonl  parties of each opened sum
+RUN/parties/NAME/evidence/MEMBER           evidence against a member or the coordinator
+RUN/parties/NAME/told.jsonl                the coordinator's signed lists of each sum's members
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from secure_fl.party.rounds import Stateful
 from secure_fl.protocol.messages import SurvivorStatement
 from secure_fl.runs import checkpoint
 
-OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
-EVIDENCE = "evidence"  # what convicts a member, or the coordinator: a file for each
-TOLD = "told.jsonl"  # what the coordinator signed of who is in each sum
+OPENED = "opened.jsonl"  # parties of each opened sum; always kept, because any round may repeat
+EVIDENCE = "evidence"  # evidence, one file per accused member or coordinator
+TOLD = "told.jsonl"  # the coordinator's signed lists of members
 NO_FOLDER = "give the run a folder: Federation(..., folder=...)"
-KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
+KEPT = 2  # parties differ by at most one round, so two rounds include a common one
 
 
 class PartyCheckpoints:
-    """One party's rounds on disk."""
+    """Checkpoints of one party."""
 
     def __init__(self, folder: Path, site: Stateful, opened: Path | None = None) -> None:
-        """`opened`: where over whom sums were opened outlives the run's folder; None: it lies here.
+        """`opened`: file outside the run's folder for the parties of opened sums; None: inside.
 
-        Whoever holds all parties' records in one process learns nothing by a difference of sums.
+        Inside is enough for a process with all parties' records, which differences do not help.
         """
         self._folder, self._site = folder, site
         self._evidence, self._told = folder.parent / EVIDENCE, folder.parent / TOLD
         self._openings = OpenedSumsLog.kept(folder / OPENED, opened)
-        checkpoint.put_back(folder)  # what an earlier session set aside, and then came to nothing
+        checkpoint.put_back(folder)  # set aside by a session that did not continue
 
     def available(self) -> tuple[int, ...]:
-        """Rounds that are whole."""
+        """List the complete rounds."""
         checkpoint.mend(self._folder)
         names = [p.name for p in self._folder.glob("round-*")] if self._folder.exists() else []
         return tuple(sorted(int(n.removeprefix("round-")) for n in names))
@@ -52,20 +52,20 @@ class PartyCheckpoints:
         return self._openings.rounds(max(self.available(), default=1) - 1)
 
     def note_handover(self, after: int, holders: tuple[str, ...]) -> None:
-        """Note who held the round when others joined."""
+        """Note the parties that had the round when others joined."""
         self._openings.note_handover(after, holders)
 
     def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
-        """What newcomers are given."""
+        """Return the state for newcomers."""
         state = {name: thing.state_dict() for name, thing in sorted(shared.items())}
         return checkpoint.to_bytes({"shared": state, "sums": sums})
 
     def adopt(self, data: bytes, shared: Mapping[str, Stateful]) -> Mapping[str, Any]:
-        """Take what a newcomer is given."""
+        """Load the state that newcomers receive."""
         state = checkpoint.from_bytes(data)
         if set(state["shared"]) != set(shared):
             raise RunError(
-                "the state handed over by another party is of another program",
+                "the state from another party is of another program",
                 fix="install the same version at all sites, and give them the same settings",
                 reason="other-program",
             )
@@ -75,7 +75,7 @@ class PartyCheckpoints:
         return sums
 
     def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:
-        """Write one round and let go of all but the last ones."""
+        """Save one round, and remove all but the last ones."""
         state = {
             "keep": {name: thing.state_dict() for name, thing in keep.items()},
             "sums": sums,
@@ -93,7 +93,7 @@ class PartyCheckpoints:
         if set(state["keep"]) != set(keep):
             raise RunError(
                 "the checkpoint is of another program",
-                fix="resume with the algorithm and version that the run began with",
+                fix="resume with the algorithm and version that started the run",
                 file=self._path(round),
                 reason="other-program",
             )
@@ -104,35 +104,35 @@ class PartyCheckpoints:
         return sums
 
     def roll_back(self, round: int) -> None:
-        """Set aside what comes after it: a coordinator may say anything before a sum."""
+        """Set aside later rounds; the coordinator's request is not yet authenticated by a sum."""
         for later in self.available():
             if later > round:
                 checkpoint.set_aside(self._path(later))
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
-        """Note over whom a sum is opened; a repeated round must open the same sums.
+        """Note the parties of an opened sum; a repeated round must open the same sums.
 
-        Masks are bound to what was seen in a session: the old end of a round that is repeated does
-        not fit to others' new one, so what was set aside is let go of here.
+        Masks are bound to a session's messages, so the old end of a repeated round does not match
+        the new one of others. Rounds that were set aside are therefore removed.
         """
         self._openings.admit(round, number, survivors, what)
         checkpoint.drop_aside(self._folder)
 
     def convict(self, party: str, evidence: bytes) -> None:
-        """Keep what convicts somebody, beside the rounds."""
+        """Save evidence against a member."""
         try:
             self._evidence.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_whole(self._evidence / party, evidence, mode=0o600)
         except OSError as error:
             raise RunError(
-                f"evidence against {party} cannot be written down ({error.strerror})",
+                f"evidence against {party} cannot be written ({error.strerror})",
                 file=self._evidence,
                 reason="unwritable",
             ) from error
         self.leave_out(party)
 
     def keep_statement(self, statement: SurvivorStatement) -> None:
-        """Add a line; nothing waits for the disk: a lost line costs evidence, and nobody's data."""
+        """Append a line without sync: a lost line costs evidence, but no data."""
         line = {"run": statement.run.hex(), "number": statement.number}
         line |= {"digest": statement.digest.hex(), "signature": statement.signature.hex()}
         try:
@@ -141,14 +141,14 @@ class PartyCheckpoints:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             raise RunError(
-                f"what the coordinator signed cannot be written down ({error.strerror})",
+                f"the coordinator's signed lists cannot be written ({error.strerror})",
                 fix="free disk space, then resume; nothing was revealed",
                 file=self._told,
                 reason="unwritable",
             ) from error
 
     def statements(self) -> Sequence[SurvivorStatement]:
-        """All whole lines; what a crash cut off is left out."""
+        """Return all complete lines."""
         found = []
         lines = self._told.read_text().splitlines() if self._told.exists() else []
         for text in lines:
@@ -161,11 +161,11 @@ class PartyCheckpoints:
         return found
 
     def evidence(self) -> dict[str, Path]:
-        """Where what convicts somebody lies, by name."""
+        """Return the files of evidence by member."""
         return {file.name: file for file in self._evidence.glob("[!.]*")}
 
     def leave_out(self, *names: str) -> None:
-        """Let sums be repeated without the input of these, who were convicted."""
+        """Allow repeated sums without convicted members."""
         self._openings.without |= set(names)
 
     def _path(self, round: int) -> Path:
@@ -173,30 +173,30 @@ class PartyCheckpoints:
 
 
 class NoCheckpoints:
-    """For runs without a folder: nothing is written, nothing can be resumed."""
+    """Checkpoints of a run without a folder: nothing is written or resumed."""
 
     def available(self) -> tuple[int, ...]:
-        """None."""
+        """Return no rounds."""
         return ()
 
     def opened(self) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
-        """None are known."""
+        """Return no sums."""
         return ()
 
     def note_handover(self, after: int, holders: tuple[str, ...]) -> None:
-        """Nobody can join: there is nothing to give."""
+        """Refuse newcomers, because there is no saved state."""
         raise RunError(
             "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
         )
 
     def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
-        """Nothing can be given."""
+        """Refuse: there is no saved state."""
         raise RunError(
             "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
         )
 
     def adopt(self, data: bytes, shared: Mapping[str, Stateful]) -> Mapping[str, Any]:
-        """Nothing can be taken."""
+        """Refuse: there is no saved state."""
         raise RunError(
             "this run has no folder, so nobody can join it late", fix=NO_FOLDER, reason="no-folder"
         )
@@ -205,23 +205,23 @@ class NoCheckpoints:
         """Write nothing."""
 
     def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
-        """Nothing can be restored."""
+        """Refuse: there is no saved state."""
         raise RunError(
             "this run has no folder, so it cannot be resumed", fix=NO_FOLDER, reason="no-folder"
         )
 
     def roll_back(self, round: int) -> None:
-        """Nothing is kept."""
+        """Save nothing."""
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
-        """Nothing is ever repeated."""
+        """Accept: no round is repeated."""
 
     def convict(self, party: str, evidence: bytes) -> None:
-        """Nothing is kept."""
+        """Save nothing."""
 
     def keep_statement(self, statement: SurvivorStatement) -> None:
-        """Nothing is kept."""
+        """Save nothing."""
 
     def statements(self) -> Sequence[SurvivorStatement]:
-        """Nothing was kept."""
+        """Return no statements."""
         return ()

@@ -37,7 +37,7 @@ def longer(rng: random.Random, data: bytes) -> bytes:
 
 
 def tree(frame: Frame) -> list[Any]:
-    """What a head says, as plain lists and maps."""
+    """Decode a head into plain lists and maps."""
     found: list[Any] = msgspec.msgpack.decode(frame.head[1:-SIGNATURE_BYTES], strict=False)
     return found
 

@@ -17,8 +17,8 @@ from typing import IO, cast
 from secure_fl.crypto.keys.keyring import KeyRing
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import RunError
+from secure_fl.pilot.coordinator_process import HubEngine
 from secure_fl.pilot.hospital import HospitalProcess
-from secure_fl.pilot.invitations import HubEngine
 from secure_fl.pilot.kits import load_kit
 from secure_fl.pilot.site_memory import records_of, site_keys
 from secure_fl.pilot.site_run import HospitalContext

@@ -30,8 +30,7 @@ from secure_fl.config.build import RunSettings
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import RunError
 from secure_fl.events import Event, EventLog, RoundStarted
-from secure_fl.pilot.coordinator_process import RunLeader
-from secure_fl.pilot.invitations import HubEngine
+from secure_fl.pilot.coordinator_process import HubEngine, RunLeader
 from secure_fl.pilot.kits import load_kit
 from secure_fl.policy.rules import Plan
 from secure_fl.settings import ModelSettings, TaskSettings
