@@ -130,7 +130,8 @@ def trial(tmp_path: Path, old: pytest.MonkeyPatch) -> PilotFolders:
 def test_join_and_coordinate_refuse_before_they_dial(trial):
     kit = ["--kit", trial.of("north") / "kit"]
     secret = ["--passphrase-file", trial.of("north") / "passphrase"]
-    assert (
+    joined = run("join", trial.of("north") / "site.toml", *kit, *secret, code=6)
+    assert "expired on" in joined.output
         "expired on" in run("join", trial.of("north") / "site.toml", *kit, *secret, code=6).output
     )
     kit = ["--kit", trial.of(HUB) / "kit", "--keys", trial.of(HUB) / "keys"]
