@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from secure_fl.cli.keyring import PATH, keys_option
-from secure_fl.cli.options import FOLDER, PORT, FiniteRange, json_option
+from secure_fl.cli.keyring import keys_option
+from secure_fl.cli.options import FOLDER, PATH, FiniteRange, json_option, kit_option, metrics_option
 from secure_fl.cli.service import StopSignals, errors_only_option, log_option, service_log
 
 if TYPE_CHECKING:
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 DIRECTIONS = ("up", "down")
 SECONDS = FiniteRange(0)
-
-kit_option = click.option("--kit", type=PATH, default=Path("kit"), show_default=True,
-                          help="Kit that `site check` opened.")  # fmt: skip
-metrics_option = click.option("--metrics", metavar="PORT", type=PORT,
-                              help="Serve Prometheus metrics on this port of 127.0.0.1.",
-                              )  # fmt: skip
 
 
 @click.command(
@@ -108,7 +102,7 @@ def _lead(
     """Wait for the hospitals, and lead the run to its end."""
     from secure_fl.engines.flare.diagnosis import looking
     from secure_fl.pilot.coordinator_process import OperatorStop
-    from secure_fl.pilot.stragglers import StragglerWatch, arrived
+    from secure_fl.pilot.member_faults import StragglerWatch, arrived
 
     arrived(hub, names, wait, notes.recorder, lambda: leader.stopping)
     with looking(StragglerWatch(hub, notes.recorder), every=5.0):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from secure_fl.cli.coordinate import kit_option
-from secure_fl.cli.keyring import PATH
+from secure_fl.cli.options import PATH, kit_option
 from secure_fl.cli.service import StopSignals, errors_only_option, log_option, service_log
 
 if TYPE_CHECKING:

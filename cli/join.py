@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from secure_fl.cli.coordinate import kit_option, metrics_option
-from secure_fl.cli.keyring import PATH, passphrase_option
+from secure_fl.cli.keyring import passphrase_option
+from secure_fl.cli.options import PATH, kit_option, metrics_option
 from secure_fl.cli.service import StopSignals, errors_only_option, log_option, service_log
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from secure_fl.errors import SecureFLError
     from secure_fl.events import Event
     from secure_fl.federation.run_feature import SiteLimits
-    from secure_fl.pilot.hospital import Asked, HospitalProcess
+    from secure_fl.pilot.hospital import HospitalProcess, QuestionRules
     from secure_fl.pilot.kits import Kit
     from secure_fl.policy.policy_file import SiteFile, SitePolicy
     from secure_fl.policy.rules import Plan
@@ -153,7 +153,7 @@ def hospital_of(
             goes_back=goes_back,
         ),
         plan_rules(rules, kit),
-        asked=question_rules(rules, kit, keys.identity),
+        questions=question_rules(rules, kit, keys.identity),
         approvals=lambda plan: approving.require(ledger, plan),
     )
 
@@ -184,9 +184,9 @@ def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:
     return approve
 
 
-def question_rules(rules: SiteFile, kit: Kit, me: Identity) -> Asked:
+def question_rules(rules: SiteFile, kit: Kit, me: Identity) -> QuestionRules:
     """Return the check of questions, and the records for allowed ones."""
-    from secure_fl.pilot.hospital import Asked
+    from secure_fl.pilot.hospital import QuestionRules
     from secure_fl.policy.questions import QuestionPlan, check_questions
     from secure_fl.policy.rules import Company
 
@@ -198,7 +198,7 @@ def question_rules(rules: SiteFile, kit: Kit, me: Identity) -> Asked:
 
         return statistics_of(rules, name, plan, me)
 
-    return Asked(lambda plan: check_questions(rules.policy, plan, company), records)
+    return QuestionRules(lambda plan: check_questions(rules.policy, plan, company), records)
 
 
 def log_refusals(log: Logger) -> Callable[[SecureFLError], None]:

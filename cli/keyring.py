@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import click
 
+from secure_fl.cli.options import PATH
 from secure_fl.crypto.keys.files import read_bounded, write_atomic
 from secure_fl.crypto.keys.keyring import KeyRing
 from secure_fl.crypto.keys.vault import DEFAULT_COST, Cost, check_private
@@ -17,7 +18,6 @@ from secure_fl.errors import KeyringError
 
 PASSPHRASE = "SECURE_FL_PASSPHRASE"  # noqa: S105 - the variable's name
 SHORTEST = 12
-PATH = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., object])
 
 passphrase_option = click.option(

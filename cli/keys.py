@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from secure_fl.cli.group import WrappedHelpGroup
-from secure_fl.cli.keyring import PATH, keys_option, open_ring
-from secure_fl.cli.options import json_option
+from secure_fl.cli.keyring import keys_option, open_ring
+from secure_fl.cli.options import PATH, json_option
 from secure_fl.cli.rosters import approved, as_text, describe, roster
 from secure_fl.crypto.keys.files import OWN_FOLDER, read_bounded, write_atomic
 from secure_fl.crypto.keys.identity import Identity

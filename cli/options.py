@@ -14,11 +14,17 @@ from secure_fl.errors import nearest
 MOST_RECORDS = 10_000_000  # of a hospital; a larger number is a typing error and fills the disk
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
+PATH = click.Path(path_type=Path)
 PORT = click.IntRange(1, 65535)
 RECORDS = click.IntRange(0, MOST_RECORDS)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 no_progress_option = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+kit_option = click.option("--kit", type=PATH, default=Path("kit"), show_default=True,
+                          help="Kit that `site check` opened.")  # fmt: skip
+metrics_option = click.option("--metrics", metavar="PORT", type=PORT,
+                              help="Serve Prometheus metrics on this port of 127.0.0.1.",
+                              )  # fmt: skip
 set_option = click.option(
     "--set",
     "overrides",

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from secure_fl.cli.group import WrappedHelpGroup
-from secure_fl.cli.keyring import PATH, keys_option
-from secure_fl.cli.options import PORT
+from secure_fl.cli.keyring import keys_option
+from secure_fl.cli.options import PATH, PORT
 
 
 @click.group(cls=WrappedHelpGroup)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from secure_fl.cli.keyring import PATH
-from secure_fl.cli.options import FiniteRange
+from secure_fl.cli.options import PATH, FiniteRange
 from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.crypto.keys.keyring import KeyRing

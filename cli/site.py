@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from secure_fl.cli.group import WrappedHelpGroup
-from secure_fl.cli.keyring import PATH, open_ring, passphrase_option
-from secure_fl.cli.options import complete_algorithm, known_algorithms
+from secure_fl.cli.keyring import open_ring, passphrase_option
+from secure_fl.cli.options import PATH, complete_algorithm, known_algorithms
 
 if TYPE_CHECKING:
     from secure_fl.crypto.keys.keyring import KeyRing
@@ -232,7 +232,7 @@ def approve(
     yes: bool,
 ) -> None:
     """Approve a PLAN under the rules of SITE, with a person's own keys."""
-    from secure_fl.pilot.approvals import FOLDER, Approval, Papers, rules_of
+    from secure_fl.pilot.approvals import FOLDER, Approval, ApprovalFiles, rules_of
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.plan import load_proposal, write_plan
     from secure_fl.policy.describe import describe
@@ -248,7 +248,7 @@ def approve(
     if not yes and not click.confirm(question, err=True):
         return
     approval = Approval.make(me, name, proposal, rules_of(rules))
-    paper = Papers(file.absolute().parent / FOLDER, name).add(approval)
+    paper = ApprovalFiles(file.absolute().parent / FOLDER, name).add(approval)
     facts = approval.facts()
     click.echo(f"approved: plan {facts['plan']}, rules {facts['rules']}\nwritten: {paper}")
 

@@ -14,17 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.algorithms.ensembles import Ensemble, as_shares
-from secure_fl.algorithms.fedid.feedback import (
-    FeedbackUnits,
-    ensemble_step,
-    exact_feedback,
-    scalar_feedback,
-)
 from secure_fl.algorithms.fedid.party_step import (
     EnsembleDrift,
+    FeedbackUnits,
     StepInputs,
     StepMetrics,
+    ensemble_step,
+    exact_feedback,
     party_step,
+    scalar_feedback,
 )
 from secure_fl.algorithms.fedid.settings import FEW, FedID
 from secure_fl.algorithms.public_distillation import (

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from torch import nn
 
-from secure_fl.algorithms.inclusivefl.mixing import Mixing, PartyModel, server_of
+from secure_fl.algorithms.inclusivefl.mixing import (
+    Mixing,
+    PartyModel,
+    SealedMixing,
+    TierSums,
+    server_of,
+)
 from secure_fl.algorithms.inclusivefl.participants import (
     Participants,
     exchange_tiers,
     require_large_tiers,
     tier_of,
 )
-from secure_fl.algorithms.inclusivefl.sealed_mixing import SealedMixing
 from secure_fl.algorithms.inclusivefl.settings import InclusiveFL, Ladder, MomentumSource, Tiered
-from secure_fl.algorithms.inclusivefl.tier_sums import TierSums
 from secure_fl.algorithms.layers import part_of
 from secure_fl.algorithms.updates import SavedDict, add_, agree_by_name, local_names, local_update
 from secure_fl.errors import CohortError

@@ -1,1 +1,1 @@
-"""What people look at: tables, a run as it happens, and a page of what it came to."""
+"""Output for people: tables, the live view of a run, and its page."""

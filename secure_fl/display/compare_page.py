@@ -1,4 +1,4 @@
-"""Runs beside each other: their scores with intervals over the hospitals they share, and costs."""
+"""Comparison of runs: scores with intervals over their common hospitals, and costs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from secure_fl.display.run_history import RunHistory
 from secure_fl.display.run_page import article
 
 CONFIDENCE = 0.95
-SURER = "`secure-fl evaluate RUN RUN --plan FILE` compares record by record, and sees more."
+SURER = (
+    "`secure-fl evaluate RUN RUN --plan FILE` compares record by record, which finds smaller "
+    "differences."
+)
 
 
 class Difference(NamedTuple):
-    """How much better one run is than another, hospital by hospital."""
+    """Mean difference of two runs, paired by hospital."""
 
     mean: float
-    half: float | None  # half of the interval; None: one hospital alone says nothing of others
+    half: float | None  # half of the interval; None: there is only one hospital
     hospitals: int
 
     def __str__(self) -> str:
@@ -32,7 +35,7 @@ class Difference(NamedTuple):
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Difference | None:
-    """The mean difference of the main test score over hospitals of both, and its interval."""
+    """Compute the mean difference of the main test score over common hospitals."""
     from scipy.stats import t
 
     pairs = []
@@ -49,22 +52,22 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Difference
     return Difference(fmean(pairs), half, len(pairs))
 
 
-def side_by_side(stories: Sequence[RunHistory]) -> Grid:
-    """A line for each run; differences are to the first, in points."""
-    first = stories[0]
+def side_by_side(histories: Sequence[RunHistory]) -> Grid:
+    """Make a row for each run; differences are from the first, in points."""
+    first = histories[0]
     rows = []
-    for place, story in enumerate(stories):
-        found = difference(story.document, first.document) if place else None
-        up, _ = traffic(story.document)
-        total = story.document.get("seconds", {}).get("total")
+    for place, history in enumerate(histories):
+        found = difference(history.document, first.document) if place else None
+        up, _ = traffic(history.document)
+        total = history.document.get("seconds", {}).get("total")
         rows.append(
             [
-                _name(stories, place),
-                story.algorithm,
-                story.protection,
-                f"{story.round}/{story.rounds}",
-                number(metric_of(story.document, "last", "dev")),
-                _tested(story),
+                _name(histories, place),
+                history.algorithm,
+                history.protection,
+                f"{history.round}/{history.rounds}",
+                number(metric_of(history.document, "last", "dev")),
+                _tested(history),
                 "" if not place else "-" if found is None else str(found),
                 size(up) if up else "-",
                 "-" if total is None else duration(total),
@@ -75,23 +78,23 @@ def side_by_side(stories: Sequence[RunHistory]) -> Grid:
     return grid("", [*heads, "to the first, points", "sent", "time"], rows)
 
 
-def explained(stories: Sequence[RunHistory]) -> str:
-    """What the interval is of."""
-    found = [difference(story.document, stories[0].document) for story in stories[1:]]
+def explained(histories: Sequence[RunHistory]) -> str:
+    """Explain the interval."""
+    found = [difference(history.document, histories[0].document) for history in histories[1:]]
     hospitals = {one.hospitals for one in found if one is not None}
     if not hospitals:
         return f"The runs share no hospital with test scores, so no interval can be given. {SURER}"
     count = " or ".join(map(str, sorted(hospitals)))
     return (
-        f"Differences are means over {count} hospitals of both runs, each compared with itself; "
-        "± is a 95 % interval of the paired t test: where it holds 0, nothing can be told. "
+        f"Differences are means over the {count} hospitals of both runs, paired by hospital; "
+        "± is a 95 % interval of the paired t test; one that contains 0 shows no difference. "
         f"{SURER}"
     )
 
 
-def settings_apart(stories: Sequence[RunHistory]) -> list[list[str]]:
-    """The settings in which runs differ: a line each; not those that one algorithm alone has."""
-    flat = [dict(_flat(story.settings)) for story in stories]
+def settings_apart(histories: Sequence[RunHistory]) -> list[list[str]]:
+    """List settings with different values; skip those of one algorithm only."""
+    flat = [dict(_flat(history.settings)) for history in histories]
     rows = []
     for name in sorted(set().union(*flat)):
         known = [found[name] for found in flat if name in found]
@@ -102,56 +105,56 @@ def settings_apart(stories: Sequence[RunHistory]) -> list[list[str]]:
 
 
 def comparison_page(
-    stories: Sequence[RunHistory], *, shared: bool = False, audited: str = ""
+    histories: Sequence[RunHistory], *, shared: bool = False, audited: str = ""
 ) -> str:
-    """Runs on one page: side by side first, then each by itself; `audited`: of their audits."""
-    names = names_of(stories)
-    body = section("compared", "Side by side", comparison(stories) + audited, 2)
-    for place, (name, story) in enumerate(zip(names, stories, strict=True), start=1):
-        body += section(f"run{place}", name, article(story, f"run{place}", shared=shared), 2)
+    """Render runs on one page: the comparison, then each run; `audited` is about their audits."""
+    names = names_of(histories)
+    body = section("compared", "Side by side", comparison(histories) + audited, 2)
+    for place, (name, history) in enumerate(zip(names, histories, strict=True), start=1):
+        body += section(f"run{place}", name, article(history, f"run{place}", shared=shared), 2)
     links = {"compared": "Side by side"} | {f"run{k}": name for k, name in enumerate(names, 1)}
     return page(listed(names), "Federated training runs, compared", links, body)
 
 
-def comparison(stories: Sequence[RunHistory]) -> str:
-    """The part of a page that compares."""
-    laid = side_by_side(stories)
+def comparison(histories: Sequence[RunHistory]) -> str:
+    """Render the comparison of runs."""
+    laid = side_by_side(histories)
     names = [row[0] for row in laid.rows]
-    body = table("The runs", laid.columns, laid.rows) + paragraph(explained(stories))
+    body = table("The runs", laid.columns, laid.rows) + paragraph(explained(histories))
     for split in ("dev", "test"):
         curves = [
-            Curve(name, story.curve(split) or story.mean(split))
-            for name, story in zip(names, stories, strict=True)
+            Curve(name, history.curve(split) or history.mean(split))
+            for name, history in zip(names, histories, strict=True)
         ]
-        title = f"{stories[0].metric.capitalize()} over all {split} records, by round"
+        title = f"{histories[0].metric.capitalize()} over all {split} records, by round"
         body += chart(f"compared-{split}", curves, "round", title, number)
     heads = ["field", *names]
-    return body + table("Settings that differ", heads, settings_apart(stories), figures=False)
+    return body + table("Settings that differ", heads, settings_apart(histories), figures=False)
 
 
-def _tested(story: RunHistory) -> str:
-    """The test score, with its interval where it is over all hospitals' records."""
-    value = metric_of(story.document, "last", "test")
-    intervals = story.document.get("metrics", {}).get("last", {}).get("intervals", {})
-    found = intervals.get("test", {}).get(story.metric)
+def _tested(history: RunHistory) -> str:
+    """Format the test score, with its interval if it is over all hospitals' records."""
+    value = metric_of(history.document, "last", "test")
+    intervals = history.document.get("metrics", {}).get("last", {}).get("intervals", {})
+    found = intervals.get("test", {}).get(history.metric)
     return number(value) + (f" [{number(found[0])}, {number(found[1])}]" if found else "")
 
 
-def names_of(stories: Sequence[RunHistory]) -> list[str]:
-    """The runs' names, with their numbers where several are called so."""
-    return [_name(stories, place) for place in range(len(stories))]
+def names_of(histories: Sequence[RunHistory]) -> list[str]:
+    """Return the runs' names, numbered if they are not unique."""
+    return [_name(histories, place) for place in range(len(histories))]
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as one says them; what holds commas itself is told apart by semicolons."""
+    """Join names for a sentence, by semicolons if a name contains a comma."""
     mark = "; " if any("," in name for name in names) else ", "
     return " and ".join(filter(None, (mark.join(names[:-1]), names[-1])))
 
 
-def _name(stories: Sequence[RunHistory], place: int) -> str:
-    """A run's name; where several are called so, with their number."""
-    name = stories[place].name
-    return f"{place + 1}. {name}" if [s.name for s in stories].count(name) > 1 else name
+def _name(histories: Sequence[RunHistory], place: int) -> str:
+    """Return a run's name, numbered if it is not unique."""
+    name = histories[place].name
+    return f"{place + 1}. {name}" if [s.name for s in histories].count(name) > 1 else name
 
 
 def _flat(tables: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:

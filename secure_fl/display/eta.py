@@ -1,4 +1,4 @@
-"""How far a run is, how long the rest will take, and who is waited for, in few words."""
+"""Progress of a run, remaining time and stragglers, in short texts."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from secure_fl.display.figures import duration
 BAR = 10
 LEVELS = "▁▂▃▄▅▆▇█"
 LONGEST = 24  # rounds that a sparkline shows
-MOST = 5  # who are waited for by name
+MOST = 5  # stragglers shown by name
 
 
 @dataclass(slots=True)
 class Eta:
-    """How far the run is, and from where this process began."""
+    """Elapsed and remaining time of a run, from the progress of this process."""
 
     clock: Callable[[], float]
     rounds: int
     started: float = field(init=False)
-    first: float | None = None  # rounds that were done before
+    first: float | None = None  # finished rounds when this process started
     trained: float | None = None  # when training began
 
     def __post_init__(self) -> None:
         self.started = self.clock()
 
     def begin(self, done: float) -> None:
-        """A round begins, after so many."""
+        """Note that a round starts after `done` rounds."""
         if self.first is None:
             self.first, self.trained = done, self.clock()
 
     @property
     def spent(self) -> float:
-        """Seconds since the run began here."""
+        """Seconds since this process started the run."""
         return self.clock() - self.started
 
     def left(self, done: float) -> float | None:
-        """Seconds until the last round ends, if rounds go on at the same pace."""
+        """Estimate the seconds until the end of the last round."""
         if self.first is None or self.trained is None or done <= self.first:
             return None
         return (self.clock() - self.trained) * (self.rounds - done) / (done - self.first)
 
-    def told(self, done: float) -> str:
-        """Both, in words."""
+    def text(self, done: float) -> str:
+        """Format elapsed and remaining time."""
         left = self.left(done) if done < self.rounds else None
         about = f", about {duration(left)} left" if left is not None else ""
         return f"{duration(self.spent)}{about}"
 
 
 def bar(done: float, ascii_only: bool = False) -> str:
-    """A share as a bar."""
+    """Draw a fraction as a bar."""
     filled = round(BAR * min(max(done, 0.0), 1.0))
     full, empty = "#-" if ascii_only else "━╌"
     return full * filled + empty * (BAR - filled)
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The last values as a row of little bars, the lowest and the highest apart."""
+    """Draw the last values as a row of bars, scaled from the lowest to the highest."""
     shown = values[-LONGEST:]
     if len(shown) < 2:
         return ""
@@ -69,7 +69,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def late(waited: Mapping[str, float], away: Sequence[str] = ()) -> str:
-    """Who is waited for, and for how long: the longest first, and the rest counted."""
+    """List stragglers with their delay, longest first; count those beyond the first few."""
     names = sorted(waited, key=lambda name: (-waited[name], name))
     shown = [
         f"{name} ({duration(waited[name])}{', away' * (name in away)})" for name in names[:MOST]

@@ -1,4 +1,4 @@
-"""Number formats for terminals and pages, and look-ups in a result's document."""
+"""Numbers formatted for people, and lookups in a result's document."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LOCAL = "local/"  # prefix of the splits of models that hospitals keep for thems
 
 
 def size(count: float) -> str:
-    """Format bytes."""
+    """Format a number of bytes."""
     return decimal(round(count))
 
 
 def duration(seconds: float) -> str:
-    """Format seconds, minutes or hours."""
+    """Format a duration in seconds, minutes or hours."""
     if seconds < 100:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -38,15 +38,15 @@ def number(value: float | None) -> str:
 
 
 def protection(algorithm: str, mode: str) -> str:
-    """Name the protection of a run's sums; some algorithms form none."""
+    """Return the protection of a run's sums; "-" for an algorithm without sums."""
     return WITHOUT_SUMS.get(algorithm, "NONE" if mode == "none" else mode)
 
 
 def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = "") -> float | None:
-    """Look up a result's main metric, of a party or of all; `None` if it was not measured.
+    """Look up a result's main metric, of a party or of all; None if it was not measured.
 
-    Of all: over all records together, or the mean of hospitals that did not share scores. A party
-    with a model of its own is scored by that model.
+    Of all: pooled over all records, or the parties' mean if scores were not pooled. A party
+    with its own model besides the run's is judged by its own.
     """
     of_round = document.get("metrics", {}).get(which, {})
     scores = of_round.get("party", {}).get(party, {}) if party else overall(of_round)
@@ -55,14 +55,14 @@ def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = 
     return value
 
 
-def overall(of_round: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Look up the scores of a round over all hospitals: pooled, or else their mean."""
-    scores: Mapping[str, Any] = of_round.get("pooled") or of_round.get("mean", {})
+def overall(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the scores of a round over all hospitals: pooled scores, or else their mean."""
+    scores: Mapping[str, Any] = found.get("pooled") or found.get("mean", {})
     return scores
 
 
 def traffic(document: Mapping[str, Any], party: str = "") -> tuple[float, float]:
-    """Sum a result's bytes up and down, of a party or of all."""
-    sent = document.get("bytes", {})
-    parts = [sent.get(party, {})] if party else list(sent.values())
+    """Sum a result's sent and received bytes, of a party or of all."""
+    found = document.get("bytes", {})
+    parts = [found.get(party, {})] if party else list(found.values())
     return sum(p.get("up", 0) for p in parts), sum(p.get("down", 0) for p in parts)

@@ -1,4 +1,4 @@
-"""Tables for terminals and notebooks: names at the left, figures at the right, nothing cut off."""
+"""Tables for terminals and notebooks: names left, numbers right, no text cut off."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Grid:
     rows: Sequence[Sequence[str]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Lay it out for a terminal; columns of figures do not break words where there is room."""
+        """Render for a terminal; number columns wrap only if there is no room."""
         title = Text(self.title, style="bold") if self.title else None
         table = Table(title=title, title_justify="left", box=None, padding=(0, GAP, 0, 0))
         table.pad_edge = False
@@ -42,7 +42,7 @@ class Grid:
         yield table
 
     def _widths(self, room: int) -> Sequence[int | None]:
-        """Choose widths that do not break cells, or at least no words; None: Rich decides."""
+        """Return widths that keep cells, or at least words, whole; None: Rich's own."""
         columns = list(zip(self.columns, *self.rows, strict=True))
         full = [[head, *cells] for head, *cells in columns]
         broken_heads = [[*head.split(), *cells] for head, *cells in columns]
@@ -55,7 +55,7 @@ class Grid:
         return [None] * len(columns)
 
     def _repr_html_(self) -> str:
-        """Lay it out for notebooks."""
+        """Render for notebooks."""
         heads = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
         rows = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"

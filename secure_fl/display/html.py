@@ -1,4 +1,4 @@
-"""Parts of HTML pages: a self-contained page, sections, tables."""
+"""HTML of self-contained pages: page, sections, tables, paragraphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 
 
 def page(title: str, kind: str, links: Mapping[str, str], body: str, again: int = 0) -> str:
-    """Write a page; browsers reload it after `again` seconds, while a run is under way."""
+    """Render a page; `again`: seconds after which the browser reloads it during a run."""
     refresh = f'<meta http-equiv="refresh" content="{again}">\n' if again else ""
     items = "".join(f'<li><a href="#{at}">{escape(text)}</a></li>' for at, text in links.items())
     return f"""\
@@ -40,7 +40,7 @@ def page(title: str, kind: str, links: Mapping[str, str], body: str, again: int 
 {body}
 </main>
 <footer>
-<p>Made by <code>secure-fl report</code> of the run's folder. It loads nothing.</p>
+<p>Made by <code>secure-fl report</code> of the run's folder. It loads no external files.</p>
 </footer>
 </body>
 </html>
@@ -48,7 +48,7 @@ def page(title: str, kind: str, links: Mapping[str, str], body: str, again: int 
 
 
 def section(at: str, title: str, body: str, level: int = 3) -> str:
-    """Write a section with an anchor; empty: there is no body."""
+    """Render a section with an anchor; empty without a body."""
     if not body:
         return ""
     head = f'<h{level} id="{at}-title">{escape(title)}</h{level}>'
@@ -58,7 +58,7 @@ def section(at: str, title: str, body: str, level: int = 3) -> str:
 def table(
     caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = True
 ) -> str:
-    """Write a table whose first column names the rows; a wide table scrolls by itself."""
+    """Render a table whose first column names the rows; wide tables scroll."""
     if not rows:
         return ""
     head = "".join(f'<th scope="col">{escape(h)}</th>' if h else "<td></td>" for h in heads)
@@ -77,17 +77,17 @@ def table(
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """Write an escaped paragraph with `commands` marked as code; empty: there is no text."""
+    """Render an escaped paragraph, with `commands` as code; empty without text."""
     mark = f' class="{kind}"' if kind else ""
     marked = COMMAND.sub(r"<code>\1</code>", escape(text))
     return f"<p{mark}>{marked}</p>\n" if text else ""
 
 
 def folded(title: str, body: str) -> str:
-    """Write a block that is folded until a reader opens it."""
+    """Render details that readers can unfold."""
     return f"<details><summary>{escape(title)}</summary>\n{body}</details>\n" if body else ""
 
 
 def code(text: str, label: str) -> str:
-    """Write preformatted text."""
+    """Render preformatted text."""
     return f'<pre tabindex="0" aria-label="{escape(label)}"><code>{escape(text)}</code></pre>\n'

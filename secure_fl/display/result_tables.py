@@ -1,4 +1,4 @@
-"""A result's document as tables: per hospital, and per entity type."""
+"""Tables and lines about a result's document."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from secure_fl.display.figures import LOCAL, duration, metric_of, number, size, traffic
 from secure_fl.display.grid import TOGETHER, Grid, grid
 
-ENTITY = "f1/"  # what the name of an entity type's F1 begins with
+ENTITY = "f1/"  # prefix of the F1 of an entity type
 
 
 def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
-    """Lay out a result: per hospital and mean, last and best round, traffic and seconds."""
+    """Make a table of a result: per hospital and mean, last and best round, traffic, seconds."""
     metric = document["main_metric"]
     best = document.get("metrics", {}).get("best", {}).get("round", "-")
     columns = [
@@ -36,7 +36,7 @@ def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
 
 
 def entity_table(document: Mapping[str, Any], which: str = "last") -> Grid | None:
-    """Lay out the test F1 of each entity type at each hospital; `None` where there are none."""
+    """Make a table of the test F1 per entity type and hospital; None without entities."""
     metrics = document.get("metrics", {}).get(which, {})
     pooled, mean = (metrics.get(kind, {}).get("test", {}) for kind in ("pooled", "mean"))
     by_type = any(name.startswith(ENTITY) for name in pooled)  # else label sets differ
@@ -66,7 +66,7 @@ def _row(document: Mapping[str, Any], label: str, party: str, model: str = "") -
 
 
 def model_line(document: Mapping[str, Any]) -> str | None:
-    """Say which of several models is to be used; `None` where a run has one."""
+    """Name the best of several models; None if the run has only one."""
     metric, pooled = document["main_metric"], document["metrics"]["last"].get("pooled", {})
     dev = {
         split.rpartition("/")[0] or "model": scores.get(metric)
@@ -81,7 +81,7 @@ def model_line(document: Mapping[str, Any]) -> str | None:
 
 
 def score_line(document: Mapping[str, Any], split: str = "test") -> str | None:
-    """Say how sure the score over all hospitals' records is; `None` where none was summed."""
+    """Format the pooled score with its interval; None if no score was pooled."""
     metric, last = document["main_metric"], document["metrics"].get("last", {})
     interval = last.get("intervals", {}).get(split, {}).get(metric)
     if interval is None:
@@ -95,7 +95,7 @@ def score_line(document: Mapping[str, Any], split: str = "test") -> str | None:
 
 
 def noise_line(document: Mapping[str, Any]) -> str | None:
-    """Say what noise on predictions cost and left over; `None` where a run had none."""
+    """Describe the noise on predictions and its privacy cost; None without noise."""
     noise = document.get("noise")
     if not noise:
         return None
@@ -112,24 +112,24 @@ def noise_line(document: Mapping[str, Any]) -> str | None:
 
 
 def convicted(document: Mapping[str, Any]) -> str:
-    """Who spoiled a sum, as evidence in the run's folder shows; empty: nobody was found to."""
+    """Name the members convicted of spoiling a sum; empty if there are none."""
     names = ", ".join(document.get("convicted", ()))
-    return names and f"spoiled a sum, as the evidence here shows: {names}"
+    return names and f"spoiled a sum (see evidence/ in the run's folder): {names}"
 
 
 def approved(document: Mapping[str, Any]) -> str:
-    """Who at this site approved what, a line each."""
+    """List the approvals by people of this site, one per line."""
     line = "approved by {who} at {time}: plan {plan}, rules {rules}"
     return "\n".join(line.format(**one) for one in document.get("approvals", ()))
 
 
 def listed(names: Sequence[str]) -> str:
-    """Name whom a coordinator waits for, or say that all are there and some do not answer."""
-    return ", ".join(names) or "answers of those who are there"
+    """List the awaited members; without any, connected members have not answered."""
+    return ", ".join(names) or "answers of connected members"
 
 
 def until_text(until: float | None) -> str:
-    """Write the time until which a run waits, if there is one."""
+    """Format the time until which a run waits; empty without a limit."""
     return (
         ""
         if until is None

@@ -1,4 +1,4 @@
-"""What a run's folder tells of it, finished or under way: curves, bytes, seconds, presence."""
+"""Reader of a run's folder, finished or in progress: curves, bytes, seconds, presence."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ ROW, TRULY = "of ", "truly "  # before a class in the names of counts
 
 @dataclass(slots=True)
 class RunHistory:
-    """A run as its folder tells it."""
+    """A run, as read from its folder."""
 
     name: str
     settings: Mapping[str, Any]
     text: str  # of the settings
     document: Mapping[str, Any]  # empty while it runs
     parties: list[str] = field(default_factory=list)
-    round: int = 0  # the last one that was begun
+    round: int = 0  # the newest one
     pooled: dict[str, list[Point]] = field(default_factory=dict)  # "dev", "test", "dev loss"
     own: dict[str, dict[str, list[Point]]] = field(default_factory=dict)  # the same, by party
     train_loss: dict[str, dict[int, float]] = field(default_factory=dict)  # by party and round
@@ -56,8 +56,8 @@ class RunHistory:
     down: dict[int, int] = field(default_factory=dict)
     began: dict[int, float] = field(default_factory=dict)  # when each round did
     here: dict[int, int] = field(default_factory=dict)  # members in each round
-    notes: list[str] = field(default_factory=list)  # who was lost, returned, joined
-    convicted: list[str] = field(default_factory=list)  # of having spoiled a sum
+    notes: list[str] = field(default_factory=list)  # lost, returned and joined members
+    convicted: list[str] = field(default_factory=list)  # members that spoiled a sum
 
     @property
     def metric(self) -> str:
@@ -72,24 +72,24 @@ class RunHistory:
 
     @property
     def protection(self) -> str:
-        """What protects its sums, in a word."""
+        """The protection of its sums."""
         mode = self.settings.get("protection", {}).get("mode", "he+secagg")
         return protection(self.algorithm, str(mode))
 
     @property
     def rounds(self) -> int:
-        """How many rounds were asked for."""
+        """The planned number of rounds."""
         asked = self.document.get("rounds") or self.settings.get("algorithm", {}).get("rounds")
         return int(asked or 0)
 
     @property
     def status(self) -> str:
-        """Whether it is over."""
+        """The state: finished, or the current round."""
         return "finished" if self.document else f"round {self.round} of {self.rounds}"
 
     @property
     def seconds(self) -> list[Point]:
-        """Seconds that each round took, where both of its ends are known."""
+        """Seconds of each round whose start and end are known."""
         spent = {n: self.began[n + 1] - at for n, at in self.began.items() if n + 1 in self.began}
         return [(float(n), took) for n, took in sorted(spent.items()) if took >= 0]
 
@@ -98,12 +98,12 @@ class RunHistory:
         return {key.split(" ", 1)[1] for key in self.pooled if " " in key}
 
     def curve(self, split: str, name: str = "", party: str = "") -> list[Point]:
-        """A measurement over rounds: of all records together, or of one hospital."""
+        """Return a metric over rounds: pooled, or of one hospital."""
         found = self.own.get(party, {}) if party else self.pooled
         return found.get(f"{split} {name or self.metric}", [])
 
     def mean(self, split: str, name: str = "") -> list[Point]:
-        """The hospitals' mean of a measurement, over rounds."""
+        """Return the hospitals' mean of a metric over rounds."""
         by_round: dict[float, list[float]] = {}
         for party in self.own:
             for at, value in self.curve(split, name, party):
@@ -111,7 +111,7 @@ class RunHistory:
         return [(at, sum(values) / len(values)) for at, values in sorted(by_round.items())]
 
     def losses(self) -> list[Point]:
-        """The mean training loss of the hospitals, over rounds."""
+        """Return the hospitals' mean training loss over rounds."""
         by_round: dict[int, list[float]] = {}
         for rounds in self.train_loss.values():
             for number, loss in rounds.items():
@@ -123,25 +123,25 @@ MAIN = ("accuracy", "f1", "pearson", "auc", "macro_f1")
 
 
 def read_run_history(folder: Path) -> RunHistory:
-    """Read a run's folder; lines that are still being written are left for the next time."""
+    """Read a run's folder; incomplete last lines of files are skipped."""
     if not (folder / SETTINGS).is_file():
         fix = "secure-fl runs FOLDER lists the runs of a folder"
         raise RunError("there is no run in this folder", fix=fix, file=folder, reason="missing")
     text = (folder / SETTINGS).read_text(encoding="utf-8")
-    story = RunHistory(folder.name, _toml(text), text, _of_lead(_json(folder / RESULT)))
+    history = RunHistory(folder.name, _toml(text), text, _of_lead(_json(folder / RESULT)))
     for event in events_of(folder / EVENTS):
-        _follow(story, event)
+        _follow(history, event)
     for file in sorted(folder.glob(f"parties/*/{TRANSCRIPT}")):
         for event in events_of(file):
             if isinstance(event, Crossing):
-                _cross(story, event)
-    found = list(story.document.get("parties", ())) or sorted(story.own | story.train_loss)
-    story.parties = [str(name) for name in found]
-    return story
+                _cross(history, event)
+    found = list(history.document.get("parties", ())) or sorted(history.own | history.train_loss)
+    history.parties = [str(name) for name in found]
+    return history
 
 
 def events_of(file: Path) -> list[Event]:
-    """Read an events file; a missing file holds no events."""
+    """Read an events file; a missing file has no events."""
     try:
         with file.open("rb") as lines:
             return list(read_events(lines))
@@ -149,39 +149,39 @@ def events_of(file: Path) -> list[Event]:
         return []
 
 
-def _follow(story: RunHistory, event: Event) -> None:
+def _follow(history: RunHistory, event: Event) -> None:
     match event:
         case RoundStarted(round=number, at=at):
             if at is not None:
-                earlier = {n: began for n, began in story.began.items() if n < number}
-                story.began = earlier | {number: at}  # rounds from this one are repeated
-            _reached(story, event)
+                earlier = {n: began for n, began in history.began.items() if n < number}
+                history.began = earlier | {number: at}  # rounds from this one are repeated
+            _reached(history, event)
         case RoundSaved(round=number, at=at):
             if at is not None:
-                story.began.setdefault(number + 1, at)
-            _reached(story, event)
+                history.began.setdefault(number + 1, at)
+            _reached(history, event)
         case TrainingProgress(loss=loss):
-            story.train_loss.setdefault(event.party, {})[event.round] = loss
+            history.train_loss.setdefault(event.party, {})[event.round] = loss
         case Scored(model=""):
-            _measured(story, event)
+            _measured(history, event)
         case MembersLost() | MembersReturned() | MembersJoined() | MembersExcluded():
             kind = str(type(event).__struct_config__.tag)
-            story.notes.append(f"round {max(story.round, 1)}: {kind}: {event.names}")
+            history.notes.append(f"round {max(history.round, 1)}: {kind}: {event.names}")
         case MembershipChanged(left=left) if left:
-            story.notes.append(f"round {max(story.round, 1)}: left: {', '.join(left)}")
+            history.notes.append(f"round {max(history.round, 1)}: left: {', '.join(left)}")
         case Convicted(parties=names):
-            story.convicted += [name for name in names if name not in story.convicted]
+            history.convicted += [name for name in names if name not in history.convicted]
 
 
-def _reached(story: RunHistory, event: RoundStarted | RoundSaved) -> None:
-    rounds = story.rounds or event.round
-    story.round = max(story.round, min(event.round, rounds))
+def _reached(history: RunHistory, event: RoundStarted | RoundSaved) -> None:
+    rounds = history.rounds or event.round
+    history.round = max(history.round, min(event.round, rounds))
     if event.round <= rounds:
-        story.here[event.round] = len(event.members)
+        history.here[event.round] = len(event.members)
 
 
-def _measured(story: RunHistory, event: Scored) -> None:
-    scores = story.pooled if event.pooled else story.own.setdefault(event.party, {})
+def _measured(history: RunHistory, event: Scored) -> None:
+    scores = history.pooled if event.pooled else history.own.setdefault(event.party, {})
     for name, value in event.numbers().items():
         points = scores.setdefault(f"{event.split} {name}", [])
         at = float(event.round)
@@ -190,9 +190,9 @@ def _measured(story: RunHistory, event: Scored) -> None:
         points.append((at, value))
 
 
-def _cross(story: RunHistory, crossing: Crossing) -> None:
-    sums = story.up if crossing.direction == "out" else story.down
-    number = min(max(crossing.round, 1), story.rounds or crossing.round)
+def _cross(history: RunHistory, crossing: Crossing) -> None:
+    sums = history.up if crossing.direction == "out" else history.down
+    number = min(max(crossing.round, 1), history.rounds or crossing.round)
     sums[number] = sums.get(number, 0) + crossing.size
 
 
@@ -205,14 +205,14 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _of_lead(document: dict[str, Any]) -> dict[str, Any]:
-    """What a pilot's coordinator writes, in the words of a run's result."""
+    """Convert a coordinator's document to the fields of a run's result."""
     if document.get("schema") != LEAD:
         return document
     seconds = document["seconds"]
     protection = {
         "mode": document["protection"],
-        "statement": "The coordinator wrote this: it saw who was there, sizes and times, and "
-        "nothing that was learned.",
+        "statement": "This is the coordinator's record: members, sizes and times. The "
+        "coordinator learned nothing about models or records.",
     }
     return document | {
         "parties": sorted(document["bytes"]),
@@ -229,14 +229,14 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def confusion(document: Mapping[str, Any]) -> tuple[list[str], list[list[int]]] | None:
-    """True labels against guesses on all hospitals' test records, last round."""
+    """Return the confusion matrix over all hospitals' test records, last round."""
     found = _counts(document)
     rows = {n.removeprefix(TRULY): row for n, row in found.items() if n.startswith(TRULY)}
     return (list(rows), [[round(cell) for cell in row] for row in rows.values()]) if rows else None
 
 
 def by_class(document: Mapping[str, Any]) -> dict[str, Sequence[float]] | None:
-    """[hits, false alarms, missed] of each class or type: all hospitals' test records."""
+    """Return [hits, false alarms, misses] per class or type over all test records."""
     found = {n.removeprefix(ROW): r for n, r in _counts(document).items() if n.startswith(ROW)}
     if (square := confusion(document)) is not None:
         names, cells = square

@@ -1,7 +1,7 @@
-"""A run as a page: how it learned, what it cost, what it spent of privacy, who was there.
+"""Page of a run: scores, costs, spent privacy and members.
 
-Figures of a single hospital are those that lie in the folder anyway; `shared=True` leaves them out,
-so that the page can be handed on.
+It shows the single-hospital figures that are in the folder; `shared=True` omits them, so that the
+page can be sent to others.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from secure_fl.files import write_again
 log = logging.getLogger(__name__)
 PAGE = "report.html"
 FLOAT32 = 4  # bytes
-MANY = 6  # hospitals whose curves have names
-AGAIN = 10  # seconds between two readings of a page that still changes
+MANY = 6  # hospitals with named curves
+AGAIN = 10  # seconds after which a browser reloads the page of an unfinished run
 OTHERWISE = {"-": "nothing was shared", "POOLED": "all records in one place", "NONE": "unprotected"}
 
 
 def write_run_page(folder: Path, *, shared: bool = False) -> Path:
-    """Write the page of a run's folder, whole or not at all."""
+    """Write the page of a run's folder, atomically."""
     file = folder / PAGE
-    story = read_run_history(folder)
-    make = evaluation_page if story.document.get("evaluation") else None
-    whole = make(story.document, shared=shared) if make else run_page(story, shared=shared)
+    history = read_run_history(folder)
+    make = evaluation_page if history.document.get("evaluation") else None
+    whole = make(history.document, shared=shared) if make else run_page(history, shared=shared)
     write_again(file, whole)
     return file
 
 
 class PageWriter:
-    """Writes a run's page after rounds, but never spends more than a tenth of the time on it."""
+    """Writer of a run's page after rounds, in at most a tenth of the run's time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._due = folder, 0.0
 
     def __call__(self, event: Event) -> None:
-        """Write the page after a round, if it is due."""
+        """Write the page after a round, if enough time has passed."""
         now = time.monotonic()
         if not isinstance(event, RoundStarted | RoundSaved) or now < self._due:
             return
@@ -62,58 +62,58 @@ class PageWriter:
         self._due = now + max(AGAIN / 2, 10 * spent)
 
     def write(self) -> None:
-        """Write it now, if that can be: secure-fl report can write it again."""
+        """Write the page now; a failure is logged, and `secure-fl report` can repeat it."""
         try:
             write_run_page(self._folder)
         except OSError:
-            pass  # the run's own files tell of a full disk; a page can wait
-        except Exception:  # a fault of the page must not end a run, which is worth more
-            log.warning("the run goes on without its page, %s", PAGE, exc_info=True)
+            pass  # the run's own files report a full disk
+        except Exception:  # an error in the page must not end the run
+            log.warning("the run continues without its page, %s", PAGE, exc_info=True)
 
 
-def run_page(story: RunHistory, *, shared: bool = False) -> str:
-    """The page of one run."""
-    body = article(story, "run1", shared=shared)
-    names = {"score": "Learning", "cost": "Cost", "privacy": "Privacy", "who": "Who was there"}
+def run_page(history: RunHistory, *, shared: bool = False) -> str:
+    """Render the page of one run."""
+    body = article(history, "run1", shared=shared)
+    names = {"score": "Learning", "cost": "Cost", "privacy": "Privacy", "who": "Members"}
     links = {f"run1-{at}": text for at, text in (names | {"set": "Settings"}).items()}
     links = {at: text for at, text in links.items() if f'id="{at}"' in body}
-    again = 0 if story.document else AGAIN
-    return page(story.name, "A federated training run", links, body, again)
+    again = 0 if history.document else AGAIN
+    return page(history.name, "A federated training run", links, body, again)
 
 
-def article(story: RunHistory, at: str, *, shared: bool = False, level: int = 3) -> str:
-    """All that is said of one run."""
+def article(history: RunHistory, at: str, *, shared: bool = False, level: int = 3) -> str:
+    """Render all sections about one run."""
     parts = [
-        _short(story, alone=level == 3),
-        paragraph(convicted({"convicted": story.convicted}), "alarm"),
-        paragraph("" if shared else approved(story.document)),
-        section(f"{at}-score", "How it learned", _learning(story, at, shared), level),
-        section(f"{at}-class", "What it gets right", _classes(story, shared), level),
-        section(f"{at}-cost", "What it cost", _cost(story, at, shared), level),
-        section(
-            f"{at}-privacy", "What was spent of privacy", _privacy(story.document, shared), level
-        ),
-        section(f"{at}-who", "Who was there", _presence(story, at), level),
-        section(f"{at}-set", "Settings and versions", _settings(story), level),
+        _short(history, alone=level == 3),
+        paragraph(convicted({"convicted": history.convicted}), "alarm"),
+        paragraph("" if shared else approved(history.document)),
+        section(f"{at}-score", "How it learned", _learning(history, at, shared), level),
+        section(f"{at}-class", "Correct predictions", _classes(history, shared), level),
+        section(f"{at}-cost", "What it cost", _cost(history, at, shared), level),
+        section(f"{at}-privacy", "Spent privacy", _privacy(history.document, shared), level),
+        section(f"{at}-who", "Members", _presence(history, at), level),
+        section(f"{at}-set", "Settings and versions", _settings(history), level),
     ]
     return "".join(parts)
 
 
-def _short(story: RunHistory, *, alone: bool) -> str:
-    """What ran; `alone`: no audit stands above it, which says how it was protected."""
-    document, metric = story.document, story.metric
-    count = document.get("protection", {}).get("parties") or len(story.parties)
+def _short(history: RunHistory, *, alone: bool) -> str:
+    """Summarise the run; `alone`: without an audit, which would describe the protection."""
+    document, metric = history.document, history.metric
+    count = document.get("protection", {}).get("parties") or len(history.parties)
     who = f"{count} hospitals" if count else "hospitals"
-    if document.get("roster") and len(story.parties) == 1:
-        who += f", as {story.parties[0]} sees it"
-    how = OTHERWISE.get(story.protection, f"protection {story.protection}")
-    said = [paragraph(f"{story.algorithm} over {who}, {story.status}, {how}.", "lead")]
-    clear = story.protection == "NONE"
+    if document.get("roster") and len(history.parties) == 1:
+        who += f", as {history.parties[0]} sees it"
+    how = OTHERWISE.get(history.protection, f"protection {history.protection}")
+    said = [paragraph(f"{history.algorithm} over {who}, {history.status}, {how}.", "lead")]
+    clear = history.protection == "NONE"
     if clear and alone:
         warn = "Unprotected: the coordinator could read every hospital's update."
         said.append(paragraph(warn, "alarm"))
     if not document:
-        said.append(paragraph("The run goes on, or was stopped; this page is written as it goes."))
+        said.append(
+            paragraph("The run is in progress or was stopped; this page is updated during the run.")
+        )
         return "".join(said)
     said.append(paragraph(_reached(document, metric)))
     if alone and not clear:
@@ -122,7 +122,7 @@ def _short(story: RunHistory, *, alone: bool) -> str:
 
 
 def _reached(document: Mapping[str, Any], metric: str) -> str:
-    """The scores of the last round, and of the one whose dev score was best."""
+    """Describe the scores of the last round and of the round with the best dev score."""
     last, best = (document.get("metrics", {}).get(which, {}) for which in ("last", "best"))
     score, other = (metric_of(document, which, "test") for which in ("last", "best"))
     if score is None:
@@ -130,67 +130,67 @@ def _reached(document: Mapping[str, Any], metric: str) -> str:
     over = "all records" if last.get("pooled") else "the hospitals' mean"
     said = score_line(document) or f"test {metric} {number(score)} ({over})"
     same = best["round"] == last["round"]
-    best_one = "no round's dev score was better"
+    best_round = "no round had a better dev score"
     if not same:
-        best_one = f"after round {best['round']}, whose dev score was best, {number(other)}"
-    return f"After round {last['round']}: {said}; {best_one}. {_which(document)}"
+        best_round = f"after round {best['round']}, with the best dev score, {number(other)}"
+    return f"After round {last['round']}: {said}; {best_round}. {_which(document)}"
 
 
 def _which(document: Mapping[str, Any]) -> str:
-    """Which round the model in the folder is of."""
+    """Name the round of the saved model."""
     held = document.get("model_round")
-    return f"What was learned up to round {held} is kept." if held else ""
+    return f"The saved model is the one after round {held}." if held else ""
 
 
-def _learning(story: RunHistory, at: str, shared: bool) -> str:
-    metric = story.metric
-    if any(story.curve(split) for split in ("dev", "test")):
-        main = [Curve(f"all {s} records", story.curve(s)) for s in ("dev", "test")]
+def _learning(history: RunHistory, at: str, shared: bool) -> str:
+    metric = history.metric
+    if any(history.curve(split) for split in ("dev", "test")):
+        main = [Curve(f"all {s} records", history.curve(s)) for s in ("dev", "test")]
     else:
-        main = [Curve(f"mean over hospitals, {s}", story.mean(s)) for s in ("dev", "test")]
-    own = [] if shared else [_own(story, name, metric) for name in story.own]
+        main = [Curve(f"mean over hospitals, {s}", history.mean(s)) for s in ("dev", "test")]
+    own = [] if shared else [_own(history, name, metric) for name in history.own]
     many = len(own) > MANY
     curves = [*main, *(curve._replace(faint=many) for curve in own)]
     losses = [
-        Curve("training", story.losses()),
-        Curve("all dev records", story.curve("dev", "loss") or story.mean("dev", "loss")),
-        Curve("all test records", story.curve("test", "loss") or story.mean("test", "loss")),
+        Curve("training", history.losses()),
+        Curve("all dev records", history.curve("dev", "loss") or history.mean("dev", "loss")),
+        Curve("all test records", history.curve("test", "loss") or history.mean("test", "loss")),
     ]
     drawn = chart(f"{at}-curve", curves, "round", f"Score over rounds ({metric})", number)
     drawn += chart(f"{at}-loss", losses, "round", "Loss over rounds", number)
-    return drawn + paragraph(_rates(story))
+    return drawn + paragraph(_rates(history))
 
 
-def _own(story: RunHistory, name: str, metric: str) -> Curve:
-    return Curve(f"{name}, dev", story.curve("dev", metric, name))
+def _own(history: RunHistory, name: str, metric: str) -> Curve:
+    return Curve(f"{name}, dev", history.curve("dev", metric, name))
 
 
-def _rates(story: RunHistory) -> str:
-    training = story.settings.get("training", {})
+def _rates(history: RunHistory) -> str:
+    training = history.settings.get("training", {})
     if not training:
         return ""
     rate, schedule = training.get("learning_rate"), training.get("schedule", "linear")
-    rate = "by each model's width" if rate in (None, "none") else rate
+    rate = "from each model's width" if rate in (None, "none") else rate
     warmup = training.get("warmup", "none")
     warmup = (0.1 if schedule == "linear" else 0.0) if warmup == "none" else float(warmup)
-    how = "linearly down to 0 at the run's end" if schedule == "linear" else "constant"
-    rise = f"rising over the first {100 * warmup:g} % of the run, then " if warmup else ""
-    epochs = story.settings.get("algorithm", {}).get("epochs", 1)
+    how = "then falling linearly to 0 at the run's end" if schedule == "linear" else "constant"
+    rise = f"rising over the first {100 * warmup:g} % of the run, " if warmup else ""
+    epochs = history.settings.get("algorithm", {}).get("epochs", 1)
     return (
         f"Learning rate {rate} ({training.get('optimizer')}), {rise}{how}; batches of "
         f"{training.get('batch_size')}; {epochs} local pass{'es' * (epochs != 1)} in each round."
     )
 
 
-def _classes(story: RunHistory, shared: bool) -> str:
-    document = story.document
+def _classes(history: RunHistory, shared: bool) -> str:
+    document = history.document
     kind = document.get("task", {}).get("kind")
     found = by_class(document) or {}
     body = ""
     if kind in ("classification", "pair") and (square := confusion(document)) is not None:
         names, cells = square
-        rows = [[f"truly {name}", *map(str, row)] for name, row in zip(names, cells, strict=True)]
-        heads = ["", *(f"taken for {name}" for name in names)]
+        rows = [[f"true {name}", *map(str, row)] for name, row in zip(names, cells, strict=True)]
+        heads = ["", *(f"predicted {name}" for name in names)]
         body += table("Test records of all hospitals, last round", heads, rows)
     rows = [
         [
@@ -203,11 +203,11 @@ def _classes(story: RunHistory, shared: bool) -> str:
         for name, (hits, false, missed) in sorted(found.items())
     ]
     what = "Entities" if kind == "ner" else "Classes"
-    heads = [what, "precision", "recall", "F1", "in the test records"]
+    heads = [what, "precision", "recall", "F1", "test records"]
     body += table(f"{what} of all hospitals' test records, last round", heads, rows)
     entities = None if shared else entity_table(document)
     if entities is not None:
-        body += table(f"Hospital by hospital, {entities.title}", entities.columns, entities.rows)
+        body += table(f"Per hospital, {entities.title}", entities.columns, entities.rows)
     return body
 
 
@@ -215,28 +215,26 @@ def _share(part: float, whole: float) -> str:
     return number(part / whole) if whole else "-"
 
 
-def _cost(story: RunHistory, at: str, shared: bool) -> str:
-    up = [(float(n), float(b)) for n, b in sorted(story.up.items())]
-    down = [(float(n), float(b)) for n, b in sorted(story.down.items())]
+def _cost(history: RunHistory, at: str, shared: bool) -> str:
+    up = [(float(n), float(b)) for n, b in sorted(history.up.items())]
+    down = [(float(n), float(b)) for n, b in sorted(history.down.items())]
     curves = [Curve("from hospitals", up), Curve("to hospitals", down)]
     body = chart(
-        f"{at}-bytes", curves, "round", "Bytes of all hospitals in a round", size, from_zero=True
+        f"{at}-bytes", curves, "round", "Bytes of all hospitals per round", size, from_zero=True
     )
-    spent = [Curve("a round", story.seconds)]
-    body += chart(
-        f"{at}-seconds", spent, "round", "Seconds that a round took", duration, from_zero=True
-    )
-    body += paragraph(cost_beside_float32(story.document))
-    if not story.document:
+    spent = [Curve("a round", history.seconds)]
+    body += chart(f"{at}-seconds", spent, "round", "Seconds per round", duration, from_zero=True)
+    body += paragraph(cost_beside_float32(history.document))
+    if not history.document:
         return body
-    if not shared and "metrics" in story.document:
-        grid = result_table(story.document)
-        body += table("Hospital by hospital", grid.columns, grid.rows)
+    if not shared and "metrics" in history.document:
+        grid = result_table(history.document)
+        body += table("Per hospital", grid.columns, grid.rows)
     elif not shared:  # a coordinator's
-        ways = [(name, traffic(story.document, name)) for name in story.parties]
-        rows = [[name, size(up), size(down)] for name, (up, down) in ways]
-        body += table("Hospital by hospital", ["hospital", "sent", "received"], rows)
-    seconds = story.document.get("seconds", {})
+        sizes = [(name, traffic(history.document, name)) for name in history.parties]
+        rows = [[name, size(up), size(down)] for name, (up, down) in sizes]
+        body += table("Per hospital", ["hospital", "sent", "received"], rows)
+    seconds = history.document.get("seconds", {})
     phases: dict[str, float] = {}
     for found in seconds.get("party", {}).values():
         for phase, value in found.items():
@@ -253,7 +251,7 @@ def _cost(story: RunHistory, at: str, shared: bool) -> str:
 
 
 def cost_beside_float32(document: Mapping[str, Any]) -> str:
-    """What this run sent, beside plain FedAvg of the whole model in float32."""
+    """Compare the sent bytes with plain FedAvg of the complete model in float32."""
     values, parties = document.get("values"), len(document.get("parties", ()))
     last = document.get("metrics", {}).get("last", {}).get("round") or document.get("rounds")
     up, _ = traffic(document)
@@ -271,7 +269,7 @@ def _percent(share: float) -> str:
 
 
 def _figure(value: float | None) -> str:
-    """A number in four digits; a party whose training another mechanism covers has none."""
+    """Format a number with four digits; "-" for a party whose training DP-SGD does not cover."""
     return "-" if value is None else f"{value:.4g}"
 
 
@@ -281,27 +279,27 @@ def _privacy(document: Mapping[str, Any], shared: bool) -> str:
         said = _dp(privacy)
         body += paragraph(f"DP-SGD: {said}, of a budget of {privacy['budget']:g}.")
         if missing := ", ".join(privacy.get("uncovered", ())):
-            body += paragraph(f"Nothing is promised for the records of {missing}.", "alarm")
+            body += paragraph(f"This does not protect the records of {missing}.", "alarm")
         names = ("epsilon", "epsilon_of_this_run", "noise_multiplier", "sample_rate", "steps")
         rows = [
             [party, *(_figure(privacy[name][party]) for name in names)]
             for party in ({} if shared else privacy["epsilon"])
         ]
-        body += table("Hospital by hospital", ["hospital", *map(_words, names)], rows)
-        body += paragraph(f"This holds if {privacy['assumes']}.")
+        body += table("Per hospital", ["hospital", *map(_words, names)], rows)
+        body += paragraph(f"This is valid if {privacy['assumes']}.")
     if (noise := noise_line(document)) is not None:
         body += paragraph(noise)
-    if not body and "metrics" in document:  # a coordinator knows of none
+    if not body and "metrics" in document:  # a coordinator's document has no metrics
         body = paragraph(
-            "Nothing: there was no differential privacy. Sums hide contributions; what the trained "
-            "model itself tells of its records is not bounded."
+            "No differential privacy. Sums hide contributions, but what the trained model reveals "
+            "about its records is not bounded."
         )
     return body
 
 
 def _dp(privacy: Mapping[str, Any]) -> str:
     loss = privacy["overall_epsilon"]
-    spent = "ε without a bound" if loss is None else f"ε = {loss:.3f}"
+    spent = "unbounded ε" if loss is None else f"ε = {loss:.3f}"
     return f"{spent} at δ = {privacy['delta']:g} per {privacy['unit']}"
 
 
@@ -309,27 +307,27 @@ def _words(name: str) -> str:
     return name.replace("_", " ").replace("epsilon", "ε")
 
 
-def _presence(story: RunHistory, at: str) -> str:
-    members = [(float(n), float(count)) for n, count in sorted(story.here.items())]
-    body = paragraph(", ".join(story.parties))
+def _presence(history: RunHistory, at: str) -> str:
+    members = [(float(n), float(count)) for n, count in sorted(history.here.items())]
+    body = paragraph(", ".join(history.parties))
     if len({count for _, count in members}) > 1:
         curve = [Curve("members", members)]
         body += chart(
             f"{at}-members",
             curve,
             "round",
-            "Members in a round",
+            "Members per round",
             lambda v: f"{v:.0f}",
             from_zero=True,
         )
     elif members:
-        body += paragraph(f"All {members[0][1]:.0f} members were there in every round.")
-    return body + "".join(paragraph(note) for note in story.notes[-20:])
+        body += paragraph(f"All {members[0][1]:.0f} members took part in every round.")
+    return body + "".join(paragraph(note) for note in history.notes[-20:])
 
 
-def _settings(story: RunHistory) -> str:
-    versions = story.document.get("versions", {})
+def _settings(history: RunHistory) -> str:
+    versions = history.document.get("versions", {})
     rows = [[name, str(value)] for name, value in versions.items()]
-    body = paragraph(f"Seed {story.settings.get('run', {}).get('seed', 0)}.")
+    body = paragraph(f"Seed {history.settings.get('run', {}).get('seed', 0)}.")
     body += folded("Versions", table("Versions", ["package", "version"], rows, figures=False))
-    return body + folded("All settings, as resolved", code(story.text, "Settings"))
+    return body + folded("All settings", code(history.text, "Settings"))

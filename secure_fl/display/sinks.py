@@ -1,11 +1,10 @@
-"""Where else a run's scores can go, as it happens: a sink is a listener of `Federation`.
+"""Sinks for a run's scores: listeners of `Federation` that write to files and servers.
 
     Federation(hospitals, FedAvg(), listener=to_csv("scores.csv")).run()
 
-None is there unless it is asked for. A sink tells whoever reads its target the scores over all
-hospitals' records, which every hospital learns, by round; with `hospitals=True` also each
-hospital's own, which under sealed sums nobody but that hospital learns. Never settings, records,
-names of files or people.
+Sinks are optional. A sink writes the pooled scores of each round, which every hospital learns. With
+`hospitals=True` it also writes each hospital's own scores, which under sealed sums only that
+hospital knows. It never writes settings, records, or names of files or people.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ ALL = "all records"
 
 
 class Score(NamedTuple):
-    """One value, and whose it is."""
+    """One value of a metric, and its owner."""
 
     who: str
     round: int
@@ -37,13 +36,13 @@ class Score(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name where scores lie in one list: `dev/accuracy`, `north/student/dev/accuracy`."""
+        """The name in a flat list: `dev/accuracy`, `north/student/dev/accuracy`."""
         parts = ["" if self.who == ALL else self.who, "" if self.model == "model" else self.model]
         return "/".join(part for part in (*parts, self.split, self.name) if part)
 
 
 def to_csv(file: Path | str, *, hospitals: bool = False) -> Listener:
-    """Append a line per score to a file: who, round, split, model, name, value."""
+    """Return a sink that appends lines to a file: who, round, split, model, name, value."""
     target = Path(file)
 
     def write(scores: Sequence[Score]) -> None:
@@ -54,11 +53,11 @@ def to_csv(file: Path | str, *, hospitals: bool = False) -> Listener:
                 writer.writerow(Score._fields)
             writer.writerows(scores)
 
-    return _told(f"csv={target}", write, hospitals)
+    return _listener(f"csv={target}", write, hospitals)
 
 
 def to_tensorboard(folder: Path | str, *, hospitals: bool = False) -> Listener:
-    """Write TensorBoard's event files into a folder: values, rounds and times of day."""
+    """Return a sink that writes TensorBoard's event files into a folder."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -66,18 +65,18 @@ def to_tensorboard(folder: Path | str, *, hospitals: bool = False) -> Listener:
     made: list[Any] = []
 
     def write(scores: Sequence[Score]) -> None:
-        if not made:  # with the first score: a run that never begins leaves no folder
+        if not made:  # created with the first score, so a run that never starts leaves no folder
             made.append(SummaryWriter(str(folder)))
         for one in scores:
             made[0].add_scalar(one.key, one.value, one.round)
         made[0].flush()
 
-    return _told(f"tensorboard={folder}", write, hospitals)
+    return _listener(f"tensorboard={folder}", write, hospitals)
 
 
 def to_mlflow(uri: str, *, experiment: str = "secure_fl", hospitals: bool = False) -> Listener:
-    """Send scores to an MLflow server, or a folder of its kind, as one run of an experiment."""
-    # MLflow counts its uses at its makers unless told not to, and waits long for a dead server.
+    """Return a sink that sends scores to MLflow, as one run of an experiment."""
+    # By default MLflow sends usage data to its developers, and retries a dead server for long.
     for name, value in MLFLOW.items():
         os.environ.setdefault(name, value)
     try:
@@ -86,8 +85,7 @@ def to_mlflow(uri: str, *, experiment: str = "secure_fl", hospitals: bool = Fals
     except ImportError:
         raise _missing("mlflow") from None
     _require_folders_allowed(uri)
-    # The client alone: `mlflow.start_run` would send the user's name, the program's path and its
-    # commit with every run.
+    # `mlflow.start_run` would also send the user's name, the program's path and its commit.
     client = MlflowClient(tracking_uri=uri)
     made: list[str] = []
 
@@ -105,7 +103,7 @@ def to_mlflow(uri: str, *, experiment: str = "secure_fl", hospitals: bool = Fals
             ],
         )
 
-    return _told(f"mlflow={uri}", write, hospitals)
+    return _listener(f"mlflow={uri}", write, hospitals)
 
 
 MLFLOW = {
@@ -121,11 +119,11 @@ KINDS: Mapping[str, Callable[..., Listener]] = {
 
 
 def sink(text: str, *, hospitals: bool = False) -> Listener:
-    """The sink that a command's option names: `csv=FILE`, `tensorboard=FOLDER`, `mlflow=URI`."""
+    """Make the sink of an option: `csv=FILE`, `tensorboard=FOLDER` or `mlflow=URI`."""
     kind, equals, target = text.partition("=")
     if kind not in KINDS or not equals or not target:
         raise SettingsError(
-            f"{text!r} names no sink",
+            f"{text!r} is not a sink",
             fix="write csv=FILE, tensorboard=FOLDER or mlflow=URI",
             field="sink",
         )
@@ -133,15 +131,15 @@ def sink(text: str, *, hospitals: bool = False) -> Listener:
 
 
 def scores_of(event: Event, *, hospitals: bool = False) -> list[Score]:
-    """List the scores in an event: those over all hospitals' records, and if asked this one's."""
+    """List the scores in an event: pooled ones, and with `hospitals` a hospital's own."""
     if not isinstance(event, Scored) or not (event.pooled or hospitals):
         return []
     at = (ALL if event.pooled else event.party, event.round, event.split, event.model or "model")
     return [Score(*at, name, value) for name, value in event.numbers().items()]
 
 
-def _told(name: str, write: Callable[[Sequence[Score]], None], hospitals: bool) -> Listener:
-    """Hand scores on; a target that fails is given up, and the run goes on."""
+def _listener(name: str, write: Callable[[Sequence[Score]], None], hospitals: bool) -> Listener:
+    """Make the listener; after a failed write it stops writing, and the run continues."""
     failed: list[bool] = []
 
     def listener(event: Event) -> None:
@@ -150,25 +148,27 @@ def _told(name: str, write: Callable[[Sequence[Score]], None], hospitals: bool) 
             return
         try:
             write(scores)
-        except Exception as error:  # whatever a server, a disk or another library does
+        except Exception as error:  # servers, disks and other libraries raise anything
             failed.append(True)
-            what = f"scores go no longer to {name}: {type(error).__name__}: {error}"
+            what = f"no more scores are written to {name}: {type(error).__name__}: {error}"
             warnings.warn(what, RuntimeWarning, stacklevel=2)
 
     return listener
 
 
 def _require_folders_allowed(uri: str) -> None:
-    """Say at once what MLflow would say at the first score, when nobody looks any more."""
+    """Refuse a folder now if MLflow would refuse it at the first score."""
     from mlflow import environment_variables as switches
 
     scheme = uri.partition(":")[0] if ":" in uri else ""
-    switch = getattr(switches, "MLFLOW_ALLOW_FILE_STORE", None)  # there since folders are refused
+    switch = getattr(
+        switches, "MLFLOW_ALLOW_FILE_STORE", None
+    )  # exists in versions that refuse folders
     if scheme in ("", "file") and switch is not None and not switch.get():
         raise SettingsError(
-            f"MLflow takes no plain folder ({uri}) unless it is told to",
-            fix="set MLFLOW_ALLOW_FILE_STORE=true in the environment of this command; or give the "
-            "address of a server, mlflow=http://HOST:PORT; or take csv=FILE",
+            f"MLflow does not accept a folder ({uri}) by default",
+            fix="set MLFLOW_ALLOW_FILE_STORE=true in the environment of this command, give the "
+            "address of a server, mlflow=http://HOST:PORT, or use csv=FILE",
             field="sink",
         )
 
@@ -176,7 +176,7 @@ def _require_folders_allowed(uri: str) -> None:
 def _missing(extra: str) -> SettingsError:
     return SettingsError(
         f"{extra} is not installed",
-        fix=f"from a checkout: pip install --constraint constraints.txt '.[{extra}]'; or take "
-        "csv=FILE, which needs nothing",
+        fix=f"from a checkout: pip install --constraint constraints.txt '.[{extra}]'; or use "
+        "csv=FILE, which needs no package",
         field="sink",
     )

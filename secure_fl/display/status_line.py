@@ -1,4 +1,4 @@
-"""How a pilot stands, in a few lines below its log: at the coordinator, and at a hospital."""
+"""Status lines below a pilot's log, at the coordinator and at a hospital."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from secure_fl.events import (
     Waiting,
 )
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 
 class CoordinatorStatus:
-    """The coordinator's: it knows rounds and who is late, and nothing of what is learned."""
+    """Status of a coordinator: rounds and stragglers; it knows no scores."""
 
     def __init__(self, rounds: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.waited_for: Callable[[], Mapping[str, float]] = dict  # who has not answered a step
+        self.waited_for: Callable[[], Mapping[str, float]] = (
+            dict  # members without an answer to the step
+        )
         self.connected: Callable[[], Collection[str]] = set
         self._rounds = rounds
         self._clock, self._pace = clock, Eta(clock, rounds)
         self._round, self._members = 0, tuple[str, ...]()
-        self._missing: dict[str, float] = {}  # since when, before a run can go on
+        self._missing: dict[str, float] = {}  # members that the run needs, and when the wait began
 
     def __call__(self, event: Event) -> None:
         """Follow one event."""
@@ -47,24 +49,24 @@ class CoordinatorStatus:
                 self._pace.begin(number - 1)
 
     def lines(self) -> list[str]:
-        """What stands below the log."""
+        """Return the lines below the log."""
         if self._missing or not self._members:
             now = self._clock()
             missing = {name: now - since for name, since in self._missing.items()}
-            return [f"gathering; waits for {late(missing) or 'hospitals'}"]
+            return [f"gathering; waiting for {late(missing) or 'hospitals'}"]
         done = min(max(self._round - 1, 0), self._rounds)
         at = f"round {min(max(self._round, 1), self._rounds)} of {self._rounds}"
-        head = f"{at} {bar(done / max(self._rounds, 1))} {self._pace.told(done)}"
+        head = f"{at} {bar(done / max(self._rounds, 1))} {self._pace.text(done)}"
         waited, here = dict(self.waited_for()), self.connected()
         if not waited:
-            return [head, "adding what was sent"]
+            return [head, "adding the updates"]
         answered = f"{max(len(self._members) - len(waited), 0)} of {len(self._members)}"
         away = [name for name in waited if name not in here]
-        return [head, f"{answered} have answered this step; waits for {late(waited, away)}"]
+        return [head, f"{answered} have answered this step; waiting for {late(waited, away)}"]
 
 
 class SiteStatus:
-    """A hospital's: its own training, and for whom it waits."""
+    """Status of a hospital: its training, and awaited members."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._since = clock, clock()
@@ -75,10 +77,10 @@ class SiteStatus:
         self._missing: tuple[str, ...] = ()
         self._name, self._curve = "", list[float]()
 
-    def around(self, step: Callable[[Asked], Answer]) -> Callable[[Asked], Answer]:
-        """The same step, of which this knows when it begins and when it is answered."""
+    def around(self, step: Callable[[Input], Output]) -> Callable[[Input], Output]:
+        """Wrap `step`, to note when a step begins and ends."""
 
-        def stepped(frame: Asked) -> Answer:
+        def stepped(frame: Input) -> Output:
             self._busy, self._since = True, self._clock()
             try:
                 return step(frame)
@@ -105,13 +107,13 @@ class SiteStatus:
                 self._measured(event)
 
     def lines(self) -> list[str]:
-        """What stands below the log."""
+        """Return the lines below the log."""
         if self._pace is None:
-            whom = f" for {', '.join(self._missing)}" if self._missing else " to be asked"
-            return [f"{self._run} waits{whom}".strip()]
+            whom = f" for {', '.join(self._missing)}" if self._missing else " for the coordinator"
+            return [f"{self._run} waiting{whom}".strip()]
         done = min(self._round - 1 + self._share, self._rounds)
         at = f"{self._run}: round {min(self._round, self._rounds)} of {self._rounds}"
-        head = f"{at} {bar(done / max(self._rounds, 1))} {self._pace.told(done)}"
+        head = f"{at} {bar(done / max(self._rounds, 1))} {self._pace.text(done)}"
         scores = f"dev {self._name} {number(self._curve[-1])} {sparkline(self._curve)}".rstrip()
         return [head, self._doing(), *([scores] if self._curve else [])]
 
@@ -121,16 +123,16 @@ class SiteStatus:
 
     def _doing(self) -> str:
         if self._missing:
-            return f"waits for {', '.join(self._missing)}"
+            return f"waiting for {', '.join(self._missing)}"
         if not self._busy:
-            return f"has answered; waits for the others, {duration(self._clock() - self._since)}"
+            return f"answered; waiting for the others, {duration(self._clock() - self._since)}"
         if not self._at or self._share == 1:
-            return f"at work on the coordinator's step, {duration(self._clock() - self._since)}"
+            return f"working on the coordinator's step, {duration(self._clock() - self._since)}"
         loss = number(self._at.loss)
-        return f"trains: step {self._at.step} of {self._at.steps}, loss {loss}"
+        return f"training: step {self._at.step} of {self._at.steps}, loss {loss}"
 
     def _measured(self, event: Scored) -> None:
-        """Follow all hospitals' score if there is one, else this hospital's own."""
+        """Follow the pooled score if there is one, else this hospital's own."""
         scores = event.numbers()
         name = next((name for name in scores if name != "loss"), "")
         if not name:

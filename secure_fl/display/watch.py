@@ -1,12 +1,15 @@
-"""A run as it happens: a table that is redrawn in a terminal or a notebook, else lines."""
+"""Live view of a run: a redrawn table in a terminal or notebook, lines elsewhere."""
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from html import escape
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,7 +18,6 @@ from rich.text import Text
 from secure_fl.display.eta import MOST, Eta, bar, sparkline
 from secure_fl.display.figures import counted, duration, number, size
 from secure_fl.display.grid import Grid
-from secure_fl.display.notebook import NotebookCell
 from secure_fl.events import (
     Crossing,
     Event,
@@ -32,12 +34,12 @@ from secure_fl.events import (
 
 COORDINATOR = "coordinator"
 PER_SECOND = 4
-QUIET_FOR = 30.0  # seconds after which a long round says where it is, off a terminal
+QUIET_FOR = 30.0  # seconds without output after which lines report a long round's progress
 
 
 @dataclass(slots=True)
 class _Line:
-    """Where one hospital is."""
+    """Progress of one hospital."""
 
     round: int = 0
     step: int = 0
@@ -47,16 +49,16 @@ class _Line:
     up: int = 0
     down: int = 0
     note: str = ""
-    ended: float | None = None  # when its training of that round did
+    ended: float | None = None  # time when its training in that round ended
 
     @property
     def share(self) -> float:
-        """How much of its round's training is done."""
+        """The finished fraction of its training in this round."""
         return self.step / self.steps
 
 
 class Watch:
-    """Listens to a run's events and shows them on a console."""
+    """Listener that shows a run's events on a console."""
 
     def __init__(
         self,
@@ -69,10 +71,10 @@ class Watch:
         self.round = 0
         self._console, self._title, self._rounds, self._metric = console, title, rounds, metric
         self._lines: dict[str, _Line] = {}
-        self._all = _Line()  # over all hospitals' records, where scores are pooled
+        self._all = _Line()  # pooled scores
         self._curve: list[float] = []
         self._clock, self._pace, self._said = clock, Eta(clock, rounds), clock()
-        self._live: Live | NotebookCell | None = None  # None: lines
+        self._live: Live | NotebookCell | None = None  # None: print lines
 
     def __enter__(self) -> Watch:
         redraws = self._console.is_terminal or self._console.is_jupyter
@@ -133,14 +135,14 @@ class Watch:
                 self._say(text)  # all hospitals write the same one
 
     def shown(self) -> RenderableType:
-        """Draw all hospitals, or as many as the terminal has lines for."""
+        """Render all hospitals, or as many as fit the terminal."""
         names = sorted(self._lines, key=lambda name: (not self._lines[name].note, name))
         room = max(self._console.height - 6, 3)
         shown = names if len(names) <= room else names[:room]
         columns = ["hospital", "round", "", "loss", f"dev {self._metric}", "sent", "received", ""]
         rows = [self._row(name, self._lines[name]) for name in sorted(shown)]
         rest = len(names) - len(shown)
-        more = [Text(f"and {rest} more hospitals, for which there is no room here")] if rest else []
+        more = [Text(f"and {rest} more hospitals that do not fit the screen")] if rest else []
         heads = [Text(self._headline(), style="bold"), *map(Text, filter(None, [self._late()]))]
         return Group(*heads, Grid("", columns, rows), *more)
 
@@ -151,7 +153,7 @@ class Watch:
         return "  ".join([self._title, done, self._score(), self._time()])
 
     def _late(self) -> str:
-        """Who has not ended this round's training, while others have, and since when they wait."""
+        """Name the hospitals that still train, once others have finished, and the waiting time."""
         at = self.round + 1
         ended = {n: x.ended for n, x in self._lines.items() if x.round == at and x.ended}
         behind = [n for n, x in self._lines.items() if n not in ended and x.note != "lost"]
@@ -161,11 +163,11 @@ class Watch:
         rest = f" and {len(behind) - MOST} more" if len(behind) > MOST else ""
         since = duration(self._clock() - min(ended.values()))
         ready = f"{len(ended)} of {len(ended) + len(behind)} have trained, for {since}"
-        return f"{ready}; waits for {', '.join(shown)}{rest}"
+        return f"{ready}; waiting for {', '.join(shown)}{rest}"
 
     def _far(self, line: _Line) -> str:
         begun = line.round == self.round + 1
-        return f"step {line.step} of {line.steps}" if begun else "not begun"
+        return f"step {line.step} of {line.steps}" if begun else "not started"
 
     def _row(self, name: str, line: _Line) -> list[str]:
         over = self.round >= self._rounds
@@ -198,12 +200,12 @@ class Watch:
                 self._rounded(number - 1)
 
     def _rounded(self, round: int) -> None:
-        """A round is over everywhere; the first one told was over before this process began."""
+        """Note a finished round; the first event is about a round before this process began."""
         self.round = round
         if self._pace.first is None:
             self._pace.first = float(round)
             if round and self._live is None:
-                self._console.print(f"going on after round {round}/{self._rounds}")
+                self._console.print(f"resumed after round {round}/{self._rounds}")
             return
         if (score := self._metric_of_all()) is not None:
             self._curve.append(score)
@@ -215,10 +217,10 @@ class Watch:
         self._say(f"{at}  {self._score()}  {self._time()}")
 
     def _still_there(self, party: str, line: _Line) -> None:
-        """Off a terminal, break the silence of a long round."""
+        """Without a terminal, print progress during a long round."""
         if self._live is None and self._clock() - self._said > QUIET_FOR:
             at = f"round {line.round}/{self._rounds}, {party} at step {line.step} of {line.steps}"
-            late = f"; {told}" if (told := self._late()) else ""
+            late = f"; {behind}" if (behind := self._late()) else ""
             self._say(f"{at}  loss {number(line.loss)}  {self._time()}{late}")
 
     def _say(self, text: str) -> None:
@@ -228,14 +230,14 @@ class Watch:
     def _time(self) -> str:
         shares = [line.share if line.round > self.round else 0.0 for line in self._lines.values()]
         done = self.round + (sum(shares) / len(shares) if shares else 0.0)
-        return self._pace.told(done)
+        return self._pace.text(done)
 
     def _score(self) -> str:
         curve = "" if self._console.options.ascii_only else f" {sparkline(self._curve)}"
         return f"dev {self._metric} {number(self._metric_of_all())}{curve}".rstrip()
 
     def _metric_of_all(self) -> float | None:
-        """Over all records together, or the hospitals' mean."""
+        """Return the pooled metric, or else the hospitals' mean."""
         scores = [line.metric for line in self._lines.values() if line.metric is not None]
         mean = sum(scores) / len(scores) if scores else None
         return mean if self._all.metric is None else self._all.metric
@@ -244,7 +246,7 @@ class Watch:
 def watching(
     title: str, rounds: int, metric: str, shown: bool | None
 ) -> AbstractContextManager[Watch | None]:
-    """Show a run on stderr; `None`: only where somebody looks, at a terminal or in a notebook."""
+    """Show a run on stderr; None: only in a terminal or notebook."""
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
     looks = console.is_terminal or console.is_jupyter
     return (
@@ -252,3 +254,52 @@ def watching(
         if shown or (shown is None and looks)
         else nullcontext()
     )
+
+
+WIDTH = 100  # characters of a notebook's table
+PAUSE = 0.25  # minimum seconds between two updates of a notebook
+
+
+class NotebookCell:
+    """Display in the current notebook cell that can be updated."""
+
+    def __init__(
+        self, shown: Callable[[], RenderableType], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._shown, self._clock, self._drawn = shown, clock, 0.0
+        self._handle: Any = None
+
+    def start(self) -> None:
+        """Display the first state in the cell."""
+        from IPython.display import display
+
+        self._handle = display(self._html(), display_id=True)
+        self._drawn = self._clock()
+
+    def refresh(self) -> None:
+        """Update the cell, at limited rate: each update is a message to the browser."""
+        if self._clock() - self._drawn >= PAUSE:
+            self.stop()
+
+    def stop(self) -> None:
+        """Display the current state."""
+        if self._handle is not None:
+            self._handle.update(self._html())
+            self._drawn = self._clock()
+
+    def _html(self) -> Any:
+        from IPython.display import HTML
+
+        text = io.StringIO()
+        console = Console(
+            file=text,
+            force_jupyter=False,
+            force_terminal=False,
+            color_system=None,
+            width=WIDTH,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+        console.print(self._shown())
+        return HTML(f'<pre style="line-height: 1.3">{escape(text.getvalue())}</pre>')

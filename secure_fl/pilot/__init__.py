@@ -1,6 +1,6 @@
-"""A federation across hospitals: who invites, who decides, and how a run begins again.
+"""A federation across hospitals: invitation, each site's decision, the run and its restarts.
 
-Read `plan` (what a coordinator proposes), `lobby` (how a run gets its id), `hospital` (a hospital's
-end, which answers by its own policy), `site` (what it brings) and its `site_run`; `gathering` and
-`lead` (the coordinator's end). Any engine can carry it.
+Read `plan` (a coordinator's proposal), `run_id`, `hospital` (a hospital's process, which answers by
+its own policy), `site_run` and `site_memory`, and `coordinator_process`. Any engine can transport
+the messages.
 """

@@ -1,7 +1,7 @@
-"""What a person at a site signs: this plan, under these rules. Who changes either needs them again.
+"""A person's signed approval of one plan under a site's rules; a change of either voids it.
 
-A person has a key of their own (`secure-fl keys identity anna --keys anna`), whose card's
-fingerprint stands in the site's rules. So whoever starts `join` cannot approve for somebody else.
+People have their own keys (`secure-fl keys identity anna --keys anna`), whose fingerprints are in
+the site's rules. So the user who starts `join` cannot approve for somebody else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MISSING = "nothing"
 
 
 class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One person's word about one plan and the rules of one site."""
+    """One person's approval of one plan under one site's rules."""
 
     site: str
     who: str
@@ -51,24 +51,24 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(made, signature=me.sign(made.digest()))
 
     def digest(self) -> bytes:
-        """What is signed: everything else."""
+        """Compute the digest of all fields but the signature."""
         unsigned = msgspec.structs.replace(self, signature=b"")
         return digest_of(b"secure-fl approval", msgspec.json.encode(unsigned, order="sorted"))
 
     @property
     def card(self) -> PublicIdentity:
-        """Whose word it is; it counts if the rules list the card's fingerprint."""
+        """The card of the person; the approval counts if the rules list its fingerprint."""
         return PublicIdentity(self.who, self.signing, self.agreement)
 
     def changes(self, plan: Proposal, rules: Mapping[str, str]) -> list[str]:
-        """In what a plan and rules differ from those that were approved."""
+        """List the differences of a plan and rules from the approved ones."""
         return [
             *_changes(_fields(self.plan), _fields(write_plan(plan))),
             *_changes(self.rules, rules),
         ]
 
     def facts(self) -> dict[str, str]:
-        """What is shown of it."""
+        """Return the fields for display."""
         return {
             "who": self.who,
             "fingerprint": self.card.fingerprint(),
@@ -79,40 +79,42 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Papers:
-    """The approvals of a site, a file each, as people signed them."""
+class ApprovalFiles:
+    """The signed approvals of a site, one file each."""
 
     folder: Path
     site: str
 
     def add(self, approval: Approval) -> Path:
-        """Keep it; a person's newer word about a run replaces the older one."""
+        """Save an approval; it replaces the same person's older one for the run."""
         self.folder.mkdir(exist_ok=True)
         file = self.folder / f"{approval.run}-{approval.who}.json"
         write_atomic(file, msgspec.json.encode(approval))
         return file
 
     def of(self, run: str) -> Iterator[Approval]:
-        """Those about a run that are whole, and signed by the keys that they name."""
+        """Yield a run's approvals; refuse a broken or forged file."""
         for file in sorted(self.folder.glob("*.json")):
-            found = read(read_bounded(file), str(file))
-            if (found.site, found.run) == (self.site, run):
-                yield found
+            approval = read(read_bounded(file), str(file))
+            if (approval.site, approval.run) == (self.site, run):
+                yield approval
 
 
 def read(data: bytes, file: str) -> Approval:
-    """Read an approval, or say that it is none."""
+    """Decode an approval and verify its signature."""
     try:
-        found = msgspec.json.decode(data, type=Approval)
-        found.card.verify(found.digest(), found.signature)
+        approval = msgspec.json.decode(data, type=Approval)
+        approval.card.verify(approval.digest(), approval.signature)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, CryptoError):
         fix = "remove it, and have the plan approved again"
-        raise KeyringError("is no approval", file=file, fix=fix, reason="signature") from None
-    return found
+        raise KeyringError(
+            "is not a valid approval", file=file, fix=fix, reason="signature"
+        ) from None
+    return approval
 
 
 def rules_of(site: SiteFile) -> dict[str, str]:
-    """A site's rules as names and values; of the files behind a data set, only digests of paths."""
+    """Return a site's rules by name, with digests of the data sets' paths."""
     fields = dict(_flat("site", site.policy.model_dump(mode="json")))
     for name, one in site.sets.items():
         for field, value in _flat(f"data.set.{name}", one.model_dump(mode="json")):
@@ -134,9 +136,9 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     for field in sorted(before.keys() | now.keys()):
-        then, found = before.get(field, MISSING), now.get(field, MISSING)
-        if then != found:
-            yield f"{field} is {found[:60]}, and was {then[:60]}"
+        old, new = before.get(field, MISSING), now.get(field, MISSING)
+        if old != new:
+            yield f"{field} is {new[:60]}; approved: {old[:60]}"
 
 
 def _short(data: bytes) -> str:

@@ -1,9 +1,9 @@
 """Certificates for trials: one authority, one key pair for the coordinator and for each site.
 
-Made here and not by `nvflare provision`, because a trial needs four files a site: no admin keys, no
-start scripts, nothing printed. And FLARE's certificates name no purpose; these do, so a site's
-certificate cannot be used to pose as the coordinator. Real hospitals make their own keys, with
-FLARE's distributed provisioning (`nvflare cert request`); such a folder loads just as well.
+This replaces `nvflare provision` for trials: a site needs four files, and no admin keys or start
+scripts. Unlike FLARE's, these certificates name a purpose, so a site's certificate cannot serve as
+the coordinator's. Real hospitals make their own keys with FLARE's distributed provisioning
+(`nvflare cert request`); such a folder also loads.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.engines.flare.tls import COORDINATOR, ROOT, SITE, TlsFiles
 
-DAYS = 90  # that certificates hold
+DAYS = 90  # validity of certificates
 
 
 class Authority:
-    """Issues certificates, and forgets its key with this object: kits of a trial are made once."""
+    """Certificate authority whose key exists only in this object."""
 
     def __init__(self, name: str = "secure-fl trial", days: int = DAYS) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -40,12 +40,12 @@ class Authority:
         self.certificate = builder.sign(self._key, hashes.SHA256())
 
     def coordinator(self, folder: Path, hosts: Collection[str], name: str = "coordinator") -> None:
-        """Write the kit of a coordinator that is reached under these host names or addresses."""
+        """Write the kit of a coordinator with these host names or addresses."""
         names = [_alternative(host) for host in hosts]
         self._write(folder, COORDINATOR, name, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def site(self, folder: Path, name: str) -> None:
-        """Write the kit of a site, which only ever dials out."""
+        """Write the kit of a site, which only makes outgoing connections."""
         self._write(folder, SITE, name, ExtendedKeyUsageOID.CLIENT_AUTH, [])
 
     def _write(
@@ -86,14 +86,14 @@ class Authority:
             .issuer_name(self._name)
             .public_key(public)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))  # clocks of hospitals differ
+            .not_valid_before(now - timedelta(hours=1))  # because clocks of hospitals differ
             .not_valid_after(now + timedelta(days=self._days))
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Kits:
-    """Everybody's files of a trial on one machine."""
+    """The TLS files of all members of a trial."""
 
     coordinator: TlsFiles
     sites: Mapping[str, TlsFiles]
@@ -102,7 +102,7 @@ class Kits:
 def make_kits(
     folder: Path, sites: Collection[str], hosts: Collection[str] = ("localhost", "127.0.0.1")
 ) -> Kits:
-    """Make a trial's kits, a folder each; the authority's key is not kept."""
+    """Make a trial's kits, one folder each; the authority's key is not saved."""
     authority = Authority()
     authority.coordinator(folder / "coordinator.kit", hosts)
     for site in sites:

@@ -1,60 +1,151 @@
-"""The coordinator's end of a pilot: gather, lead; and begin again when somebody returns.
+"""The coordinator's process in a pilot: it invites members, leads the run, and gathers again.
 
-A run that lost somebody goes on while enough are left. At the next round's boundary it stops and is
-gathered anew if one of them is back, and all resume from their checkpoints. Each gathering has an
-id, keys and counters of its own.
+A run that loses a member continues while enough are left. If the member returns, the run stops
+after the round, is gathered again, and all resume from their checkpoints. Each gathering has its
+own id, keys and counters.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.coordinator.assembly import lead_run
+from secure_fl.coordinator.assembly import lead_run, links_to
 from secure_fl.coordinator.blame import HIDDEN
-from secure_fl.coordinator.machine import Coordinator
+from secure_fl.coordinator.machine import Coordinator, Engine
 from secure_fl.coordinator.resume import SavedRounds, Unfinished
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Roster
-from secure_fl.errors import CohortError, Misconduct, PartyFailed, SecureFLError, TooFewParties
+from secure_fl.errors import (
+    CohortError,
+    Misconduct,
+    PartyFailed,
+    PlanRefused,
+    SecureFLError,
+    TooFewParties,
+    WireError,
+)
 from secure_fl.events import (
     EventLog,
     MemberRestarted,
     MembersExcluded,
+    MembersGathered,
+    MembersLost,
     MembersReturned,
+    Refused,
     Stopped,
     Traffic,
     Waiting,
     Withheld,
 )
 from secure_fl.federation.validation import require_masks
-from secure_fl.pilot.invitations import Gathering, HubEngine
 from secure_fl.pilot.member_faults import FaultBudget, lost_state_error
-from secure_fl.pilot.run_id import RESTARTED, rules_of_roster
+from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.run_id import RESTARTED, rules_of_roster, run_id
 from secure_fl.policy.questions import Proposal
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
+from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite
 
-LONGEST_NAP = 15  # seconds between two invitations, while nobody comes or goes
+LOBBY = 60.0  # seconds for an answer to an invitation or gathering
+
+
+class HubEngine(Engine, Protocol):
+    """An engine that knows who is connected."""
+
+    def connected(self) -> frozenset[str]:
+        """The members that are connected now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """Invitation of members to one plan, and agreement on the run's id."""
+
+    hub: HubEngine
+    me: Identity
+    roster: Roster
+    plan: Proposal
+    log: EventLog
+
+    def links(self, run: bytes, names: Iterable[str]) -> dict[str, Link]:
+        """Make the coordinator's ends of links to these members."""
+        return links_to({n: self.roster.member(n).identity for n in names}, self.me, run)
+
+    def gather(
+        self, asked: Iterable[str], missing: Iterable[str] = ()
+    ) -> tuple[bytes, tuple[str, ...]]:
+        """Invite members; those that accept get all nonces and compute the run's id."""
+        text = write_plan(self.plan)
+        links = self.links(os.urandom(16), sorted(asked))
+        nonces = self._accepted(links, Invite(text, tuple(sorted(missing))))
+        members = tuple(sorted(nonces))
+        self._require(members)
+        run = run_id(self.roster, text, nonces)
+        gathered = {name: links[name] for name in members}
+        for party, message in self._ask(gathered, Gather(nonces)):
+            if isinstance(message, Failed):
+                self.log.event(Refused(parties=(party,), code=message.code))
+                what, fix = f"this site cannot begin ({message.code})", "see the log of that site"
+                raise PlanRefused(what, fix=fix, party=party)
+            if not isinstance(message, Gathered) or message.run != run:
+                raise WireError("a site computed another run's id", party=party)
+        self.log.event(MembersGathered(members=members))
+        return run, members
+
+    def _accepted(self, links: Mapping[str, Link], invitation: Invite) -> dict[str, bytes]:
+        """Invite members, and return the nonces of those that accept."""
+        nonces: dict[str, bytes] = {}
+        for party, message in self._ask(links, invitation):
+            if isinstance(message, Failed):
+                self.log.event(Refused(parties=(party,), code=message.code))
+                raise PlanRefused(f"this site refuses the plan ({message.code})", party=party)
+            if isinstance(message, Hello):
+                nonces[party] = message.nonce
+        return nonces
+
+    def _require(self, members: tuple[str, ...]) -> None:
+        """Refuse to begin with too few members, or without the host."""
+        try:
+            rules = rules_of_roster(self.roster, self.plan, members)
+        except CohortError as error:
+            raise TooFewParties(error.what, fix=error.fix) from None
+        if rules.host is not None and rules.host not in members:
+            raise TooFewParties("the host is not connected", fix="wait for it", party=rules.host)
+
+    def _ask(self, links: Mapping[str, Link], message: FromCoordinator) -> list[tuple[str, object]]:
+        """Send a message to all, and return the authentic answers."""
+        frames = {name: link.pack(message) for name, link in links.items()}
+        answers = []
+        for party, frame in self.hub.exchange(frames, LOBBY):
+            try:
+                answers.append((party, links[party].unpack(frame)))
+            except SecureFLError as error:
+                self.log.event(MembersLost(parties=(party,), code=error.code))
+        return answers
+
+
+LONGEST_NAP = 15  # maximum seconds between two invitations while connections do not change
 
 
 class GatherAgain(CohortError):  # noqa: N818 - it names a state
-    """Somebody is back, or not asked any more: the run is gathered again, after this round."""
+    """A member returned or was excluded: the run is gathered again after this round."""
 
     code = "returned"
 
 
 class OperatorStop(TooFewParties):
-    """The operator stops the run, after a round or before there is one; it can go on."""
+    """The operator stopped the run after or before a round; it can be continued."""
 
     code = "operator"
     exit_status = 130
 
 
 class RunLeader:
-    """Leads one plan to its end, however often it has to be gathered."""
+    """Leader of one plan to its end, over as many gatherings as needed."""
 
     def __init__(
         self,
@@ -70,7 +161,7 @@ class RunLeader:
         saved: Mapping[str, int] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`named`: who was, before this process began; `unsolved`, `saved`: see `progress`."""
+        """`named`: members convicted before; `unsolved`, `saved`: see `progress`."""
         if isinstance(plan, Plan):
             require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
         self._hub, self._roster = hub, roster
@@ -80,22 +171,22 @@ class RunLeader:
         self._waited = 0.0  # seconds since a round ended
         self._faults = FaultBudget(unsolved)
         self._saved = SavedRounds(saved or {})
-        self._gathered: frozenset[str] = frozenset()  # who accepted last
+        self._gathered: frozenset[str] = frozenset()  # members that accepted last
         self._coordinator: Coordinator | None = None  # of this gathering
-        self._awaited: list[str] | None = None  # for whom the run waits, as the log says
+        self._awaited: list[str] | None = None  # awaited members, as logged
         self._waits = 0  # since a round ended
-        self._alone: frozenset[str] = frozenset()  # who ends a round without the others
-        self._begun = False  # whether this gathering has begun a round
-        self._links: list[dict[str, Link]] = []  # of each gathering
-        self._named = set(named)  # who broke the protocol, and is not asked any more
-        self.stopping = False  # set by an operator: stop cleanly after this round
+        self._alone: frozenset[str] = frozenset()  # members that end a round without the others
+        self._begun = False  # true once this gathering has begun a round
+        self._links: list[dict[str, Link]] = []  # per gathering
+        self._named = set(named)  # convicted members, which are not invited
+        self.stopping = False  # set to stop after this round
 
     def stop(self) -> None:
         """Stop after this round; any thread or signal handler may call it."""
         self.stopping = True
 
     def run(self) -> None:
-        """Gather and lead until the plan is done; wait for those who are missing."""
+        """Gather and lead until the plan is done; wait for missing members."""
         try:
             while not self._tried():
                 pass
@@ -105,7 +196,7 @@ class RunLeader:
             raise
 
     def _tried(self) -> bool:
-        """Whether one more gathering has led to the end; what can be waited for is no error."""
+        """Gather and lead once; return True at the end of the run, False to try again."""
         self._coordinator = None
         self._require_not_stopping()
         self._faults.require_solved()
@@ -113,7 +204,7 @@ class RunLeader:
             self._lead(self._gather())
         except GatherAgain:
             self._alone = frozenset()
-        except Unfinished as error:  # before those who began the round could go on
+        except Unfinished as error:  # some parties of a round that began are missing
             self._alone = error.able or self._able_without(self._saved.lost)
             if not self._alone and not self._gathered & self._faults.exhausted:
                 self._faults.require_not_exhausted(error, self._gathered)
@@ -138,33 +229,33 @@ class RunLeader:
         return False
 
     def _able_without(self, lost: Collection[str]) -> frozenset[str]:
-        """Who is left of those who were here without these, if that is enough to try it so."""
+        """Return the gathered members without the lost ones, if they are enough."""
         left = self._gathered.difference(lost)
         host = self._roster.host
         enough = len(left - {host.name if host else ""}) >= self._least
         return left if left < self._gathered and enough else frozenset()
 
     def _go_on_without(self, error: Misconduct) -> None:
-        """Gather again without who was convicted, if that leaves enough."""
+        """Stop if too few members are left without the convicted ones."""
         left = {m.name for m in self._roster.members if m.role != "host"} - self._named
         host = self._roster.host
         if len(left) < self._least or (host is not None and host.name in self._named):
             raise error
 
     def _hid(self, error: PartyFailed) -> None:
-        """Repeat the round with who did not show an upload that is in doubt, but not for ever."""
+        """Repeat a round after a member withheld a disputed upload, up to a limit."""
         party = str(error.where["party"])
         self._recorder.event(Withheld(parties=(party,)))
         self._faults.unsolved.append(party)
         self._faults.require_solved()
 
     def _wait(self, error: CohortError, *, missing: bool = True) -> None:
-        """Give those who are missing a second, if there is hope and patience left."""
+        """Wait a little for missing members, or raise the error if waiting cannot help."""
         parties = {m.name for m in self._roster.members if m.role != "host"}
-        hope = len(parties - self._named - self._faults.exhausted) >= self._least
+        enough = len(parties - self._named - self._faults.exhausted) >= self._least
         if self.stopping:
-            return  # as the next try says
-        if not (missing and hope) or self._waited >= self._patience:
+            return  # the next try stops the run
+        if not (missing and enough) or self._waited >= self._patience:
             raise error
         if self._awaited != (awaited := sorted(self._known - self._hub.connected())):
             here = parties & self._hub.connected()
@@ -177,7 +268,7 @@ class RunLeader:
         self._wait_a_little()
 
     def _wait_a_little(self) -> None:
-        """Wait for a second, longer each time, but only until somebody comes or goes."""
+        """Wait longer each time, but only until a connection changes."""
         there = self._hub.connected()
         self._waits += 1
         for _ in range(min(self._waits, LONGEST_NAP)):
@@ -187,7 +278,7 @@ class RunLeader:
                 return
 
     def _gather(self) -> tuple[bytes, tuple[str, ...]]:
-        """Gather all who are there, or those alone who can end a round without the others."""
+        """Gather all connected members, or only those that can end a round without others."""
         there = self._hub.connected() & self._known
         asked = self._alone if self._alone and self._alone <= there else there
         run, members = self.gathering.gather(asked, self._known - there)
@@ -218,22 +309,22 @@ class RunLeader:
             except SecureFLError as error:
                 hid = isinstance(error, PartyFailed) and error.reason == HIDDEN
                 if self._coordinator.inquired and not (hid or isinstance(error, Misconduct)):
-                    self._faults.unsolved.append("")  # somebody else ended it, and nobody was named
+                    self._faults.unsolved.append("")  # the dispute ended without a conviction
                 raise
         self._recorder.event(Traffic(bytes=self.traffic()))
 
     def traffic(self) -> dict[str, dict[str, int]]:
-        """Bytes from and to each member so far, over all gatherings."""
-        found: dict[str, dict[str, int]] = {}
+        """Return the bytes from and to each member, over all gatherings."""
+        totals: dict[str, dict[str, int]] = {}
         for links in self._links:
             for name, link in links.items():
-                at = found.setdefault(name, {"up": 0, "down": 0})
-                at["up"] += link.bytes_in
-                at["down"] += link.bytes_out
-        return dict(sorted(found.items()))
+                total = totals.setdefault(name, {"up": 0, "down": 0})
+                total["up"] += link.bytes_in
+                total["down"] += link.bytes_out
+        return dict(sorted(totals.items()))
 
     def document(self) -> dict[str, Any]:
-        """What a coordinator can say of a finished run: nothing of what was learned."""
+        """Return the coordinator's record of a finished run, without scores."""
         return {
             "schema": "secure-fl/lead/1",
             "status": "finished",
@@ -249,51 +340,51 @@ class RunLeader:
         }
 
     def _between(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
-        """At a boundary: stop if the operator asks, gather again if somebody is back."""
+        """Between rounds, stop for the operator, or gather again after a return."""
         self._recorder.event(Traffic(bytes=self.traffic()))
         self._require_not_stopping()
         if exhausted := sorted(self._faults.exhausted.intersection(members)):
             self._recorder.event(MembersExcluded(parties=tuple(exhausted)))
-            raise GatherAgain(f"the others go on without {', '.join(exhausted)}")
+            raise GatherAgain(f"the others continue without {', '.join(exhausted)}")
         if newcomers and not self._joinable:
             self._leave_out(members, newcomers)
-        if not self._begun:  # who is there and does not answer is asked again after a round
+        if not self._begun:  # a silent connected member is invited again after a round
             self._begun = True
             return
         if self._coordinator is None or not self._faults.ended(self._coordinator.round):
-            return  # a round that had ended before: whoever makes all repeat it gets no more of it
+            return  # a repeated round does not reset the limits on faults
         self._waited, self._waits = 0.0, 0
         back = sorted((self._hub.connected() & self._known) - set(members))
         if self._coordinator.repeating:
-            return  # what is repeated is finished by those who began it
+            return  # a repeated round is finished by the members that began it
         if back and self._joinable:
             self._recorder.event(MembersReturned(parties=tuple(back)))
-            raise GatherAgain(f"{', '.join(back)} came back", fix="the run goes on with all")
+            raise GatherAgain(f"{', '.join(back)} returned", fix="the run continues with all")
 
     def _require_not_stopping(self) -> None:
         if self.stopping:
-            raise OperatorStop("stopped by the operator", fix="start again to go on")
+            raise OperatorStop("stopped by the operator", fix="start again to continue")
 
     @property
     def _known(self) -> set[str]:
-        """Who is asked to take part, whenever it is there."""
+        """The members that are invited when they are connected."""
         return set(self._roster.names) - self._named - self._faults.exhausted
 
     @property
     def _joinable(self) -> bool:
-        """Whether the state of a run can be given to who does not have it."""
+        """True if newcomers can receive the state of the run."""
         return self._plan.joinable
 
     def _leave_out(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
-        """Go on without those who lack a round that nobody can give them."""
+        """Continue without members that lack a round and cannot receive it."""
         able = frozenset(members) - set(newcomers)
         self._recorder.event(MembersExcluded(parties=newcomers))
         raise Unfinished(
-            f"{', '.join(newcomers)} lack the last round, and parties of other tiers cannot give "
-            "it to them",
+            f"{', '.join(newcomers)} lack the last round, and cannot receive it from parties of "
+            "other tiers",
             able=able if len(able) >= self._least else frozenset(),
             began=frozenset(),
-            fix="put their folders back as they were, or start a new run with all parties",
+            fix="restore their folders, or start a new run with all parties",
         )
 
     @property

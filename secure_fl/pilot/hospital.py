@@ -1,8 +1,8 @@
-"""A hospital's end of a pilot: it answers invitations by its own policy, then a session's frames.
+"""A hospital's process in a pilot: it answers invitations by its own policy, then the session.
 
-It never runs what a coordinator sends: a plan is settings, read strictly and held against the
-site's policy, and the programs are the installed package's. What is refused is told at the site,
-with all rules that it breaks; across the wire goes a code.
+A coordinator cannot send programs: a plan is settings, which are read strictly and checked against
+the site's policy. A refusal is logged at the site with all violated rules; the coordinator receives
+only a code.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from secure_fl.protocol.frames import Frame, Link, Received
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Stop
 from secure_fl.runs.folder import append_event
 
-if TYPE_CHECKING:  # tables of records, and what reads them, are loaded by the first question
+if TYPE_CHECKING:  # pandas is loaded by the first question
     from secure_fl.pilot.site_questions import SiteQuestions
     from secure_fl.statistics.site import StatisticsSite
 
 Run: TypeAlias = "SiteRun | SiteQuestions"
-MAX_WHY = 20_000  # characters of a refusal in the site's own log
+MAX_WHY = 20_000  # characters of a refusal in the site's log
 
-Approve = Callable[[Plan], None]  # raises what the site's policy refuses
-Approved = dict[str, str]  # who has approved a plan, when, and which
+Approve = Callable[[Plan], None]  # raises if the site's policy refuses
+Approved = dict[str, str]  # facts of one approval
 
 
-class Asked(NamedTuple):
-    """What a hospital does with questions."""
+class QuestionRules(NamedTuple):
+    """A hospital's check of questions, and its records for them."""
 
-    approve: Callable[[QuestionPlan], None]  # raises what the site's policy refuses
+    approve: Callable[[QuestionPlan], None]  # raises if the site's policy refuses
     site: Callable[[QuestionPlan], StatisticsSite]  # its records, rules and note
 
 
 @dataclass(slots=True)
 class Invited:
-    """An invitation that was accepted, and not yet begun."""
+    """An accepted invitation to a run that has not begun."""
 
     plan: Proposal
     text: str
@@ -54,17 +54,17 @@ class Invited:
 
 
 class HospitalProcess:
-    """One hospital in a pilot, for as long as its process lives."""
+    """One hospital in a pilot."""
 
     def __init__(
         self,
         context: HospitalContext,
         approve: Approve,
         *,
-        asked: Asked | None = None,
+        questions: QuestionRules | None = None,
         approvals: Callable[[Proposal], list[Approved]] = lambda plan: [],
     ) -> None:
-        """`approve`: raises if the site's policy refuses a plan. `asked`: answers questions.
+        """`approve`: raises if the site's policy refuses a plan. `questions`: rules for questions.
 
         `approvals`: returns the approvals of a plan by people at this site; raises if one is
         missing.
@@ -72,21 +72,21 @@ class HospitalProcess:
         self.name = context.keys.identity.name
         self._context, self._memory = context, context.memory
         self._roster, self._listen = context.roster, context.listen
-        self._approve, self._asked, self._approvals = approve, asked, approvals
+        self._approve, self._question_rules, self._approvals = approve, questions, approvals
         self._invited: Invited | None = None
         self._under_way: Run | None = None
         self._last: tuple[bytes, Frame] | None = None
-        self._awaited: tuple[str, ...] | None = None  # for whom a run waits, as was noted
-        self._calls: set[bytes] = set()  # invitations that were answered; one ends what runs here
-        self.done = False  # the last run that began here has ended well
+        self._awaited: tuple[str, ...] | None = None  # awaited members, as logged
+        self._calls: set[bytes] = set()  # answered invitations
+        self.done = False  # true if the last run here has finished
 
     @property
     def joined(self) -> bool:
-        """Whether a run is under way here."""
+        """True during a run."""
         return self._under_way is not None
 
     def step(self, frame: Frame) -> Frame:
-        """Answer one frame; what is not for this run, or not genuine, is an error."""
+        """Answer one frame; a forged frame, or one of another run, is an error."""
         if self._last is not None and frame.head == self._last[0]:
             return self._last[1]
         answer = self._answer(frame)
@@ -94,13 +94,13 @@ class HospitalProcess:
         return answer
 
     def close(self) -> None:
-        """Let go of the run's folder; what was finished stays there."""
+        """Close the run's folder."""
         if self._under_way is not None:
             self._under_way.close()
         self._under_way = self._invited = None
 
     def _answer(self, frame: Frame) -> Frame:
-        """Verify and decode a frame, once, and let whom it is for look at it."""
+        """Verify and decode a frame once, and dispatch it."""
         received = Received.of(frame, self._roster.coordinator)
         run, message = received.envelope.run, received.envelope.message
         if self._under_way is not None and run == self._under_way.link.run:
@@ -115,19 +115,19 @@ class HospitalProcess:
         return Link(run, self._context.keys.identity, self._roster.coordinator, asks=False)
 
     def _not_known(self, received: Received) -> Frame:
-        """A genuine frame of a run that was under way before this process began."""
+        """Answer an authentic frame of a run that an earlier process had joined."""
         link = self._link(received.envelope.run)
         if isinstance(link.accept(received), Gather):
             raise WireError("a gathering without an invitation", party=self.name)
         return link.pack(Failed(RESTARTED))
 
     def _invite(self, received: Received) -> Frame:
-        """Accept, or refuse with a code; another run that is under way here ends."""
+        """Accept or refuse an invitation; it ends another run here."""
         call = received.envelope.run
         link = self._link(call)
         message = link.accept(received)
         if call in self._calls:
-            raise WireError("an invitation that was answered before", party=self.name)
+            raise WireError("an invitation that was already answered", party=self.name)
         self._calls.add(call)
         before = self._invited
         self.close()
@@ -149,12 +149,12 @@ class HospitalProcess:
             run, rounds = plan.run.name, plan.rounds
             event = PlanAccepted(party=self.name, run=run, rounds=rounds, approved=names)
             self._listen(event)
-        else:  # nothing came of the last invitation
+        else:  # the last invitation did not lead to a run
             self._wait(plan.run.name, message.missing)
         return link.pack(Hello(self._invited.nonce))
 
     def _wait(self, run: str, missing: tuple[str, ...]) -> None:
-        """Note for whom the run waits, once; the coordinator asks again every few seconds."""
+        """Log awaited members once; the coordinator repeats the invitation every few seconds."""
         if self._awaited != missing:
             self._awaited = missing
             event = Waiting(party=self.name, run=run, parties=missing)
@@ -162,10 +162,10 @@ class HospitalProcess:
             self._listen(event)
 
     def _begin(self, invited: Invited, received: Received) -> Frame:
-        """Begin the run of all who accepted."""
+        """Begin the run of all members that accepted."""
         message = invited.link.accept(received)
         if not isinstance(message, Gather):
-            raise WireError("the coordinator did not say who takes part", party=self.name)
+            raise WireError("the coordinator did not list the members", party=self.name)
         try:
             self._check(message, invited.nonce)
             members = tuple(sorted(message.nonces))
@@ -178,10 +178,10 @@ class HospitalProcess:
         return invited.link.pack(Gathered(link.run))
 
     @property
-    def _questions(self) -> Asked:
-        if self._asked is None:
+    def _questions(self) -> QuestionRules:
+        if self._question_rules is None:
             raise QuestionRefused("this site answers no questions", party=self.name)
-        return self._asked
+        return self._question_rules
 
     def _run(self, invited: Invited, members: tuple[str, ...], link: Link) -> Run:
         plan = invited.plan
@@ -195,23 +195,23 @@ class HospitalProcess:
     def _require_known(self, names: Collection[str]) -> None:
         if strangers := set(names) - set(self._roster.names):
             raise CohortError(
-                f"the coordinator names {len(strangers)} who are not on the roster",
-                fix="it is not to be trusted; nothing was sent",
+                f"the coordinator names {len(strangers)} members that are not on the roster",
+                fix="do not trust this coordinator; nothing was sent",
                 party=self.name,
             )
 
     def _check(self, message: Gather, nonce: bytes) -> None:
-        told = message.nonces.get(self.name, b"")
+        received = message.nonces.get(self.name, b"")
         self._require_known(message.nonces)
-        if not hmac.compare_digest(told, nonce):
+        if not hmac.compare_digest(received, nonce):
             raise CohortError(
                 "the coordinator gathers with another nonce than this site's",
-                fix="it is not to be trusted; nothing was sent",
+                fix="do not trust this coordinator; nothing was sent",
                 party=self.name,
             )
 
     def _advance(self, run: Run, received: Received) -> Frame:
-        """Let the session answer; where the run ends here with less than it should, say so."""
+        """Let the session answer, or report that the run could not be finished here."""
         session = run.session
         answer = session.take(received)
         problem = self._note_end(run)
@@ -221,36 +221,36 @@ class HospitalProcess:
         return answer if problem is None else run.link.pack(Failed(problem.code))
 
     def _note_end(self, run: Run) -> SecureFLError | None:
-        """Tell the site's log why its session ended, if it did; and what its end lacks."""
+        """Log why the session ended, if it did; return the error of an unfinished result."""
         session = run.session
-        if session.error is not None and not session.stopped and not run.told:
-            run.told = True
-            self._tell(session.error)
+        if session.error is not None and not session.stopped and not run.error_logged:
+            run.error_logged = True
+            self._log(session.error)
             if isinstance(session.error, TamperError) and "sum" in session.error.where:
-                # Before the answer leaves: what opens and what does not tells about the key.
+                # Before the answer is sent: success or failure reveals bits of the key.
                 self._memory.forged(run.name, self._roster)
         if session.convicted not in ("", self._roster.coordinator.name) and not run.cleared:
             run.cleared = True
-            if run.told:  # a member did it, who has these keys: nobody learns them by it
+            if run.error_logged:  # the convicted member has the keys anyway
                 self._memory.explained(run.name, self._roster)
         if session.done:
             try:
                 run.finish()
                 self.done = True
             except SecureFLError as problem:
-                self._tell(problem)
+                self._log(problem)
                 return problem
         return None
 
     def _refused(self, error: Exception) -> Failed:
-        """The text stays here; the coordinator gets the code."""
-        if not isinstance(error, SecureFLError):  # of a plan that nobody here foresaw
+        """Log an error here, and return only its code for the coordinator."""
+        if not isinstance(error, SecureFLError):  # an unexpected plan
             error = SecureFLError(f"{type(error).__name__}: {error}", party=self.name)
-        self._tell(error)
+        self._log(error)
         self.close()
         return Failed(error.code)
 
-    def _tell(self, error: SecureFLError) -> None:
-        why = str(error)[:MAX_WHY]  # it may quote what the coordinator wrote, control codes too
+    def _log(self, error: SecureFLError) -> None:
+        why = str(error)[:MAX_WHY]  # it may quote the coordinator, with control characters
         why = "".join(c if c.isprintable() or c == "\n" else "?" for c in why)
         self._listen(Refused(party=self.name, code=error.code, why=why))

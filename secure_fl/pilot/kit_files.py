@@ -1,7 +1,7 @@
-"""A site's kit as one file that may travel by mail: only the site itself can open it.
+"""A site's kit as one sealed file, which can be sent by mail: only the site can open it.
 
-The coordinator seals it to the identity on the site's card. The roster in it can be read by
-anybody, for the site must know who sealed; that it is the right one, people find out by telephone.
+The coordinator seals it to the identity on the site's card. The roster is in clear, because the
+site needs the coordinator's key from it; people compare its fingerprint by telephone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from secure_fl.pilot.kits import CONNECTION, ROSTER, write_kits
 
 BUNDLE, PLAN = "cohort.bundle", "plan.toml"
 MEMBERS = frozenset({CONNECTION, ROOT, f"{SITE}.crt", f"{SITE}.key", BUNDLE, PLAN})
-ANOTHER = "take the file that carries this site's name, as the coordinator's `pilot init` wrote it"
+ANOTHER = "use the file with this site's name that the coordinator's `pilot init` wrote"
 
 
 class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -47,32 +47,32 @@ def write_sealed_kits(
     plan: str | None = None,
     days: int = DAYS,
 ) -> dict[str, Path]:
-    """Write the coordinator's kit as a folder, and for each member a file for it alone."""
-    found = {}
+    """Write the coordinator's kit as a folder, and a sealed file for each member."""
+    paths = {}
     with TemporaryDirectory(dir=folder.parent) as place:
         for name, kit in write_kits(roster, Path(place), *address, days=days).items():
             if name == hub.name:
                 folder.mkdir(parents=True, exist_ok=True)
-                found[name] = kit.rename(folder / name)
+                paths[name] = kit.rename(folder / name)
                 continue
             (kit / BUNDLE).write_bytes(read_bounded(bundles / f"{name}.bundle"))
             if plan is not None:
                 (kit / PLAN).write_text(plan)
-            found[name] = folder / f"{name}.kit"
-            write_atomic(found[name], _sealed(kit, roster, hub, name))
-    return found
+            paths[name] = folder / f"{name}.kit"
+            write_atomic(paths[name], _sealed(kit, roster, hub, name))
+    return paths
 
 
 def open_kit(file: Path, me: Identity, folder: Path) -> Path:
-    """Open this site's kit into a folder of its own."""
+    """Open this site's kit into a folder."""
     try:
         read = msgspec.msgpack.decode(read_bounded(file), type=_File)
     except msgspec.MsgspecError:
         raise KeyringError(
-            "is not a kit, or is cut short", file=file, fix=ANOTHER, reason="malformed"
+            "is not a kit, or is incomplete", file=file, fix=ANOTHER, reason="malformed"
         ) from None
     if read.format != FORMAT:
-        what, fix = f"has the form {read.format[:64]!r}", "install the coordinator's version"
+        what, fix = f"has the format {read.format[:64]!r}", "install the coordinator's version"
         raise KeyringError(what, file=file, fix=fix, reason="other-format")
     if read.name != me.name:
         what = f"this kit is for {read.name[:64]!r}, and this site is {me.name!r}"
@@ -86,19 +86,19 @@ def open_kit(file: Path, me: Identity, folder: Path) -> Path:
         raise KeyringError(
             "cannot be opened with this site's keys: it was changed, or sealed to another card",
             file=file,
-            fix="does the coordinator have the card that this site's `site init` wrote?",
+            fix="check that the coordinator has the card that this site's `site init` wrote",
             reason="cannot-open",
         ) from None
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, data in contents.items():
-        if name in MEMBERS:  # nothing else, and nowhere else, whatever the names say
+        if name in MEMBERS:  # other names could be paths outside the folder
             write_atomic(folder / name, data, mode=0o600)
     write_atomic(folder / ROSTER, read.roster)
     return folder
 
 
 def put_in_place(opened: Path, folder: Path) -> Path:
-    """Let a kit that was approved take the place of the one in use, whole: none is a mixture."""
+    """Replace the kit in use by an opened one, so that files of two kits are never mixed."""
     before = folder.with_name(f".{folder.name}.before")
     try:
         shutil.rmtree(before, ignore_errors=True)
@@ -108,7 +108,7 @@ def put_in_place(opened: Path, folder: Path) -> Path:
         sync(folder.parent)
         shutil.rmtree(before, ignore_errors=True)
     except OSError as error:
-        what = f"the kit cannot be put here: {error.strerror}"
+        what = f"the kit cannot be written here: {error.strerror}"
         raise KeyringError(what, file=folder, fix=OWN_FOLDER, reason="unwritable") from None
     return folder
 

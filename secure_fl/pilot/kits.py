@@ -1,7 +1,7 @@
-"""What each machine of a pilot is given: whom to dial, its certificate, the signed roster.
+"""Kits: the coordinator's address, certificates and the signed roster, for each machine.
 
-KIT/roster.json        who takes part, signed by its dealer, and by who has approved it here
-KIT/connection.json    the coordinator's address and name, and whose kit this is
+KIT/roster.json        the members, signed by the dealer
+KIT/connection.json    the coordinator's address and name, and the owner of the kit
 KIT/rootCA.pem, client.{crt,key} or server.{crt,key}
 """
 
@@ -26,9 +26,9 @@ from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.certificates import DAYS, Authority
 
 COORDINATOR = "coordinator"
-SOON = timedelta(days=14)  # before the end of a kit or a roster, its owner is told
+SOON = timedelta(days=14)  # time before expiry at which warnings start
 CONNECTION, ROSTER = "connection.json", "roster.json"
-OWN = "take this site's own kit"
+OWN = "use this site's own kit"
 RENEW = {
     "certificates": "the coordinator makes new kits for all machines with `secure-fl pilot init`",
     "roster": "assemble and sign a new version (`secure-fl keys roster --after`), then `secure-fl "
@@ -37,19 +37,19 @@ RENEW = {
 
 
 def require_host(host: str) -> None:
-    """Refuse what is no name or address: it would stand in a certificate, and nobody could dial."""
+    """Refuse an invalid host name or address before it gets into a certificate."""
     label = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
     if re.fullmatch(rf"{label}(\.{label})*", host) and len(host) <= 253:
         return
     try:
         ip_address(host)
     except ValueError:
-        what, fix = f"{host[:80]!r} is no host name or address", "as in --host hub.example.org"
+        what, fix = f"{host[:80]!r} is not a host name or address", "as in --host hub.example.org"
         raise SettingsError(what, fix=fix) from None
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the coordinator is, and whose kit this is."""
+    """The coordinator's address and name, and the owner of the kit."""
 
     url: str
     hub: str  # the name in the coordinator's certificate
@@ -59,7 +59,7 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """A kit, read."""
+    """A kit that was read."""
 
     folder: Path
     connection: Connection
@@ -72,11 +72,11 @@ class Kit:
         return (TlsFiles.of_coordinator if own else TlsFiles.of_site)(self.folder)
 
     def ends(self) -> dict[str, datetime]:
-        """When its certificates and its roster end."""
+        """Return the expiry of its certificates and its roster."""
         return {"certificates": self.tls.validity()[1], "roster": self.roster.expires}
 
     def warnings(self, now: datetime | None = None) -> list[str]:
-        """Name the certificates that end soon, and what to do."""
+        """Warn about an expiry soon, with the fix."""
         now = now or datetime.now(UTC)
         return [
             f"last day of this kit's {name} is {end:%Y-%m-%d}, in {(end - now).days} days: "
@@ -89,7 +89,7 @@ class Kit:
 def write_kits(
     roster: Roster, folder: Path, hosts: Sequence[str], port: int, *, days: int = DAYS
 ) -> dict[str, Path]:
-    """Write a kit for the coordinator and for every member, by one authority that is forgotten.
+    """Write a kit for the coordinator and every member, under an authority that is not saved.
 
     `hosts` are the coordinator's addresses.
     """
@@ -126,22 +126,22 @@ def load_kit(folder: Path) -> Kit:
     roster = load_roster(folder / ROSTER)
     roster.verify()
     if connection.name not in (roster.coordinator.name, *roster.names):
-        what, fix = f"the roster does not list {connection.name!r}", "take this machine's own kit"
+        what, fix = f"the roster does not list {connection.name!r}", "use this machine's own kit"
         raise KeyringError(what, file=folder, fix=fix, reason="not-listed")
     if connection.hub != roster.coordinator.name:
         what = f"the roster's coordinator is not {connection.hub!r}"
         raise KeyringError(
             what,
             file=folder,
-            fix="fetch the kit again: its files do not belong together",
+            fix="get the kit again: its files are from different kits",
             reason="mixed-kits",
         )
     kit = Kit(folder, connection, roster)
-    if (found := kit.tls.common_name()) != connection.name:
+    if (owner := kit.tls.common_name()) != connection.name:
         raise KeyringError(
-            f"the certificate is of {found!r}, and the kit of {connection.name!r}",
+            f"the certificate is of {owner!r}, and the kit is of {connection.name!r}",
             file=folder,
-            fix="take each file from the kit that was made for this machine",
+            fix="use the files of the kit that was made for this machine",
             reason="mixed-kits",
         )
     _require_valid(kit.tls, datetime.now(UTC))
@@ -156,7 +156,7 @@ def require_hospital(kit: Kit) -> None:
 
 
 def require_own(kit: Kit, me: Identity) -> None:
-    """Refuse another machine's kit where it is, and not by a line that never comes up."""
+    """Refuse another machine's kit before an attempt to connect."""
     require_hospital(kit)
     if (name := kit.connection.name) != me.name:
         what = f"this kit is of {name!r}, and this site is {me.name!r}"
@@ -165,19 +165,19 @@ def require_own(kit: Kit, me: Identity) -> None:
 
 
 def _require_valid(tls: TlsFiles, now: datetime) -> None:
-    """Refuse certificates that the other side would refuse, where the reason can be told."""
+    """Refuse certificates that the other side would refuse, with the reason."""
     begin, end = tls.validity()
     if now >= end:
         raise KeyringError(
-            f"the certificates of this kit ended on {end:%Y-%m-%d %H:%M} UTC",
+            f"the certificates of this kit expired on {end:%Y-%m-%d %H:%M} UTC",
             file=tls.certificate,
             fix=RENEW["certificates"],
             reason="expired",
         )
     if now < begin:
         raise KeyringError(
-            f"the certificates of this kit begin on {begin:%Y-%m-%d %H:%M} UTC",
+            f"the certificates of this kit are valid from {begin:%Y-%m-%d %H:%M} UTC",
             file=tls.certificate,
-            fix="set this machine's clock right",
+            fix="correct this machine's clock",
             reason="not-yet-valid",
         )

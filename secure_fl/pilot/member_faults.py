@@ -1,39 +1,44 @@
-"""What members have cost the others so far, and from when on it is too much.
+"""Limits on members' faults, and the log of members that a run waits for.
 
-Whoever restarts, fails, forgets or hides makes all repeat a round. Each may, a few times: a
-hospital has bad days. Counts are of this process; inquiries in vain are told it (`progress`).
+A member that restarts, fails, loses its state or withholds an upload makes all repeat a round,
+which is allowed a few times. Counts begin with this process; only inquiries without a conviction
+are read from the run's folder (`progress`).
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from threading import Event
+from typing import Protocol
 
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.errors import CohortError, PartyFailed
+from secure_fl.events import EventLog, Stragglers, StragglersAnswered, Waiting
 from secure_fl.pilot.run_id import RESTARTED
 
-RESTARTS = 5  # of one party's process between two ends of rounds; one more ends the run
-MOST_RESTARTS = 25  # of one over the whole run: each costs all others the work of a round
-MOST_FAILURES = 2  # of one over the whole run, while the others go on
-MOST_UNSOLVED = 1  # inquiries that name nobody: each counts as a forged sum at all sites
-FAILED = "failed"  # of whom a round cannot be ended without
+RESTARTS = 5  # of one party's process per round; one more ends the run
+MOST_RESTARTS = 25  # of one party over the run
+MOST_FAILURES = 2  # of one party over the run; the others continue without it
+MOST_UNSOLVED = 1  # inquiries without a conviction; sites count each as a forged sum
+FAILED = "failed"  # a party without which a round cannot end
 
 
 class FaultBudget:
-    """Of one run, over all its gatherings."""
+    """Fault counters of one run, over all its gatherings."""
 
     def __init__(self, unsolved: Iterable[str] = ()) -> None:
-        """`unsolved`: who hid an upload in doubt, or "", for each inquiry in vain before."""
+        """`unsolved`: the withholding member, or "", of each inquiry without a conviction."""
         self.unsolved = list(unsolved)
-        self.failed: list[str] = []  # who was lost by its own answer, or forgot, each time
-        self.newest = 0  # round that has ended
-        self._restarts: Counter[str] = Counter()  # since it did
+        self.failed: list[str] = []  # a member for each failure or lost state
+        self.newest = 0  # newest finished round
+        self._restarts: Counter[str] = Counter()  # since that round
         self._all_restarts: Counter[str] = Counter()
 
     def ended(self, round: int) -> bool:
-        """Whether a round ended for the first time: one that is repeated is no step forward."""
+        """Note the end of a round; return False for a repeated one."""
         if round <= self.newest:
             return False
         self.newest = round
@@ -42,61 +47,118 @@ class FaultBudget:
 
     @property
     def exhausted(self) -> set[str]:
-        """Who could not go on too often: the others go on without, and wait for it no longer."""
+        """Members with too many failures; the run continues without them."""
         return {party for party, count in Counter(self.failed).items() if count > MOST_FAILURES}
 
     def restarted(self, party: str) -> None:
-        """Count a process that began anew, but not for ever."""
+        """Count a restart of a party's process, and raise at the limit."""
         self._restarts[party] += 1
         self._all_restarts[party] += 1
         if self._restarts[party] > RESTARTS or self._all_restarts[party] > MOST_RESTARTS:
             raise PartyFailed(
-                f"this party's process began anew {self._all_restarts[party]} times, "
-                f"{self._restarts[party]} of them since a round ended",
-                fix="its own log says why; when it is mended, start again to go on",
+                f"this party's process restarted {self._all_restarts[party]} times, "
+                f"{self._restarts[party]} of them since the last round",
+                fix="see the log of that site; after its repair, start again to continue",
                 party=party,
                 reason=RESTARTED,
             )
 
     def require_not_exhausted(self, error: Unfinished, gathered: Collection[str]) -> None:
-        """Name who was in a round that cannot end without it, and in which it failed too often."""
+        """Stop if a round cannot end without a member that failed too often."""
         if stuck := sorted((error.began & self.exhausted).difference(gathered)):
             party = stuck[0]
             raise PartyFailed(
-                "this party could not go on, contradicted the others, or lacked what it had saved, "
-                f"{self.failed.count(party)} times; it is in a sum of the round that was opened, "
-                "so no others may repeat it",
-                fix="its own log says why; when it is mended, start again to go on. Or begin a new "
-                "run without it, with another seed",
+                "this party failed, contradicted others, or lost its saved state "
+                f"{self.failed.count(party)} times. A sum with its input was opened, so the "
+                "round cannot be repeated without it",
+                fix="see the log of that site; after its repair, start again to continue. Or start "
+                "a new run without it, with another seed",
                 party=party,
                 round=error.where.get("round"),
                 reason=FAILED,
             ) from error
 
     def require_solved(self) -> None:
-        """Stop before sums fail so often that sites give up their keys, in any process of ours."""
+        """Stop before failed sums make the sites retire their keys."""
         if len(self.unsolved) <= MOST_UNSOLVED:
             return
-        hid = [party for party in self.unsolved if party]
-        said = f", and {' and '.join(sorted(set(hid)))} did not show what it had sent" * bool(hid)
+        withheld = [party for party in self.unsolved if party]
+        names = " and ".join(sorted(set(withheld)))
+        detail = f"; {names} did not show its upload" * bool(withheld)
         raise PartyFailed(
-            f"{len(self.unsolved)} sums failed, and nobody could be named{said}",
-            fix="one more, and sites take their keys for attacked. Begin another run, with another "
-            "name, without who hides; if nobody does, look for what changes frames here",
-            party=hid[-1] if hid else None,
+            f"{len(self.unsolved)} sums failed without a conviction{detail}",
+            fix="after one more, sites retire their keys. Start another run, with another name, "
+            "without members that withhold uploads; if there are none, look for changes of "
+            "frames on this machine",
+            party=withheld[-1] if withheld else None,
             reason=HIDDEN,
         )
 
 
 def lost_state_error(error: Unfinished, lost: Collection[str]) -> CohortError:
-    """The error that names whose rounds are missing, if it lost them; else this one."""
+    """Return an error that names a party with lost rounds, or else `error`."""
     if not (missing := sorted(error.began.intersection(lost))):
         return error
     return PartyFailed(
-        "this party lacks rounds that it had saved, and without it too few hold them",
-        fix="ask that site what became of its run's folder; if it is put back as it was, or the "
-        "others that were in the round are back, start again to go on",
+        "this party lost saved rounds, and too few others have them",
+        fix="ask that site to restore its run's folder. After that, or once the other members of "
+        "the round are connected, start again to continue",
         party=missing[0],
         round=error.where.get("round"),
         reason=FAILED,
     )
+
+
+PATIENCE = 60.0  # seconds after which missing answers to a step are logged
+
+
+class Presence(Protocol):
+    """An engine that knows which members are connected."""
+
+    def wait_for(self, parties: Collection[str], timeout: float) -> frozenset[str]:
+        """Wait until members are connected; return those that are not."""
+
+    def waited_for(self) -> Mapping[str, float]:
+        """Return the members without an answer to the current step, with their seconds."""
+
+
+def arrived(
+    hub: Presence,
+    names: Collection[str],
+    patience: float,
+    log: EventLog,
+    stopping: Callable[[], bool] = lambda: False,
+) -> None:
+    """Wait until all are connected, for `patience` seconds or a stop; log missing members."""
+    until, noted = time.monotonic() + patience, None
+    while missing := hub.wait_for(names, min(1.0, max(0.0, until - time.monotonic()))):
+        if missing != noted:
+            here = sorted(set(names) - missing)
+            end = round(time.time() + max(0.0, until - time.monotonic()))
+            away, there = tuple(sorted(missing)), tuple(here)
+            log.event(Waiting(code="arrival", parties=away, members=there, until=end))
+            noted = missing
+        if stopping() or time.monotonic() >= until:
+            return
+
+
+class StragglerWatch:
+    """Watch for stragglers, called every few seconds."""
+
+    def __init__(self, hub: Presence, log: EventLog, patience: float = PATIENCE) -> None:
+        self._hub, self._log, self._patience = hub, log, patience
+        self._noted: dict[str, float] = {}  # stragglers, and the second of the next log line
+
+    def __call__(self, over: Event) -> None:
+        """Log stragglers at once, and again each time the delay has doubled."""
+        waited = self._hub.waited_for()
+        late = {n: s for n, s in waited.items() if s > self._patience}
+        if over.is_set():
+            return
+        if back := sorted(self._noted.keys() - late.keys()):
+            self._log.event(StragglersAnswered(parties=tuple(back)))
+        self._noted = {n: at for n, at in self._noted.items() if n in late}
+        if any(seconds > self._noted.get(name, 0.0) for name, seconds in late.items()):
+            slowest = max(late.values())
+            self._log.event(Stragglers(parties=tuple(sorted(late)), seconds=slowest))
+            self._noted = {name: 2 * seconds for name, seconds in late.items()}

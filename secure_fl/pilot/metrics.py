@@ -1,16 +1,17 @@
-"""What happened in a run as numbers for Prometheus; `scraping` shows them.
+"""Metrics of a run, and the page on which Prometheus reads them: `GET /metrics`, locally.
 
-A coordinator's meter counts what a coordinator knows. Scores and spent privacy are of one
-hospital's records, so that hospital's own meter alone has them. Nothing here can hold up a run:
-events only change a table.
+A coordinator's meter has no scores and no spent privacy: they are about one hospital's records, so
+only that hospital's own meter has them. Metrics cannot delay a run: events only change a table.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from secure_fl.errors import RunError
 from secure_fl.events import (
@@ -33,31 +34,38 @@ from secure_fl.events import (
     Waiting,
 )
 
-FAMILIES = {  # each with its type and what it says
-    "round": ("gauge", "The round that was begun last; one more than asked for at the end."),
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+HERE = "127.0.0.1"
+HOSTS = ("127.0.0.1", "localhost")  # other names are refused: a web page could point one here
+PATIENCE = 2.0  # seconds without data after which a request is dropped
+
+FAMILIES = {  # type and help of each
+    "round": ("gauge", "The current round; one more than the last when the run has finished."),
     "members": ("gauge", "How many members take part."),
-    "member_present": ("gauge", "1 while a member takes part, 0 when it was lost."),
+    "member_present": ("gauge", "1 while a member takes part, 0 after it was lost."),
     "connected": ("gauge", "1 while the other end is connected."),
-    "gathered_total": ("counter", "How often a run was gathered or joined."),
+    "gathered_total": ("counter", "How often members were gathered for a run."),
     "lost_total": ("counter", "How often a member did not answer."),
     "returned_total": ("counter", "How often a member came back between rounds."),
-    "restarted_total": ("counter", "How often a member's process had begun anew."),
-    "waiting": ("gauge", "1 while too few members are there to begin or go on, else 0."),
-    "waited_for_seconds": ("gauge", "Seconds since this member is waited for."),
+    "restarted_total": ("counter", "How often a member's process restarted."),
+    "waiting": ("gauge", "1 while too few members are connected to begin or continue, else 0."),
+    "waited_for_seconds": ("gauge", "Seconds for which the run has waited for this member."),
     "stopped_total": ("counter", "How often a run stopped early, by code."),
     "refused_total": ("counter", "Plans and frames that were refused, by code."),
-    "dropped_messages_total": ("counter", "Messages refused before they were read, by reason."),
+    "dropped_messages_total": ("counter", "Messages refused before decoding, by reason."),
     "bytes_total": ("counter", "Bytes up, from hospitals, and down, to them."),
     "score": ("gauge", "A score of the shared model on this hospital's own records."),
     "pooled_score": ("gauge", "A score of the shared model on all hospitals' records together."),
-    "epsilon": ("gauge", "Privacy that is spent, as the run stated it last."),
+    "epsilon": ("gauge", "Spent privacy budget (epsilon), as last reported."),
     "seconds_since_last_event": ("gauge", "Seconds since anything happened in the run."),
 }
 Labels = tuple[tuple[str, str], ...]
 
 
 class Meter:
-    """Turns events into numbers: of a hospital if it is given a name, else of a coordinator."""
+    """Numbers from events: of the named hospital, or of the coordinator if there is no name."""
 
     def __init__(
         self, party: str | None = None, clock: Callable[[], float] = time.monotonic
@@ -66,14 +74,14 @@ class Meter:
         self._lock = threading.Lock()
         self._values: dict[tuple[str, Labels], float] = {}
         self._last = clock()
-        # Asked for at each request; what they know changes without an event.
+        # Called at each request, because these change without an event.
         self.connected: Callable[[], Mapping[str, bool]] = dict
         self.dropped: Callable[[], Mapping[str, int]] = dict
         self.slow: Callable[[], Mapping[str, float]] = dict  # seconds; of a step's answers
-        self._awaited: dict[str, float] = {}  # since when a run waits for them
+        self._awaited: dict[str, float] = {}  # when the run began to wait for each
 
     def note(self, event: Event) -> None:
-        """Take one event of a recorder."""
+        """Count one event of a recorder."""
         with self._lock:
             self._last = self._clock()
             match event:
@@ -93,15 +101,15 @@ class Meter:
                     self._of_hospital(event)
 
     def numbers(self) -> dict[tuple[str, Labels], float]:
-        """All that there is to show now, by family and labels."""
+        """Return all current numbers by family and labels."""
         peers, dropped, slow = self.connected(), self.dropped(), dict(self.slow())
         with self._lock:
-            now, found = self._clock(), dict(self._values)
-            found["seconds_since_last_event", ()] = now - self._last
+            now, numbers = self._clock(), dict(self._values)
+            numbers["seconds_since_last_event", ()] = now - self._last
             slow |= {name: now - since for name, since in self._awaited.items()}
-        found |= {("waited_for_seconds", _labels(member=m)): t for m, t in slow.items()}
-        found |= {("connected", _labels(member=m)): float(up) for m, up in peers.items()}
-        return found | {
+        numbers |= {("waited_for_seconds", _labels(member=m)): t for m, t in slow.items()}
+        numbers |= {("connected", _labels(member=m)): float(up) for m, up in peers.items()}
+        return numbers | {
             ("dropped_messages_total", _labels(reason=reason)): float(count)
             for reason, count in dropped.items()
         }
@@ -138,8 +146,8 @@ class Meter:
             case PlanAccepted():
                 self._add("gathered_total")
             case Crossing(direction=direction):
-                way = "up" if direction == "out" else "down"
-                self._add("bytes_total", event.size, direction=way)
+                direction = "up" if direction == "out" else "down"
+                self._add("bytes_total", event.size, direction=direction)
             case Scored(split=split):
                 family = "pooled_score" if event.pooled else "score"
                 for name, value in event.numbers().items():
@@ -178,12 +186,13 @@ class Meter:
 
 @contextmanager
 def serving(meter: Meter, port: int | None) -> Iterator[int | None]:
-    """Answer requests on a port of this machine, 0 for a free one; None: on none at all."""
+    """Serve `GET /metrics` on this machine only; port 0 picks a free port, None serves nothing."""
     if port is None:
         yield None
         return
     try:
-        from secure_fl.pilot.scraping import listening
+        from prometheus_client import make_wsgi_app
+        from prometheus_client.exposition import ThreadingWSGIServer
     except ImportError:
         raise RunError(
             "--metrics needs prometheus_client, which is not installed",
@@ -191,8 +200,80 @@ def serving(meter: Meter, port: int | None) -> Iterator[int | None]:
             "--metrics out",
             reason="missing-extra",
         ) from None
-    with listening(meter, port) as at:
-        yield at
+
+    class Server(ThreadingWSGIServer):
+        """A thread per request, so that a slow client delays nobody."""
+
+        def handle_error(self, request: object, address: object) -> None:
+            """Print nothing: the client has disconnected."""
+
+    page = _guarded(make_wsgi_app(registry_of(meter)))
+    try:
+        server = make_server(HERE, port, page, Server, MetricsHandler)
+    except OSError as error:
+        raise RunError(
+            f"cannot show metrics on port {port}: {error.strerror}",
+            fix="choose another port for --metrics",
+            reason="unusable-address",
+        ) from None
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def registry_of(meter: Meter) -> CollectorRegistry:
+    """Make a registry of this meter alone, without metrics of the process or the machine."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+
+    class Numbers(Collector):
+        """The meter's numbers, as `prometheus_client` reads them."""
+
+        def collect(self) -> Iterator[Metric]:
+            """Yield every family that has a number now."""
+            numbers = meter.numbers()
+            for name, (kind, help) in FAMILIES.items():
+                rows = sorted(
+                    (labels, value) for (n, labels), value in numbers.items() if n == name
+                )
+                if rows:
+                    make = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+                    made = make(f"secure_fl_{name}", help, labels=[key for key, _ in rows[0][0]])
+                    for labels, value in rows:
+                        made.add_metric([text for _, text in labels], value)
+                    yield made
+
+    registry = CollectorRegistry()
+    registry.register(Numbers())
+    return registry
+
+
+def _guarded(page: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    """Answer `GET /metrics` for this machine's own names, and 404 for anything else."""
+
+    def answer(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        name, _, port = request.get("HTTP_HOST", "").rpartition(":")
+        what = request["REQUEST_METHOD"], request["PATH_INFO"], request.get("QUERY_STRING", "")
+        if what == ("GET", "/metrics", "") and (name or port) in HOSTS:
+            return page(request, start)
+        start("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"not found\n"]
+
+    return answer
+
+
+class MetricsHandler(WSGIRequestHandler):
+    """A handler that writes no log and gives up on silent clients."""
+
+    timeout = PATIENCE
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write no log: the run has one."""
 
 
 def _labels(**labels: object) -> Labels:

@@ -1,4 +1,4 @@
-"""What a coordinator proposes: the shared part of a run's settings, as TOML, read strictly."""
+"""A coordinator's proposal: the shared part of a run's settings, as TOML, read strictly."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from secure_fl.statistics.questions import of_tables
 
 DATASET = "dataset"
 
-# The form in which plans are written, and no other: a site that parsed all of TOML could be made to
-# spend hours on deep keys, on lists over many lines or on very long numbers.
+# Only the form in which plans are written: parsing any TOML could take hours for deep keys, lists
+# over many lines or very long numbers.
 MAX_ROWS = 1000
 _TEXT = r'"(?:[^"\\\n]|\\.)*"'
 _KEY = rf"(?:[A-Za-z0-9_-]{{1,80}}|{_TEXT})"
@@ -34,32 +34,32 @@ _ROW = re.compile(
 
 
 def write_plan(plan: Proposal) -> str:
-    """As TOML, with all defaults."""
+    """Write a plan as TOML, with all defaults."""
     tables = plain(plan)
     return config_toml.write({DATASET: tables.pop(DATASET), **tables}).lstrip()
 
 
 def read_plan(text: str) -> Plan:
-    """As `read_proposal`, where it must be a plan to train by."""
+    """Read a received plan to train by; see `read_proposal`."""
     return _a_plan(read_proposal(text))
 
 
 def load_plan(file: Path) -> Plan:
-    """As `load_proposal`, where it must be a plan to train by."""
+    """Load a plan to train by; see `load_proposal`."""
     return _a_plan(load_proposal(file))
 
 
-def _a_plan(found: Proposal) -> Plan:
-    if not isinstance(found, Plan):
-        raise SettingsError("these are questions, and no plan", fix="give a plan")
-    return found
+def _a_plan(proposal: Proposal) -> Plan:
+    if not isinstance(proposal, Plan):
+        raise SettingsError("these are questions, not a plan", fix="give a plan")
+    return proposal
 
 
 def read_proposal(text: str) -> Proposal:
-    """The inverse, for what arrives: only the form that `write_plan` writes."""
+    """Read a received proposal, only in the form that `write_plan` writes."""
     rows = text.split("\n")
     if len(rows) > MAX_ROWS or not all(map(_ROW.fullmatch, rows)):
-        raise SettingsError("this is not the form in which plans are written")
+        raise SettingsError("this is not in the form of a plan")
     return _checked(config_toml.parse(text, None), Text())
 
 
@@ -76,9 +76,9 @@ def load_proposal(file: Path) -> Proposal:
 
 
 def _checked(tables: Table, where: Text) -> Proposal:
-    """A field that is unknown, or of another type, is an error."""
-    for key, found in odd_values(tables):
-        raise where.error(f"{found}; no field takes that", key)
+    """Validate a proposal; unknown fields and other types are errors."""
+    for key, value in odd_values(tables):
+        raise where.error(f"{value}; no field takes that", key)
     if "questions" in tables:
         return _questions(tables, where)
     if unknown := sorted(set(tables) - set(Plan.model_fields)):
@@ -98,11 +98,11 @@ def _checked(tables: Table, where: Text) -> Proposal:
     try:
         return Plan.model_validate(parts)
     except ValidationError as error:
-        raise where.error("this is no name of records", (DATASET,)) from error
+        raise where.error("this is not a name of records", (DATASET,)) from error
 
 
 def _questions(tables: Table, where: Text) -> QuestionPlan:
-    """Every question is checked where it was written, and again where it arrives."""
+    """Validate questions, both where they are written and where they are received."""
     plan = validate(QuestionPlan, tables, (), where)
     try:
         if plan.asked and len({one.name for one in plan.asked}) == len(plan.asked):
@@ -113,14 +113,14 @@ def _questions(tables: Table, where: Text) -> QuestionPlan:
         KeyError,
         RecursionError,
     ) as error:  # WrongValue is a ValueError, too
-        raise where.error("these are no questions", ("questions",)) from error
-    raise where.error("there is no question, or one name twice", ("questions",))
+        raise where.error("these are not questions", ("questions",)) from error
+    raise where.error("there is no question, or two have one name", ("questions",))
 
 
 def spec_of(plan: Plan, ledger: Path) -> RunSpec:
-    """Make a run's specification from a plan, with the site's one ledger: one budget for all runs.
+    """Make a run's specification from a plan, with the site's ledger for all runs.
 
-    A plan may not name a ledger (`policy.rules`), or a new name would be a new budget.
+    A plan cannot name a ledger (`policy.rules`), because a new name would be a new budget.
     """
     training, protection, place = plan.training, plan.protection, {"ledger": str(ledger)}
     if training.dp is not None:

@@ -1,4 +1,4 @@
-"""Reads a pilot's progress from the events in its folder, for `secure-fl status`."""
+"""Progress of a pilot, from the events in its folder, for `secure-fl status`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from secure_fl.events import (
     Withheld,
 )
 
-NOTES = 8  # of the last events that are told
+NOTES = 8  # last events that are shown
 
 
 @dataclass(slots=True)
@@ -139,24 +139,22 @@ NOTED = (
 
 
 def progress(folder: Path) -> dict[str, Any]:
-    """Rounds, who takes part, bytes, and what happened last."""
+    """Return a pilot's rounds, members, bytes and last events."""
     try:
         plan = toml.parse((folder / SETTINGS).read_text(), str(folder / SETTINGS))
     except OSError as error:
         fix = "give the folder after --out of `secure-fl coordinate`"
         raise RunError(
-            "there is no pilot's run here", fix=fix, file=folder, reason="missing"
+            "this is not the folder of a pilot's run", fix=fix, file=folder, reason="missing"
         ) from error
-    if "data" in plan:  # no plan says whose records
+    if "data" in plan:  # a plan does not name records
         fix = f"secure-fl runs show {folder}"
-        raise RunError(
-            "this run is one process's, and no pilot's", fix=fix, file=folder, reason="missing"
-        )
-    rounds = plan.get("algorithm", {}).get("rounds", 0)  # questions are asked in none
+        raise RunError("this run is not a pilot's", fix=fix, file=folder, reason="missing")
+    rounds = plan.get("algorithm", {}).get("rounds", 0)  # questions have no rounds
     so_far = _Progress()
     for event in events_of(folder / EVENTS):
         so_far.follow(event)
-    for file in folder.glob("parties/*/transcript.jsonl"):  # a hospital knows its own bytes
+    for file in folder.glob("parties/*/transcript.jsonl"):  # at a hospital
         so_far.member(file.parent.name).update(_crossed(file))
     if (folder / RESULT).exists():
         so_far.state, so_far.waits = "finished", None

@@ -1,9 +1,9 @@
-"""Before a run: an invitation, and an id that nobody alone can choose.
+"""The id of a run, which no member can choose alone, and its rules by the roster.
 
 Every key stream and every proof of a run is bound to its id. A coordinator that could repeat an id
-would repeat masks, so each party puts in a nonce of its own and computes the id itself:
+could repeat masks, so each party contributes a nonce and computes the id itself:
 
-    run = H(roster, plan, who takes part, nonce of each)
+    run = H(roster, plan, members, nonce of each)
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from secure_fl.policy.questions import Proposal
 from secure_fl.thresholds import require_maskable
 
 NONCE = RUN = 16
-RESTARTED = "restarted"  # the code of a site that does not know the run any more
+RESTARTED = "restarted"  # code of a site whose process restarted since it joined
 
 
 def run_id(roster: Roster, plan: str, nonces: Mapping[str, bytes]) -> bytes:
-    """The id of the run that these members begin under this plan."""
+    """Compute the id of the run of these members under this plan."""
     parts = [b"secure_fl/1 run", roster.canonical(), plan.encode()]
     for name in sorted(nonces):
         parts += [name.encode(), nonces[name]]
@@ -33,13 +33,13 @@ def run_id(roster: Roster, plan: str, nonces: Mapping[str, bytes]) -> bytes:
 
 
 def rules_of_roster(roster: Roster, plan: Proposal, members: tuple[str, ...]) -> CoordinatorRules:
-    """Take the run's rules from the signed roster, not from the coordinator."""
+    """Derive the run's rules from the signed roster, not from the coordinator."""
     host = roster.host.name if roster.host is not None else None
     parties, least = [name for name in members if name != host], plan.protection.min_cohort
     threshold = max(roster.t, plan.protection.threshold or 0)
     if len(parties) < max(threshold, least):
         raise CohortError(
-            f"{len(parties)} parties accepted; sums need {threshold}, and no fewer than {least}",
+            f"{len(parties)} parties accepted; sums need {threshold}, and at least {least}",
             fix="wait for the others",
         )
     if plan.protection.mode != "none":

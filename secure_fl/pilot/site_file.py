@@ -1,4 +1,4 @@
-"""Writes a hospital's `site.toml`, with comments that say what each line allows."""
+"""Writer of a hospital's `site.toml`, with comments on each line."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from secure_fl.errors import SettingsError
 
 LINE = re.compile(r"^rosters = \[[^\]\n]*\]$", re.M)
 TEMPLATE = """\
-# What a coordinator may ask of {name}. Everything that is not listed is refused.
-# All fields: `secure-fl settings site`. Read anew whenever `join` starts.
+# Rules of {name}. A plan with anything that is not listed is refused.
+# All fields: `secure-fl settings site`. Read at each start of `join`.
 [site]
 algorithms = {algorithms}
 models = {models}  # "tiny", or a checkpoint's name exactly as a plan gives it
 datasets = {datasets}
-# The roster's fingerprint; `secure-fl site check` writes it, when it was compared by telephone.
+# The roster's fingerprint; `secure-fl site check` writes it after the comparison by telephone.
 {rosters}
 until = {until}  # the last day, in UTC
 max_rounds = {rounds}
 max_epochs = {epochs}
 {dp}
-# Where the records are; nobody else learns that. dev and test may be shares, such as 0.1.
+# Files of the records; never sent. dev and test may be fractions, such as 0.1.
 [[data.set]]
 name = {dataset}
 train = {train}
@@ -37,19 +37,19 @@ folder = "keys"
 """
 MADE_UP = """
 [site.dp]
-required = false  # these notes are made up
+required = false  # these notes are synthetic
 """
 REAL = """
 [site.dp]
-# DP-SGD is required, with these limits for each patient.
+# DP-SGD is required, with these limits per patient.
 max_epsilon = 1.0
-unit = "patient"  # ids of records are PATIENT/NOTE
+unit = "patient"  # record ids are PATIENT/NOTE
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is asked of a person who sets up a site; the rest has strict defaults."""
+    """Values that a person gives for a site; the rest has strict defaults."""
 
     name: str
     algorithms: tuple[str, ...]
@@ -66,10 +66,10 @@ class Rules:
 
 
 def write_site(file: Path, rules: Rules) -> None:
-    """Write the file; nothing that is there is overwritten."""
+    """Write a new file."""
     if file.exists():
-        fix = "change it by hand, or take another folder"
-        raise SettingsError("there is a policy already", file=str(file), fix=fix)
+        fix = "edit it, or use another folder"
+        raise SettingsError("the file exists", file=str(file), fix=fix)
     text = TEMPLATE.format(
         name=rules.name,
         algorithms=json.dumps(rules.algorithms),
@@ -89,7 +89,7 @@ def write_site(file: Path, rules: Rules) -> None:
 
 
 def set_roster(file: Path, fingerprint: str) -> None:
-    """Allow the roster of this fingerprint, and no other, where the file has one line for that."""
+    """Set the file's `rosters` line to this fingerprint."""
     text = LINE.sub(_rosters(fingerprint), file.read_text(), count=1)
     write_atomic(file, text.encode())
 

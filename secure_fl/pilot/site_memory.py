@@ -1,11 +1,10 @@
-"""What a site brings to a run: its keys, its records, and its memory of all runs before.
+"""A site's keys and records for a run, and its memory of all earlier runs.
 
-In its memory, the coordinator's names for runs play no part. It holds which seeds the site has
-begun with: the same seed and records give the same inputs, and two sums of them over different
-hospitals differ by somebody's input. So it also holds over whom each run's sums were opened: who
-removes a run's folder, and begins it again, has not removed that. And how many sums were forged:
-what opens and what does not tells the forger about the cohort's key, so after some these keys open
-nothing more.
+The memory does not depend on the coordinator's names for runs. It has the seeds of earlier runs:
+equal seeds and records give equal inputs, and two sums of them over different hospitals differ by
+one hospital's input. It has the parties of each run's opened sums, even if a run's folder is
+removed. And it counts forged sums: each one that opens or fails reveals bits of the cohort's key,
+so after a few the keys are retired.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from secure_fl.policy.rules import Plan
 
 
 def site_keys(ring: KeyRing, roster: Roster) -> PartyKeys:
-    """Open this site's keys for a run under a roster that it has signed."""
+    """Open this site's keys for a run under a signed roster."""
     identity, cohort = ring.identity(), ring.cohort(roster)
     return PartyKeys(
         identity,
@@ -38,9 +37,9 @@ def site_keys(ring: KeyRing, roster: Roster) -> PartyKeys:
 
 
 def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
-    """Read this site's files; nobody else learns where they are, or what is in them."""
-    found = site.sets.get(plan.dataset)
-    if found is None:
+    """Read this site's files of records."""
+    files = site.sets.get(plan.dataset)
+    if files is None:
         raise DataError(
             f"this site has no records called {plan.dataset!r}",
             fix=f'add [[data.set]] with name = "{plan.dataset}" to {site.file.name}',
@@ -48,51 +47,51 @@ def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
         )
     mine = PartyFiles(
         name=me.name,
-        train=found.train,
-        dev=found.dev,
-        test=found.test,
+        train=files.train,
+        dev=files.dev,
+        test=files.test,
         role=me.role,
         tier=me.tier,
     )
-    data = PartyData(party=(mine,), public=found.public, format=found.format, columns=found.columns)
+    data = PartyData(party=(mine,), public=files.public, format=files.format, columns=files.columns)
     (silo,) = read(data, plan.task, plan.run.seed)
     return silo
 
 
 FILE = "runs.jsonl"
-OPENED = "opened"  # a folder of notes, one file for each run's inputs
-MOST_FORGED = 3  # sums under one roster's keys: some bits each, of a key of 6,500
+OPENED = "opened"  # folder with one file per run's inputs
+MOST_FORGED = 3  # sums under one roster's keys; each reveals some of the key's 6,500 bits
 
 
 class SiteMemory:
-    """Notes of one site, beside its ledger."""
+    """Memory of one site, in the folder of its ledger."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lines = Lines(folder / FILE, "which run begins")
 
     def opened(self, run: str, dataset: str, seed: int) -> Path:
-        """Where over whom sums of these inputs are opened is noted, whatever becomes of the run."""
+        """Return the file with the parties of each opened sum of these inputs."""
         return self._folder / OPENED / run / f"{dataset}-{seed}.jsonl"
 
     def begin(self, run: str, dataset: str, seed: int) -> None:
-        """Note that a run begins, or refuse to repeat another's inputs."""
+        """Note the start of a run; refuse one with the inputs of another run."""
         before = [line["run"] for line in self._lines if _inputs(line) == (dataset, seed)]
         if not before:
             self._lines.append({"run": run, "dataset": dataset, "seed": seed})
         elif run not in before:
             raise CohortError(
-                f"the run {before[0]!r} began with seed {seed} on these records; another one would "
-                "send the same inputs again, and over other hospitals the difference of two sums "
-                "would show somebody's",
-                fix=f"go on with {before[0]!r}, or give the plan another seed in [run]",
+                f"the run {before[0]!r} used seed {seed} on these records. Another run would send "
+                "equal inputs, and with other hospitals the difference of two sums would reveal "
+                "one hospital's",
+                fix=f"continue {before[0]!r}, or give the plan another seed in [run]",
                 field="run.seed",
             )
 
     def require_same_sites(self, run: str, roster: Roster) -> None:
-        """Refuse to go on with a run in which a name has passed to another site.
+        """Refuse to continue a run in which a name has passed to another site.
 
-        What was opened over whom is noted by names: another site's inputs would count as the same.
+        The parties of opened sums are noted by name, so another site's inputs would count as equal.
         """
         cards = {member.name: member.identity.fingerprint() for member in roster.members}
         known: dict[str, str] = {}
@@ -101,35 +100,35 @@ class SiteMemory:
                 known |= line.get("sites", {})
         if passed := sorted(name for name in cards.keys() & known if cards[name] != known[name]):
             raise CohortError(
-                f"the run {run!r} began with other sites under the name {', '.join(passed)}",
-                fix="start a new run, with another seed: this one's sums cannot be repeated",
+                f"the run {run!r} began with another site under the name {', '.join(passed)}",
+                fix="start a new run with another seed: this run's sums cannot be repeated",
                 field="roster",
             )
         if not cards.keys() <= known.keys():
             self._lines.append({"run": run, "sites": cards})
 
     def forged(self, run: str, roster: Roster) -> None:
-        """Note that a sum under this roster's keys was not the one that was sent.
+        """Note that a sum under this roster's keys was forged.
 
-        A coordinator learns of each some bits about the cohort's key. One member with a wrong tag
-        looks just the same, so a single one must not cost everybody the keys.
+        Each forged sum reveals some bits of the cohort's key to the coordinator. A member with a
+        wrong tag has the same effect, so one forged sum does not retire the keys.
         """
         self._lines.append({"run": run, "forged": roster.digest().hex()})
 
     def explained(self, run: str, roster: Roster) -> None:
-        """Note that a member was convicted of what was taken for a forged sum: it has the keys."""
+        """Note that a forged sum was a convicted member's, which has the keys anyway."""
         self._lines.append({"run": run, "explained": roster.digest().hex()})
 
     def require_unforged(self, roster: Roster) -> None:
-        """Refuse keys under which as many sums were forged as may be."""
+        """Refuse keys under which too many sums were forged."""
         digest = roster.digest().hex()
         runs = [line["run"] for line in self._lines if line.get("forged") == digest]
         explained = sum(line.get("explained") == digest for line in self._lines)
         if len(runs) - explained >= MOST_FORGED:
             among = ", ".join(sorted(set(runs)))
             raise KeyringError(
-                f"{len(runs) - explained} sums (of {among}) were changed on their way; by going "
-                "on so one learns the cohort's key, so these keys open nothing more",
+                f"{len(runs) - explained} sums (of {among}) were changed in transit; more of them "
+                "would reveal the cohort's key, so these keys are retired",
                 fix="compare transcripts with the coordinator; then a new roster (`secure-fl "
                 "keys roster --after`), new keys (`keys rotate`) and new kits",
                 reason="retired-keys",

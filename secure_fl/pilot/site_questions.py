@@ -1,4 +1,4 @@
-"""Questions of a coordinator at one hospital: its session, and the answers that may leave."""
+"""A coordinator's questions at one hospital: the session and the answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from secure_fl.statistics.tables import of_files
 
 
 class SiteQuestions:
-    """A run of questions at one hospital, in place of a `SiteRun`."""
+    """A run of questions at one hospital, with the interface of `SiteRun`."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class SiteQuestions:
     ) -> None:
         self._context, self._plan, self._site = context, plan, site
         self.link, self._closed = link, False
-        self.told = self.cleared = False  # as in a `SiteRun`
+        self.error_logged = self.cleared = False  # as in a `SiteRun`
         rules = rules_of_roster(context.roster, plan, members)
         place = context.folder / plan.run.name
         resume = (place / "settings.toml").exists()
@@ -62,12 +62,12 @@ class SiteQuestions:
         return self._folder.path.name
 
     def note_approvals(self, approvals: list[dict[str, str]]) -> None:
-        """Keep, for whoever reads about the run, who approved it here."""
+        """Record the approvals of this run."""
         if approvals:
             self._record(PlanApproved(party=self._site.name, by=tuple(approvals)))
 
     def finish(self) -> None:
-        """Write the answers down: they are the same at all sites."""
+        """Write the answers, which are equal at all sites."""
         try:
             write_answers(self._folder.path, self._site.answers, self._plan.protection.mode)
         except OSError as error:
@@ -82,7 +82,7 @@ class SiteQuestions:
             self._context.listen(Refused(party=self._site.name, code=refusal.code, why=why))
 
     def close(self) -> None:
-        """Let go of the run's folder."""
+        """Close the run's folder."""
         self._closed = True
         self._folder.close()
 
@@ -98,16 +98,16 @@ class SiteQuestions:
 def statistics_of(
     site: SiteFile, me: str, plan: QuestionPlan, identity: Identity
 ) -> StatisticsSite:
-    """A site's records as questions see them, with its rules, its note and its one ledger."""
-    found, rules = site.sets.get(plan.dataset), site.policy.statistics
-    if found is None or rules is None:
+    """Return a site's tables for questions, with its rules, note and ledger."""
+    files, rules = site.sets.get(plan.dataset), site.policy.statistics
+    if files is None or rules is None:
         raise QuestionRefused(
             f"this site answers no questions about {plan.dataset!r}",
             fix=f"add [site.statistics] and the data set to {site.file.name}",
             party=me,
         )
-    mine = PartyFiles(name=me, train=found.train, dev=found.dev, test=found.test)
-    data = PartyData(party=(mine,), format=found.format, columns=found.columns)
+    mine = PartyFiles(name=me, train=files.train, dev=files.dev, test=files.test)
+    data = PartyData(party=(mine,), format=files.format, columns=files.columns)
     table, own = of_files(mine, data), site.ledger / me
     budget = NoiseBudget(me, unit_of(table), open_ledger(own, me, identity))
     return StatisticsSite(me, table, rules, Note(own / f"{plan.dataset}-{NOTE}"), budget)

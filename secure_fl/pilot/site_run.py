@@ -29,7 +29,7 @@ from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
 from secure_fl.statistics.opened_questions import OpenedQuestions
 
-Records = Callable[[Plan], Silo]  # this site's records under the name that the plan uses
+Records = Callable[[Plan], Silo]  # this site's records for a plan
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,23 @@ class HospitalContext:
     records: Records
     folder: Path  # of its runs
     listen: Listener = lambda event: None
-    ledger_folder: Path | None = None  # of its privacy budget over all runs; None: in `folder`
-    limits: SiteLimits = field(default_factory=SiteLimits)  # that its policy sets
-    goes_back: bool = False  # its operator allows finished rounds to be repeated
+    ledger_folder: Path | None = None  # of the ledger for all runs; None: in `folder`
+    limits: SiteLimits = field(default_factory=SiteLimits)
+    goes_back: bool = False  # allow repeated rounds
 
     @property
     def ledger(self) -> Path:
-        """The folder of its privacy budget over all runs."""
+        """The folder of the ledger for all runs."""
         return self.ledger_folder or self.folder / "ledger"
 
     @cached_property
     def memory(self) -> SiteMemory:
-        """Its record of all runs."""
+        """The memory of all runs."""
         return SiteMemory(self.ledger)
 
     @property
     def cards(self) -> dict[str, str]:
-        """The fingerprint of the site behind each name."""
+        """The fingerprints of the sites by name."""
         return {one.name: one.identity.fingerprint() for one in self.roster.members}
 
 
@@ -67,9 +67,9 @@ class SiteRun:
     def __init__(
         self, context: HospitalContext, plan: Plan, text: str, members: tuple[str, ...], link: Link
     ) -> None:
-        """Begin, or refuse a plan that does not fit this site's records; `text`: the plan's."""
+        """Begin a run; refuse a plan that does not fit the records. `text` is the plan's."""
         self._context, self.link, self._closed, self._members = context, link, False, members
-        self.told = False  # true once the site's log has the reason why its session ended
+        self.error_logged = False  # true once the reason of the session's end is logged
         self.cleared = False  # true once a member was convicted of spoiling a failed sum
         self._approvals: list[dict[str, str]] = []
         spec = spec_of(plan, context.ledger)
@@ -115,7 +115,7 @@ class SiteRun:
         self.session = self._prepared.join(context.keys, self.link)
 
     def _judge(self, kept: Checkpoints) -> None:
-        """Look at the evidence again; with who is convicted by it, this site does not go on."""
+        """Verify saved evidence; refuse a run with a convicted member or coordinator."""
         if not isinstance(kept, PartyCheckpoints):
             return
         context, coordinator = self._context, self._context.roster.coordinator
@@ -129,17 +129,17 @@ class SiteRun:
                     case.check(context.keys, coordinator)
             except (OSError, SecureFLError) as error:
                 raise RunError(
-                    f"this is no evidence against {name}: it was edited, or is of other keys",
-                    fix="remove the file, if you do not know where it comes from",
+                    f"this is not evidence against {name}: it was changed, or is of other keys",
+                    fix="remove the file if you do not know its origin",
                     file=file,
                     reason="changed",
                 ) from error
             if name != case.accused or name in (coordinator.name, *self._members):
                 raise CohortError(
-                    f"{name} is convicted of having spoiled a sum of this run, or of two stories "
-                    "about one, and takes part",
-                    fix="ask that site; the run goes on without it, and without a coordinator that "
-                    "is convicted not at all",
+                    f"{name} takes part, and is convicted of spoiling a sum of this run or of "
+                    "telling two stories about one",
+                    fix="ask that site. The run can continue without a convicted member, but not "
+                    "with a convicted coordinator",
                     party=name,
                 )
             kept.leave_out(name)
@@ -150,13 +150,13 @@ class SiteRun:
         return self._folder.path.name
 
     def note_approvals(self, approvals: list[dict[str, str]]) -> None:
-        """Keep, for whoever reads about the run, who approved it here."""
+        """Record the approvals of this run."""
         self._approvals = approvals
         if approvals:
             self._record(PlanApproved(party=self._silo.name, by=tuple(approvals)))
 
     def finish(self) -> None:
-        """Write this site's result and its models; they concern its own records alone."""
+        """Write this site's result and models."""
         site, party = self._prepared.site, self._silo.name
         phases = site.recorder.seconds
         seconds = {"total": sum(phases.values()), "party": {party: phases}}
@@ -171,17 +171,17 @@ class SiteRun:
             self._page.write()
         except SecureFLError as error:
             raise error.at(party=party) from None
-        except Exception as error:  # of the libraries that write models, each has its own
+        except Exception as error:  # libraries that write models raise their own errors
             raise RunError(
                 f"the model could not be written ({type(error).__name__}: {error})",
-                fix="the last round is kept: free disk space, then let the coordinator start again",
+                fix="the last round is saved: free disk space, then restart the coordinator",
                 file=self._folder.path,
                 party=party,
                 reason="unwritable",
             ) from error
 
     def close(self) -> None:
-        """Let go of the run's folder; what was finished stays there."""
+        """Close the run's folder."""
         self._closed = True
         self._folder.close()
 

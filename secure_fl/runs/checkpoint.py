@@ -1,8 +1,8 @@
 """Nested state to two files and back: tensors as safetensors, everything else as JSON.
 
-A checkpoint is written beside its final name and renamed when it is whole and on disk, so a crash
-or a full disk leaves the last good one as it was. What it replaces is set aside and removed last;
-`mend` ends what a crash cut short.
+A checkpoint is written under another name and renamed when it is complete on disk, so a crash or a
+full disk does not damage the last good one. The replaced checkpoint is set aside and removed last;
+`mend` completes work that a crash interrupted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from secure_fl.errors import RunError
 from secure_fl.files import sync
 
 FORMAT = "secure-fl/checkpoint/1"
-PARTIAL, BEFORE, GONE = "partial", "before", "gone"  # not whole, replaced, to be removed
-ASIDE = "aside"  # of rounds that are said to be repeated
+PARTIAL, BEFORE, GONE = "partial", "before", "gone"  # incomplete, replaced, to be removed
+ASIDE = "aside"  # of rounds that will be repeated
 
 
 def save(folder: Path, state: Mapping[str, Any]) -> None:
@@ -43,11 +43,11 @@ def save(folder: Path, state: Mapping[str, Any]) -> None:
         for path in (*partial.iterdir(), partial):
             sync(path)
         if folder.exists():  # the same round again, after a resume
-            folder.rename(before)  # a folder takes no other's place; `mend` would put it back
+            folder.rename(before)  # a folder cannot replace another one
         partial.rename(folder)
         sync(folder.parent)
         shutil.rmtree(before, ignore_errors=True)
-    except (OSError, SafetensorError) as error:  # a full disk comes as either
+    except (OSError, SafetensorError) as error:  # a full disk raises either
         shutil.rmtree(partial, ignore_errors=True)
         with suppress(OSError):
             mend(folder.parent)
@@ -61,7 +61,7 @@ def save(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a checkpoint so that no crash leaves half of one under its name."""
+    """Remove a checkpoint; a crash cannot leave a part of it under its name."""
     gone = _beside(folder, GONE)
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
@@ -70,13 +70,13 @@ def remove(folder: Path) -> None:
 
 
 def set_aside(folder: Path) -> None:
-    """Take a checkpoint out of the way, until it is dropped or put back."""
+    """Rename a checkpoint until it is dropped or put back."""
     folder.rename(_beside(folder, ASIDE))
     sync(folder.parent)
 
 
 def _restore(parent: Path, mark: str) -> None:
-    """Give folders with this mark their names back; drop those whose name is taken again."""
+    """Rename folders with this mark back; remove those whose name is in use."""
     for renamed in parent.glob(f".*.{mark}"):
         folder = parent / renamed.name[1:].removesuffix(f".{mark}")
         if folder.exists():
@@ -87,25 +87,25 @@ def _restore(parent: Path, mark: str) -> None:
 
 
 def put_back(parent: Path) -> None:
-    """Put all back that was set aside, where nothing has taken its place."""
+    """Put back all checkpoints that were set aside and not replaced."""
     _restore(parent, ASIDE)
 
 
 def drop_aside(parent: Path) -> None:
-    """Let go of what was set aside."""
+    """Remove the checkpoints that were set aside."""
     for aside in parent.glob(f".*.{ASIDE}"):
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def mend(parent: Path) -> None:
-    """End what a crash cut short in a folder of checkpoints: each is there, whole, or is not."""
+    """Complete or undo interrupted work, so that all checkpoints in the folder are complete."""
     _restore(parent, BEFORE)
     for gone in parent.glob(f".*.{GONE}"):
         shutil.rmtree(gone, ignore_errors=True)
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """Read what `save` wrote."""
+    """Read a checkpoint of `save`."""
     try:
         tensors = load_file(folder / "tensors.safetensors")
         document = json.loads((folder / "state.json").read_text())
@@ -119,7 +119,7 @@ def load(folder: Path) -> dict[str, Any]:
     if document.get("format") != FORMAT:
         raise RunError(
             f"unknown checkpoint format {document.get('format')!r}",
-            fix="resume with the version of secure_fl that the run began with",
+            fix="resume with the version of secure_fl that started the run",
             file=folder,
             reason="malformed",
         )
@@ -129,20 +129,20 @@ def load(folder: Path) -> dict[str, Any]:
 
 
 def to_bytes(state: Mapping[str, Any]) -> bytes:
-    """The state as bytes: equal states, filled in equal order, give equal bytes."""
+    """Encode the state: equal states with equal key order give equal bytes."""
     tensors: dict[str, torch.Tensor] = {}
     skeleton = json.dumps(_flatten(state, tensors), allow_nan=True).encode()
     return len(skeleton).to_bytes(8, "big") + skeleton + safetensors.torch.save(tensors)
 
 
 def from_bytes(data: bytes) -> dict[str, Any]:
-    """The inverse of `to_bytes`."""
+    """Decode the bytes of `to_bytes`."""
     end = 8 + int.from_bytes(data[:8], "big")
     try:
         state = _unflatten(json.loads(data[8:end]), safetensors.torch.load(data[end:]))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise RunError(
-            "a state handed over by another party cannot be read",
+            "a state from another party cannot be read",
             fix="install the same version at all sites",
             reason="unreadable",
         ) from error
@@ -177,7 +177,7 @@ def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 def _unflatten(node: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:
     if "tensor" in node:
-        tensor = tensors[node["tensor"]].clone()  # aligned: what lies askew may round otherwise
+        tensor = tensors[node["tensor"]].clone()  # unaligned data may round differently
         return tensor.numpy() if node["numpy"] else tensor
     if "items" in node:
         return {key: _unflatten(child, tensors) for key, child in node["items"]}

@@ -1,4 +1,4 @@
-"""Removes runs: none that is under way, and no ledger of privacy."""
+"""Removal of runs; a run in progress and privacy ledgers are never removed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ DAY = 86_400.0  # seconds
 
 
 def require_erasable(folder: Path, *, checkpoints: bool = False) -> None:
-    """Refuse what is no run, is under way, or holds what must not be forgotten."""
+    """Refuse a folder that is not a run, is in use, or contains a privacy ledger."""
     if not (folder / "settings.toml").is_file():
         fix = "secure-fl runs FOLDER lists the runs of a folder"
         raise RunError("there is no run in this folder", fix=fix, file=folder, reason="missing")
     if in_use(folder):
-        fix = "wait until it has ended, or stop it"
-        raise RunError("the run is under way", fix=fix, file=folder, reason="in-use")
+        fix = "wait until it ends, or stop it"
+        raise RunError("the run is in progress", fix=fix, file=folder, reason="in-use")
     if not checkpoints and any(folder.glob("**/ledger*.sqlite")):
         fix = "move the ledger first, or add --checkpoints"
         what = "a ledger lies in it: what was spent of a privacy budget must not be forgotten"
@@ -28,13 +28,13 @@ def require_erasable(folder: Path, *, checkpoints: bool = False) -> None:
 
 
 def parts(folder: Path, *, checkpoints: bool = False) -> list[Path]:
-    """What is removed of a run: all, or what it could go on from."""
-    rounds = "parties/*/*/round-*"  # over whom sums were opened is kept
+    """Return the folders to remove: the run, or only its checkpoints."""
+    rounds = "parties/*/*/round-*"  # records of opened sums are kept
     return list(folder.glob(rounds)) if checkpoints else [folder]
 
 
 def size(held: Iterable[Path]) -> int:
-    """Bytes of all files in these folders."""
+    """Sum the bytes of all files in these folders."""
     return sum(p.stat().st_size for one in held for p in one.rglob("*") if p.is_file())
 
 
@@ -45,18 +45,18 @@ def erase(held: Iterable[Path]) -> None:
             shutil.rmtree(one)
         except OSError as error:
             what = f"cannot be removed ({error.strerror}); some of it may be gone"
-            fix = "look whose it is, and try again"
+            fix = "check its owner and permissions, and try again"
             raise RunError(what, file=one, fix=fix, reason="unwritable") from error
 
 
 def due(folder: Path, days: int) -> list[Path]:
-    """The runs in a folder in which nothing has happened for so many days."""
+    """Find the runs without an event for this number of days."""
     runs = sorted(run.parent for run in folder.glob("*/settings.toml"))
     return [run for run in runs if _age(run) >= days * DAY and not in_use(run)]
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a process works in this run now."""
+    """Check if a process uses this run now."""
     try:
         with (folder / ".lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -68,6 +68,6 @@ def in_use(folder: Path) -> bool:
 
 
 def _age(folder: Path) -> float:
-    """Seconds since the last event, or the result."""
+    """Return the seconds since the last event or the result."""
     files = (folder / name for name in ("settings.toml", "events.jsonl", "result.json"))
     return time.time() - max(file.stat().st_mtime for file in files if file.exists())

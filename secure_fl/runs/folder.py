@@ -1,12 +1,12 @@
 """A run's folder: settings, events, checkpoints of every party, models and the result.
 
-RUN/settings.toml            what was asked for, resolved
-RUN/events.jsonl             what happened, as it happened
+RUN/settings.toml            all settings
+RUN/events.jsonl             events in their order
 RUN/result.json              the outcome (docs/result-schema.md)
 RUN/model/                   the shared model, as a transformers folder
-RUN/parties/NAME/            what belongs to one party: checkpoints, trainings by DP-SGD that may be
-                             repeated, transcript, own model, evidence against who spoiled a sum,
-                             what the coordinator signed of who is in each sum
+RUN/parties/NAME/            files of one party: checkpoints, saved trainings by DP-SGD, transcript,
+                             own model, evidence against members that spoiled a sum, and the
+                             coordinator's signed lists of each sum's members
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from secure_fl.files import write_again, write_whole
 from secure_fl.party.rounds import Stateful
 from secure_fl.runs import checkpoint, resuming
 from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
-from secure_fl.runs.saved_trainings import SavedTrainings
 
 SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
-SPENT = "spent.json"  # seconds and bytes of the sessions so far, for one that goes on
-TRAININGS = "trainings"  # what DP-SGD came to in the last rounds: a repeated one sends it again
-JOINING = ("data.party.",)  # who takes part may change: `config` looks at that
+SPENT = "spent.json"  # seconds and bytes of earlier sessions
+TRAININGS = "trainings"  # results of DP-SGD in the last rounds: a repeated round sends the same
+JOINING = ("data.party.",)  # members may change; `config` checks that
 
 
 class RunFolder:
@@ -39,19 +38,19 @@ class RunFolder:
 
     def __init__(self, path: Path, lock: IO[str], *, fresh: bool = False) -> None:
         self.path = path
-        self._fresh = fresh  # nothing was here before
+        self._fresh = fresh  # the folder was empty
         self._lock = lock
         self._files: dict[Path, IO[bytes]] = {}
 
     @classmethod
     def open(cls, path: Path, settings: str, *, resume: bool) -> RunFolder:
-        """Make a new run, or go on with one that was asked for with the same settings.
+        """Create a run, or continue one with the same settings.
 
-        Parties may have joined or left: the settings that are kept then are the new ones. So are
-        they where nothing came of the old ones, as after a plan that was refused.
+        If parties joined or left, the new settings replace the old ones. They also do if the old
+        run did not begin, for example because its plan was refused.
         """
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)  # models, leftovers of updates
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)  # models, temporary files
             lock = (path / ".lock").open("w")
         except OSError as error:
             raise RunError(
@@ -68,16 +67,16 @@ class RunFolder:
         return cls(path, lock, fresh=fresh)
 
     def known(self) -> frozenset[str]:
-        """Who has taken part in this run so far."""
+        """The parties of this run so far."""
         folder = self.path / "parties"
         return frozenset(p.name for p in folder.iterdir()) if folder.exists() else frozenset()
 
     def party(self, name: str, site: Stateful, opened: Path | None = None) -> PartyCheckpoints:
-        """The checkpoints of one party; `opened`: see `PartyCheckpoints`."""
+        """Return the checkpoints of one party; `opened`: see `PartyCheckpoints`."""
         return PartyCheckpoints(self.path / "parties" / name / "checkpoints", site, opened)
 
     def trainings(self, name: str) -> SavedTrainings:
-        """What one party's DP-SGD came to, for rounds that are repeated."""
+        """Return one party's saved trainings by DP-SGD, for repeated rounds."""
         return SavedTrainings(self.path / "parties" / name / TRAININGS)
 
     def record(self, event: Event) -> None:
@@ -93,14 +92,14 @@ class RunFolder:
             self._files[file].flush()
         except OSError as error:
             raise RunError(
-                f"what happened cannot be written down ({error.strerror})",
+                f"events cannot be written ({error.strerror})",
                 fix="free disk space, then run again with --resume",
                 file=file,
                 reason="unwritable",
             ) from error
 
     def spent(self) -> dict[str, Any]:
-        """What earlier sessions of this run spent: seconds and bytes, as a result has them."""
+        """Seconds and bytes of earlier sessions of this run, as in a result."""
         try:
             found = json.loads((self.path / SPENT).read_text())
         except (OSError, ValueError):
@@ -108,41 +107,41 @@ class RunFolder:
         return found if isinstance(found, dict) else {}
 
     def note_spent(self, seconds: Mapping[str, Any], crossed: Mapping[str, Any]) -> None:
-        """Write down what was spent so far, after a round."""
-        with suppress(OSError):  # a full disk is told by what must not be lost
+        """Save the seconds and bytes so far, after a round."""
+        with suppress(OSError):  # other writes report a full disk
             text = json.dumps({"seconds": seconds, "bytes": crossed})
             write_again(self.path / SPENT, text)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the outcome."""
+        """Write the result."""
         write_json(self.path / RESULT, result)
 
     def withdraw(self, error: type[BaseException] | None, *_: object) -> None:
-        """Leave nothing of a start that was refused, so that the next one is not in its way."""
+        """Remove the files of a refused start, which would prevent the next one."""
         refused = error is not None and issubclass(error, SecureFLError)
         if refused and self._fresh and not _came_of_it(self.path):
             for name in (SETTINGS, EVENTS, SPENT, "report.html", ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             shutil.rmtree(self.path / "parties", ignore_errors=True)
-            with suppress(OSError):  # something else lies there
+            with suppress(OSError):  # it contains other files
                 self.path.rmdir()
 
     def drop_checkpoints(self) -> None:
-        """Remove every party's rounds: the run is finished, and its models are written."""
-        for kept in self.path.glob("parties/*/*/round-*"):  # of trainings, too
+        """Remove all parties' checkpoints of a finished run."""
+        for kept in self.path.glob("parties/*/*/round-*"):  # and their saved trainings
             checkpoint.remove(kept)
 
     def close(self) -> None:
-        """Let others work in this folder."""
+        """Unlock this folder."""
         for file in self._files.values():
-            with suppress(OSError):  # what could not be written was told when it was tried
+            with suppress(OSError):  # a failed write has been reported
                 file.close()
         self._files.clear()
         self._lock.close()
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write whole or not at all."""
+    """Write JSON atomically."""
     write_whole(path, json.dumps(document, indent=2) + "\n")
 
 
@@ -150,13 +149,13 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        fix = "wait until it has ended, or take another folder"
+        fix = "wait until it ends, or use another folder"
         raise RunError(
-            "another process is working in this run", file=path, fix=fix, reason="in-use"
+            "another process is using this run", file=path, fix=fix, reason="in-use"
         ) from None
     found = path / SETTINGS
     if resume and found.exists() and not _begun(path):
-        (path / EVENTS).unlink(missing_ok=True)  # of waiting, and of the refusal
+        (path / EVENTS).unlink(missing_ok=True)  # events of waiting and of the refusal
         write_whole(found, settings)
     elif resume:
         _require_same(found, settings)
@@ -165,7 +164,7 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
     elif found.exists():
         raise RunError(
             "there is a run in this folder already",
-            fix="choose another folder, or add --resume to go on with it",
+            fix="choose another folder, or add --resume to continue it",
             file=path,
             reason="exists",
         )
@@ -174,7 +173,7 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
 
 
 def _begun(path: Path) -> bool:
-    """Whether anything came of it: a party at work here, or at a coordinator a gathering."""
+    """Check if the run began: a party has worked here, or a coordinator has gathered members."""
     if (path / "parties").exists() or (path / RESULT).exists():
         return True
     try:
@@ -190,21 +189,21 @@ def _begun(path: Path) -> bool:
 
 
 def append_event(path: Path, event: Event) -> None:
-    """Note what happened to a run that nobody works in now, if it has begun."""
+    """Append an event to a run that is not in use, if it has begun."""
     if (path / SETTINGS).exists():
         with suppress(OSError), (path / EVENTS).open("ab") as file:
             file.write(event.line())
 
 
 def _came_of_it(path: Path) -> bool:
-    """Whether a round was saved, a sum opened, or privacy spent."""
+    """Check if a round was saved, a sum opened, or privacy spent."""
     sums = (file.stat().st_size for file in path.glob(f"parties/*/checkpoints/{OPENED}"))
     kept = (*path.glob("parties/*/checkpoints/round-*"), *path.glob("**/ledger*"))
     return bool(kept) or any(sums) or (path / RESULT).exists()
 
 
 def finished(path: Path) -> bool:
-    """Whether a run has ended and kept no checkpoint to go on from."""
+    """Check if a run is finished and has no checkpoints."""
     return (path / RESULT).exists() and not any(path.glob("parties/*/checkpoints/round-*"))
 
 
@@ -214,9 +213,35 @@ def _require_same(found: Path, settings: str) -> None:
         before = tomllib.loads(found.read_text())
     except (OSError, ValueError) as error:
         raise RunError(
-            f"the settings that this run began with cannot be read ({error})",
+            f"this run's settings cannot be read ({error})",
             fix="start a new run in another folder",
             file=found,
             reason="unreadable",
         ) from error
     resuming.require_same(before, tomllib.loads(settings), JOINING, found.parent)
+
+
+KEPT = 2  # rounds: by default, a party repeats at most its newest finished one
+
+
+class SavedTrainings:
+    """One party's saved trainings, each a folder in the format of checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, round: int, key: str) -> Mapping[str, Any] | None:
+        """Return the saved result of this training, if there is one."""
+        checkpoint.mend(self._folder)
+        place = self._path(round, key)
+        return checkpoint.load(place) if place.exists() else None
+
+    def keep(self, round: int, key: str, state: Mapping[str, Any]) -> None:
+        """Save a result durably, and remove those of rounds that cannot be repeated."""
+        checkpoint.save(self._path(round, key), state)
+        for old in self._folder.glob("round-*"):
+            if int(old.name.split("-")[1]) <= round - KEPT:
+                checkpoint.remove(old)
+
+    def _path(self, round: int, key: str) -> Path:
+        return self._folder / f"round-{round:05d}-{key}"

@@ -1,4 +1,4 @@
-"""What a run came to: metrics last and best, mean and per party, bytes, seconds, versions."""
+"""The result of a run: last and best metrics, mean and per party, bytes, seconds, versions."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Pool = Callable[[Sequence[Counts]], dict[str, float]]
 
 
 class Reader(Protocol):
-    """Who knows what counts tell of metrics: a task."""
+    """Interface of tasks that compute metrics from counts."""
 
     def intervals(self, counts: dict[str, NDArray[Any]]) -> Mapping[str, tuple[float, float]]:
-        """95 % intervals of metrics."""
+        """Compute 95 % intervals of metrics."""
 
     def bounds(self, counts: dict[str, NDArray[Any]]) -> Mapping[str, tuple[float, float]]:
-        """What metrics of scores in bins are at least and at most."""
+        """Compute bounds of metrics of binned scores."""
 
 
 def summarise(
@@ -50,11 +50,11 @@ def summarise(
     pool: Pool | None = None,
     reader: Reader | None = None,
 ) -> dict[str, Any]:
-    """Metrics of the last round, and of the round whose dev metric is best.
+    """Summarise metrics of the last round, and of the round with the best dev metric.
 
-    That is the pooled one, over all hospitals' records, of the rounds that have it; else the mean.
-    `pool`: where the recorders are those of all hospitals, makes metrics of their counts together.
-    `reader`: says how sure pooled metrics are.
+    The dev metric is the pooled one in rounds that have it, else the parties' mean.
+    `pool`: computes metrics from the sum of counts, if the recorders are all hospitals'.
+    `reader`: computes intervals and bounds of pooled metrics.
     """
     numbers = sorted({entry["round"] for r in recorders for entry in r.history})
     if not numbers:
@@ -70,7 +70,7 @@ def summarise(
 
 
 def _sure(found: Mapping[str, Any], reader: Reader | None) -> dict[str, Any]:
-    """How sure the pooled metrics of a round are, by split."""
+    """Compute intervals and bounds of a round's pooled metrics, by split."""
     if reader is None:
         return {}
     counts = {
@@ -84,14 +84,14 @@ def _sure(found: Mapping[str, Any], reader: Reader | None) -> dict[str, Any]:
 
 
 def _lists(found: Mapping[str, tuple[float, float]]) -> dict[str, list[float]]:
-    """As JSON has them."""
+    """Convert arrays to lists for JSON."""
     return {name: list(pair) for name, pair in found.items()}
 
 
 def to_use(delivered: Collection[str], scores: Mapping[str, Any], metric: str) -> str | None:
-    """Which of a party's several models to use: the best on dev records over all, in a round.
+    """Choose the best of a party's models by the pooled dev metric of a round.
 
-    Where that cannot be told, or is told alike, the first: FedKD's student before its teachers.
+    Without that metric, or if they are equal, the first one: FedKD's student before its teachers.
     """
     if len(delivered) < 2:
         return None
@@ -138,7 +138,7 @@ def _mean(scores: Sequence[Scores]) -> Scores:
     for split in splits:
         found = [s[split] for s in scores if split in s]
         mean[split] = {
-            name: fmean(f[name] for f in found if name in f)  # an entity type: who has it
+            name: fmean(f[name] for f in found if name in f)  # parties with the entity type
             for name in sorted(set().union(*found))
         }
     return mean
@@ -147,10 +147,10 @@ def _mean(scores: Sequence[Scores]) -> Scores:
 def spent(
     recorders: Sequence[EventLog], total: float, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Seconds per phase, and which share of the rounds went into protecting sums.
+    """Return seconds per phase, and the fraction of time that protection took.
 
-    The first recorder is the coordinator's, and all ran one after the other in one process.
-    `before`: the same of sessions that this one goes on from.
+    The first recorder is the coordinator's, and all ran in turn in one process.
+    `before`: the document of earlier sessions.
     """
     coordinator, *parties = recorders
     earlier = before or {}
@@ -170,7 +170,7 @@ def spent(
 def crossed(
     recorders: Sequence[EventLog], before: Mapping[str, Any] | None = None
 ) -> dict[str, dict[str, int]]:
-    """Bytes up and down of each party, with those of sessions before."""
+    """Return sent and received bytes of each party, including earlier sessions."""
     now = {r.party: {"up": r.bytes_up, "down": r.bytes_down} for r in recorders}
     return {name: _added(found, (before or {}).get(name)) for name, found in now.items()}
 
@@ -183,7 +183,7 @@ def _added(now: Mapping[str, N], before: Mapping[str, N] | None) -> dict[str, N]
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """The versions of what computed a result."""
+    """Return the versions of packages."""
     found = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -194,7 +194,7 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 
 def machine() -> Mapping[str, Any]:
-    """The machine, in so far as figures depend on it."""
+    """Describe the machine, for figures that depend on it."""
     import torch
 
     return {

@@ -1,4 +1,4 @@
-"""Whether a run that is resumed was asked for with the settings that it began with."""
+"""Checks that a resumed run has the settings that it began with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tree = Mapping[str, Any]
 
 
 def require_run(settings: Path) -> None:
-    """Refuse to resume what never began."""
+    """Refuse to resume a run that did not begin."""
     if not settings.exists():
         fix = "start it without --resume, or name its folder with --out"
         raise RunError(
@@ -21,7 +21,7 @@ def require_run(settings: Path) -> None:
 
 
 def require_same(before: Tree, after: Tree, ignored: tuple[str, ...], folder: Path) -> None:
-    """Refuse to go on under other settings, and name each of them."""
+    """Refuse different settings, and name each of them."""
     if changed := differences(before, after, ignored):
         raise RunError(
             "the settings are not those this run began with:\n  " + "\n  ".join(changed),
@@ -32,7 +32,7 @@ def require_same(before: Tree, after: Tree, ignored: tuple[str, ...], folder: Pa
 
 
 def differences(before: Tree, after: Tree, ignored: tuple[str, ...]) -> list[str]:
-    """List the fields that differ, with both values, but for those that begin as the ignored do."""
+    """List differing fields with both values, except those with an ignored prefix."""
     old, new = dict(_flat(before)), dict(_flat(after))
     return [
         f"{name}: {old.get(name, 'nothing')} -> {new.get(name, 'nothing')}"

@@ -1,4 +1,4 @@
-"""From sums to an answer: what is released of them, and what follows from that. Pure functions."""
+"""Answers computed from opened sums, as pure functions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.statistics import survival as km
 from secure_fl.statistics.counting import ABOVE, BELOW, MISSING, cells, grain
 from secure_fl.statistics.questions import (
     Categories,
@@ -30,12 +29,12 @@ QUANTILES = (0.25, 0.5, 0.75)
 
 @dataclass(frozen=True)
 class Answer:
-    """What leaves the hospitals of one question."""
+    """The released answer to one question."""
 
     name: str
     kind: str
     status: Status
-    said: tuple[str, ...] = ()  # why it is refused, and what holds for the figures
+    said: tuple[str, ...] = ()  # the reason of a refusal, and notes on the figures
     total: int | None = None  # records the question is about, withheld ones too
     counts: tuple[tuple[str, int | None], ...] = ()  # None: withheld
     heads: tuple[str, ...] = ()  # of a table's columns
@@ -43,7 +42,7 @@ class Answer:
     figures: tuple[tuple[str, float], ...] = ()
     curves: tuple[tuple[str, tuple[tuple[float, float], ...]], ...] = ()  # label, points
     hospitals: int = 0
-    unit: str = "records"  # what thresholds count
+    unit: str = "records"  # unit of thresholds
     question: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Sums:
-    """What the members opened of one question, and how much of it may leave."""
+    """The opened sums of one question, and the part that may be released."""
 
     records: Integers
     blocks: Integers
@@ -211,13 +210,13 @@ def _survival(question: Survival, sums: Sums, base: Answer) -> Answer:
     for place, label in enumerate(question.groups):
         if hidden[place]:
             continue
-        curve = km.kaplan_meier(at, tables[place, :, 1], tables[place, :, 0], merged)
+        curve = kaplan_meier(at, tables[place, :, 1], tables[place, :, 0], merged)
         curves.append((label, tuple(_steps(curve))))
         figures.append((f"{label}: patients", float(curve.at_risk[0])))
         figures.append((f"{label}: events", float(curve.events.sum())))
         if curve.median is not None:
             figures.append((f"{label}: median", curve.median))
-    test = km.log_rank(tables[~hidden, :, 1], tables[~hidden, :, 0])
+    test = log_rank(tables[~hidden, :, 1], tables[~hidden, :, 0])
     if test is not None:
         figures += [("log-rank statistic", test.statistic), ("log-rank p", test.p)]
     said = list(base.said)
@@ -254,7 +253,7 @@ def _runs(blocks: Integers) -> Iterator[tuple[int, int, int]]:
         start = end
 
 
-def _steps(curve: km.Curve) -> Iterator[tuple[float, float]]:
+def _steps(curve: SurvivalCurve) -> Iterator[tuple[float, float]]:
     """A curve as it is drawn, from (0, 1) on, where it changes and at its end."""
     yield 0.0, 1.0
     before = 1.0
@@ -269,3 +268,69 @@ def _edge(question: Histogram, value: float) -> str:
     if question.dated:
         return str(date(1970, 1, 1) + timedelta(days=float(value)))
     return f"{value:g}"
+
+
+Floats = NDArray[np.float64]
+
+
+class SurvivalCurve(NamedTuple):
+    """One group's survival, after each time at which something happened to anybody."""
+
+    times: Floats
+    at_risk: Integers
+    events: Integers
+    survival: Floats
+
+    @property
+    def median(self) -> float | None:
+        """The first time at which at most half survive."""
+        below = self.times[self.survival <= 0.5]
+        return float(below[0]) if below.size else None
+
+
+class LogRankTest(NamedTuple):
+    """Result of a test for a difference between groups."""
+
+    statistic: float
+    degrees: int
+    p: float
+
+
+def at_risk(events: Integers, left: Integers) -> Integers:
+    """How many are watched just before each time; the last axis is time."""
+    gone = events + left
+    return gone[..., ::-1].cumsum(-1)[..., ::-1]
+
+
+def kaplan_meier(
+    times: Floats, events: Integers, left: Integers, merged: NDArray[np.bool_]
+) -> SurvivalCurve:
+    """S(t) = ∏ (1 - d/n) over times up to t; in merged steps n - c/2 replaces n."""
+    n = at_risk(events, left)
+    exposed = n - np.where(merged, left / 2, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.where(n > 0, 1 - events / exposed, 1.0)
+    return SurvivalCurve(times, n, events, np.cumprod(steps.astype(float)))
+
+
+def log_rank(events: Integers, left: Integers) -> LogRankTest | None:
+    """Compare groups (rows) over times (columns): Z'V⁻¹Z is χ² with one degree less than groups."""
+    from scipy.stats import chi2
+
+    n = at_risk(events, left).astype(float)
+    d = events.astype(float)
+    n, d = n[n.sum(1) > 0], d[n.sum(1) > 0]
+    happened = d.sum(0) > 0
+    n, d = n[:, happened], d[:, happened]
+    groups, all_n, all_d = len(n), n.sum(0), d.sum(0)
+    if groups < 2 or not happened.any():
+        return None
+    Z = (d - n * all_d / all_n).sum(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.where(all_n > 1, all_d * (all_n - all_d) / (all_n - 1), 0.0) / all_n**2
+    V = np.diag((factor * all_n * n).sum(1)) - (factor * n) @ n.T
+    Z, V = Z[:-1], V[:-1, :-1]
+    if np.linalg.matrix_rank(V) < groups - 1:
+        return None
+    statistic = float(Z @ np.linalg.solve(V, Z))
+    return LogRankTest(statistic, groups - 1, float(chi2.sf(statistic, groups - 1)))

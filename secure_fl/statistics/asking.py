@@ -76,7 +76,7 @@ def run(
     listener: Listener | None = None,
     capture: Capture | None = None,
 ) -> None:
-    """Lead these sites through the questions; `capture`: who may watch, for an audit."""
+    """Ask these sites the questions; `capture` records views for an audit."""
     capture = capture or NoCapture()
     sealed = exact.sealed(protection)
     names = [site.name for site in sites]
@@ -110,7 +110,7 @@ def run(
     try:
         engine = capture.engine(LocalEngine(sessions))
         lead_run(wires.coordinator, engine, rules, sealed, recorder=log).run()
-    except SecureFLError as error:  # on one machine, what a site would only log at home
+    except SecureFLError as error:  # on one machine, errors that a site would only log
         own = sessions.get(str(error.where.get("party", "")))
         if own is not None and own.error is not None and not own.stopped:
             raise own.error from own.error.__cause__

@@ -32,11 +32,11 @@ class Release(NamedTuple):
 
 
 class Atoms(NamedTuple):
-    """What all hospitals hold together."""
+    """Atoms of all hospitals' records."""
 
     sizes: Integers  # patients of each atom
-    members: tuple[NDArray[np.int8], ...]  # of each release [block, atom]: whether it lies in it
-    several: tuple[bool, ...]  # whether a record may lie in several blocks of that release
+    members: tuple[NDArray[np.int8], ...]  # per release [block, atom]: is the atom in it
+    several: tuple[bool, ...]  # True if a record can be in several blocks of that release
 
 
 def summed(releases: Sequence[Release], places: Sequence[Places], whose: Integers) -> Integers:
@@ -98,7 +98,7 @@ def _alone(total: Integers) -> tuple[Integers, Integers]:
 
 
 def _spans(question: Question, blocks: Integers) -> tuple[bool, Integers]:
-    """Whether a record may lie in several blocks, and the blocks there are."""
+    """Return True if a record can be in several blocks, and the blocks."""
     return isinstance(question, Categories), np.unique(blocks)
 
 
@@ -155,7 +155,7 @@ def _words(digits: Integers, bases: Sequence[int]) -> Integers:
 
 
 def _members(names: Integers, releases: Sequence[Release]) -> tuple[NDArray[np.int8], ...]:
-    """The inverse of `_words` and `_digits`: which blocks an atom of this name lies in."""
+    """Decode an atom's name to its blocks, the inverse of `_words` and `_digits`."""
     spans = [_spans(question, blocks) for question, blocks, _ in releases]
     bases = [
         base

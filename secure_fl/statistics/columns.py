@@ -35,7 +35,7 @@ class Written:
         self._known: dict[str, tuple[Integers, Any]] = {}
 
     def codes(self, field: str, values: Sequence[str]) -> Integers:
-        """Where each row's value stands among these; behind them: another one, and none at all."""
+        """Return each row's index among these values; then come other values, and missing ones."""
         if field not in self._known:
             self._known[field] = _factors(column(self.table, field), field)
         return _among(*self._known[field], values)
@@ -47,7 +47,7 @@ class Written:
 
 
 def _factors(series: Any, field: str) -> tuple[Integers, Any]:
-    """Numbers for what is written, -1 for nothing; of texts, for 1 and true are one to a hash."""
+    """Number the values as texts, because 1 and true have equal hashes; -1: missing."""
     found, names = pd.factorize(_texts(series, field))
     return np.asarray(found, np.int64), names
 
@@ -66,7 +66,7 @@ def several(series: Any) -> Any:
 
 
 def numbers(series: Any, field: str, *, dated: bool = False) -> Floats:
-    """Numbers, or days counted from 1970 on; what is missing is NaN."""
+    """Return numbers, or days since 1970; missing values are NaN."""
     filled = series.where(series.notna() & (series.astype(str).str.strip() != ""))
     if dated:
         days = pd.to_datetime(filled, errors="coerce", format="ISO8601", utc=True)
@@ -80,7 +80,7 @@ def numbers(series: Any, field: str, *, dated: bool = False) -> Floats:
 
 
 def patients(table: pd.DataFrame) -> Integers:
-    """Whose each row is, numbered; without a column of patients, every row is one."""
+    """Number the patient of each row; without a column of patients, every row is one."""
     if "patient" not in table:
         return np.arange(len(table))
     found, _ = pd.factorize(table["patient"])

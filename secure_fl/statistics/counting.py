@@ -1,4 +1,4 @@
-"""What a site counts for a question: in which cell each of its records lies, and sums over cells.
+"""A site's counts for a question: the cells of its records, and sums over cells.
 
 Every question's cells are known before anybody counts; nothing here looks at another site.
 """
@@ -45,7 +45,7 @@ class Counted:
 
     @property
     def counts(self) -> Mapping[str, Integers]:
-        """What is summed of cells."""
+        """Return the addends of the cells."""
         return {"records": self.records, "patients": self.patients}
 
 
@@ -116,7 +116,7 @@ def grain(question: Histogram) -> float:
 
 
 def _one(question: Question, written: Written) -> Integers:
-    """Everything in one cell; what is asked for must be there nevertheless."""
+    """Put all records in one cell; the question's columns must exist."""
     for field in question.fields:
         columns.column(written.table, field)
     return np.zeros(len(written.table), np.int64)

@@ -16,16 +16,90 @@ Exact inference from inequalities (no count is below 0) is not looked at: roundi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components, maximum_flow
 
-from secure_fl.statistics.algebra import few_alone, spans
 from secure_fl.statistics.atoms import Atoms
 
+Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+TOLERANCE = 1e-7
+MOST_VECTORS = 500  # that are looked at; more are refused
+
+
+def spans(rows: NDArray[np.int8], vector: NDArray[np.bool_]) -> bool:
+    """Check if a vector is a linear combination of these rows."""
+    if not len(rows):
+        return False
+    basis, wanted = rows.astype(float), vector.astype(float)
+    found, *_ = np.linalg.lstsq(basis.T, wanted, rcond=None)
+    return bool(np.abs(found @ basis - wanted).max() < TOLERANCE)
+
+
+def few_alone(matrix: Floats, sizes: Integers, bar: int) -> bool:
+    """Whether some combination of rows is about fewer patients than `bar`.
+
+    Small columns have fewer. Combinations that vanish on all others are looked at one by one.
+    """
+    small = sizes < bar
+    if not small.any():
+        return False
+    free = _null(matrix[:, ~small].T)
+    rest = _reduced(free.T @ matrix[:, small])
+    return any(_few(part, sizes[small], bar) for part in _parts(rest))
+
+
+def _few(vectors: Floats, sizes: Integers, bar: int) -> bool:
+    used = np.flatnonzero(np.abs(vectors).max(0) > TOLERANCE)
+    free = len(vectors) - 1
+    if comb(used.size, free) > MOST_VECTORS:
+        return True
+    for zeros in combinations(used.tolist(), free):  # so many may be 0, at least
+        mix = _null(vectors[:, zeros].T) if free else np.ones((1, 1))
+        vector = mix[:, 0] @ vectors
+        if sizes[np.abs(vector) > TOLERANCE].sum() < bar:
+            return True
+    return False
+
+
+def _null(matrix: Floats) -> Floats:
+    """Return a basis (columns) of the matrix's null space."""
+    if not matrix.size:
+        return np.eye(matrix.shape[1])
+    _, values, right = np.linalg.svd(matrix, full_matrices=True)
+    rank = int((values > TOLERANCE * max(1.0, values.max(initial=0))).sum())
+    return np.asarray(right[rank:].T)
+
+
+def _reduced(matrix: Floats) -> Floats:
+    """Gauss and Jordan: a basis of the rows, each with a column that no other has."""
+    rows, matrix = list[Floats](), matrix.copy()
+    while matrix.size and np.abs(matrix).max() > TOLERANCE:
+        at, pivot = np.unravel_index(np.abs(matrix).argmax(), matrix.shape)
+        row = matrix[at] / matrix[at, pivot]
+        matrix = matrix - np.outer(matrix[:, pivot], row)
+        rows = [*(one - one[pivot] * row for one in rows), row]
+    return np.stack(rows) if rows else np.zeros((0, matrix.shape[1]))
+
+
+def _parts(basis: Floats) -> list[Floats]:
+    """Group vectors that share columns; groups are independent."""
+    left, parts = list(range(len(basis))), list[Floats]()
+    touches = np.abs(basis) > TOLERANCE
+    while left:
+        part = [left.pop(0)]
+        support = touches[part[0]].copy()
+        while more := [row for row in left if (touches[row] & support).any()]:
+            part += more
+            left = [row for row in left if row not in more]
+            support |= touches[more].any(0)
+        parts.append(basis[part])
+    return parts
 
 
 def tells_of_few(atoms: Atoms, least: int, *, records: int = 1) -> bool:
@@ -53,11 +127,11 @@ def _partitions(blocks: NDArray[np.int8], several: bool) -> Iterator[NDArray[np.
 
 
 def _cut(old: NDArray[np.int8], new: NDArray[np.int8], sizes: Integers, bar: int) -> bool:
-    """Whether few patients stand between blocks of a new partition."""
+    """Check if old blocks and a new partition's blocks differ by few patients."""
     _, atom = np.unique(old, axis=1, return_inverse=True)
     atom = atom.reshape(-1) if len(old) else np.zeros(sizes.size, np.int64)
     outside = ~old.any(0) if len(old) else np.ones(sizes.size, bool)
-    block = np.where(new.any(0), new.argmax(0) + 1, 0)  # 0: the ground, of which nothing is told
+    block = np.where(new.any(0), new.argmax(0) + 1, 0)  # 0: the rest of the records
     vertex = np.where(outside, 0, len(new) + 1 + atom)
     count = len(new) + 2 + int(atom.max(initial=0))
     graph = coo_array((sizes, (block, vertex)), shape=(count, count)).tocsr()
@@ -82,7 +156,7 @@ def _unions(
     sizes: Integers,
     bar: int,
 ) -> bool:
-    """Whether unions of blocks that old answers did not tell of tell of few now."""
+    """Check if new unions of blocks describe few patients."""
     apart = [
         new[component[1 : len(new) + 1] == one].any(0)
         for one in np.unique(component[1 : len(new) + 1])

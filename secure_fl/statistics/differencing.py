@@ -1,4 +1,4 @@
-"""An attack: random questions, whose answers are subtracted until one tells of a single patient.
+"""Differencing attack: random questions, whose answers are subtracted down to single patients.
 
 It asks how many patients satisfy random conditions, and solves for the groups that all conditions
 tell apart. With exact answers to all of them it finds every group; it is the positive control of

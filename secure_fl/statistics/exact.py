@@ -28,7 +28,7 @@ def sealed(protection: ProtectionSettings) -> ProtectionSettings:
 async def exact_sum(
     cohort: Cohort, values: Mapping[str, Integers], *, planes: int = PLANES, together: bool = False
 ) -> dict[str, Integers]:
-    """Add integers over the parties; none is rounded. {}: somebody left since the last sum.
+    """Add integers over the parties; without rounding. {}: a party left since the last sum.
 
     `planes`: digits of each; two hold counts up to 2³², at every party.
     """

@@ -45,7 +45,7 @@ def share(release: SkellamRelease, size: int, sites: int, threshold: int) -> Int
 
 
 def unit_of(table: Any) -> Unit:
-    """What noise on counts of this table protects."""
+    """Return the unit that noise on counts of this table protects."""
     return "patient" if "patient" in table else "record"
 
 

@@ -1,4 +1,4 @@
-"""What was asked of a site's records and what was released, written down before it happens.
+"""A site's record of questions and releases, written before each of them happens.
 
     asked      before a sum over the records is opened: counts for the day, binds to the hospitals
     released   before an answer leaves: the partition that it tells the sizes of
@@ -33,7 +33,7 @@ class Note:
         self._kept: list[dict[str, Any]] = list(self._lines or ())
 
     def require_hospitals(self, hospitals: tuple[str, ...]) -> None:
-        """Refuse other hospitals than before: two answers would differ by somebody's records."""
+        """Refuse a change of hospitals: two answers would differ by one hospital's records."""
         before = next((line["over"] for line in self._of("asked")), None)
         if before is not None and sorted(before) != sorted(hospitals):
             raise QuestionRefused(
@@ -62,7 +62,7 @@ class Note:
 
     @property
     def releases(self) -> list[Release]:
-        """All partitions so far; the same one twice tells nothing more."""
+        """Return all partitions so far, without repetitions."""
         found: dict[str, Release] = {}
         for line in self._of("released"):
             question = KINDS[line["question"]["kind"]].model_validate(line["question"])

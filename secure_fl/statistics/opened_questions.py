@@ -18,17 +18,17 @@ FILE = "questions.jsonl"
 
 
 class OpenedQuestions(RoundHook):
-    """One site's notes, kept for good beside its ledger."""
+    """A site's permanent notes on opened questions, in the folder of its ledger."""
 
     def __init__(self, folder: Path, cards: Mapping[str, str]) -> None:
-        """`cards`: what tells the site behind a name, for a name may pass to another one."""
+        """`cards`: fingerprints of sites by name, because a name can pass to another site."""
         self._lines = Lines(folder / FILE, "which question is opened")
         self._cards = cards
 
     def admit(self, questions: Sequence[str], survivors: Sequence[str]) -> None:
-        """Note over whom answers are opened, or refuse others than the first time.
+        """Note the parties of opened answers; refuse a change of parties.
 
-        `questions`: digests of all that an answer depends on but who takes part.
+        `questions`: digests of everything but the parties that an answer depends on.
         """
         for question in questions:
             self._admit(question, survivors)

@@ -14,7 +14,7 @@ BAR = 24  # characters of the longest bar
 
 
 def tables(answer: Answer) -> Iterator[Grid]:
-    """What a terminal shows of an answer; nothing of one that is refused or withheld."""
+    """Return the tables of an answer for a terminal; none if it was refused or withheld."""
     if answer.rows:
         heads = ["", *answer.heads, "shown"]
         yield grid("", heads, [[label, *map(_said, row), _sum(row)] for label, row in answer.rows])

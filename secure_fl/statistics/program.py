@@ -1,4 +1,4 @@
-"""The party program of statistics: what is asked of the others, question by question.
+"""The party program of statistics, question by question.
 
 1. All refuse or none: how many sites refuse, and for which reasons, is a sealed sum.
 2. The cells are summed. Members see these sums, the coordinator does not.
@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from secure_fl.party.cohort import Cohort
-from secure_fl.statistics import answers, atoms, differences, hashing, rules
+from secure_fl.statistics import answers, atoms, differences, rules
 from secure_fl.statistics.answers import Answer, Sums
 from secure_fl.statistics.atoms import Release
 from secure_fl.statistics.columns import column, patients
@@ -31,6 +34,56 @@ from secure_fl.statistics.site import REASONS, StatisticsSite
 from secure_fl.statistics.suppression import WITHHELD, blocks
 
 Integers = NDArray[np.int64]
+ROWS = 3  # of a sketch that must tell records apart: (share of full buckets)³ are taken for others
+
+
+def words_of(text: Any) -> Any:
+    """Return the distinct lower-case words of all texts."""
+    words = text.dropna().astype(str).str.lower().str.findall(r"\w+").explode()
+    return words.dropna().drop_duplicates()
+
+
+def records_of(text: Any) -> Any:
+    """Return the distinct texts, ignoring case and spacing."""
+    plain = text.dropna().astype(str).str.lower().str.split().str.join(" ")
+    return plain[plain != ""]
+
+
+def buckets_of(values: Any, count: int, key: bytes, row: int = 0) -> Integers:
+    """Return the bucket of each value."""
+    if not len(values):
+        return np.zeros(0, np.int64)
+    from hashlib import sha256
+
+    own = sha256(key + bytes([row])).hexdigest()[:16]
+    hashed = pd.util.hash_array(np.asarray(values, dtype=object), hash_key=own, categorize=False)
+    return np.asarray(hashed % np.uint64(count), np.int64)
+
+
+def bitmap(buckets: Integers, count: int) -> Integers:
+    """1 where something is, 0 elsewhere."""
+    return (np.bincount(buckets, minlength=count) > 0).astype(np.int64)
+
+
+def distinct(total: NDArray[Any]) -> tuple[float, float]:
+    """How many different values filled these buckets, and the standard error (linear counting).
+
+    n = -m ln V, where V of the m buckets are empty (Whang et al., ACM TODS 15, 1990).
+    """
+    m, empty = total.size, int((total == 0).sum())
+    if not empty:
+        return math.inf, math.inf
+    count = -m * math.log(empty / m)
+    load = count / m
+    return count, math.sqrt(m * max(math.exp(load) - load - 1, 0.0))
+
+
+def elsewhere(own: Sequence[Integers], totals: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of a site's own records some other site holds: all of their buckets are of two."""
+    held = [totals[row][buckets] > 1 for row, buckets in enumerate(own)]
+    return np.asarray(np.logical_and.reduce(held))
+
+
 LEFT = "a hospital left while it was asked"
 TOO_FEW = "fewer than {} {} are behind it"
 TOO_FINE = "too fine, with what was answered before, to see what it would tell: ask more coarsely"
@@ -39,7 +92,7 @@ DIFFERENCE = "with what was answered before, it would tell of fewer than {} {}"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for all questions of a run, the same at all members."""
+    """Terms of all questions of a run, equal at all members."""
 
     least: int  # patients behind a number
     rounding: int
@@ -117,12 +170,12 @@ async def _answer(cohort: Cohort, site: StatisticsSite, question: Question, term
     sums = Sums(opened["records"], chosen, moments, terms.rounding)
     plain = _saying(base, _rules_said(sums, terms))
     if isinstance(question, Vocabulary):
-        return answers.sketched(plain, sums, *hashing.distinct(found["words"]))
+        return answers.sketched(plain, sums, *distinct(found["words"]))
     if isinstance(question, Duplicates):
         few = 0 < found["twice"][0] < terms.least
         twice = None if few else sums.rounded(found["twice"][0])
         filled = np.mean([np.mean(row > 0) for row in found["records"]])
-        chance = float(filled**hashing.ROWS) * int(opened["records"].sum())
+        chance = float(filled**ROWS) * int(opened["records"].sum())
         return answers.twice(base if few else plain, sums, twice, chance)
     return answers.answered(question, sums, plain)
 
@@ -151,29 +204,27 @@ async def _noised(
 async def _sketch(
     cohort: Cohort, site: StatisticsSite, question: Question, terms: Terms
 ) -> dict[str, Integers] | None:
-    """The sums of sketches, for questions that have one; None: somebody left."""
+    """Open the sums of a question's sketches; None: a party left."""
     if not isinstance(question, Vocabulary | Duplicates):
         return {}
     text = column(site.table, "text")[selected(question, site.written)]
     if isinstance(question, Vocabulary):
-        buckets = hashing.buckets_of(hashing.words_of(text), question.buckets, terms.key)
-        own = {"words": hashing.bitmap(buckets, question.buckets)}
+        buckets = buckets_of(words_of(text), question.buckets, terms.key)
+        own = {"words": bitmap(buckets, question.buckets)}
         return await exact_sum(cohort, own, planes=1, together=True) or None
-    records = hashing.records_of(text)
-    rows = [
-        hashing.buckets_of(records, question.buckets, terms.key, row) for row in range(hashing.ROWS)
-    ]
-    maps = np.stack([hashing.bitmap(row, question.buckets) for row in rows])
+    records = records_of(text)
+    rows = [buckets_of(records, question.buckets, terms.key, row) for row in range(ROWS)]
+    maps = np.stack([bitmap(row, question.buckets) for row in rows])
     opened = await exact_sum(cohort, {"records": maps}, planes=1, together=True)
     if not opened:
         return None
-    found = hashing.elsewhere(rows, opened["records"])
+    found = elsewhere(rows, opened["records"])
     twice = await exact_sum(cohort, {"twice": np.array([found.sum()])}, together=True)
     return opened | twice if twice else None
 
 
 async def _difference(cohort: Cohort, site: StatisticsSite, release: Release, terms: Terms) -> str:
-    """Why this answer, beside those before it, would tell of too few patients; "": it does not."""
+    """Explain why an answer, with earlier ones, describes too few patients; "": it does not."""
     if terms.least == 1:
         return ""  # no number of patients is too few
     releases = [*site.note.releases, release]

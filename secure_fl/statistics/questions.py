@@ -1,4 +1,4 @@
-"""What can be asked, as a file says it: one [[question]] after the other.
+"""Questions, and the file that lists them as [[question]] tables.
 
     [[question]]
     name = "labels"
@@ -35,7 +35,7 @@ Bound: TypeAlias = float | str  # a number, or a day as "2026-01-31"
 
 
 class Question(Section):
-    """What all questions have."""
+    """Common fields of questions."""
 
     name: PartyName
     kind: str
@@ -103,12 +103,12 @@ class Histogram(Question):
 
     @property
     def edges(self) -> tuple[float, float]:
-        """From where to where, days counted from 1970 on."""
+        """The bounds; dates as days since 1970."""
         return number(self.low), number(self.high)
 
     @property
     def dated(self) -> bool:
-        """Whether it is about days."""
+        """True for a question about dates."""
         return isinstance(self.low, str)
 
     @model_validator(mode="after")
@@ -287,5 +287,5 @@ def _question(raw: Mapping[str, Any], place: int, text: Text) -> Question | list
 
 
 def described(questions: Sequence[Question]) -> str:
-    """What is asked, in one line each that is equal at all sites."""
+    """Describe the questions, one line each, equal at all sites."""
     return "\n".join(question.model_dump_json() for question in questions)

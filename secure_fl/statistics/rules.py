@@ -38,7 +38,7 @@ class StatisticsRules(Section):
     max_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
 
     def require_allowed(self, question: Question, asked_today: int) -> None:
-        """Refuse what this site does not let be asked."""
+        """Refuse a question that this site does not allow."""
         if question.kind not in self.kinds:
             raise _refused("site.statistics.kinds", question.kind, self.kinds)
         for field in question.fields:
@@ -75,14 +75,14 @@ def load_rules(path: str | Path) -> StatisticsRules:
 
 
 def told(rules: StatisticsRules) -> Any:
-    """What all sites must know of one's rules, to follow the strictest."""
+    """Return the rules that all sites must know, to follow the strictest."""
     import numpy as np  # here: whoever only reads rules needs none
 
     return np.array([rules.min_patients, rules.rounding], np.int64)
 
 
 def strictest(of_sites: Sequence[Any]) -> tuple[int, int]:
-    """How many patients must be behind a number at least, and of what counts are multiples."""
+    """Return the strictest minimum of patients, and the step of rounded counts."""
     import numpy as np
 
     least, rounding = np.stack(of_sites).max(0).tolist()

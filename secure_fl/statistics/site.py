@@ -26,7 +26,7 @@ REASONS: tuple[tuple[type[SecureFLError], str], ...] = (
 
 @dataclass
 class StatisticsSite:
-    """What one hospital brings; nothing of it leaves but in sums."""
+    """One hospital's table, rules and notes for questions."""
 
     name: str
     table: Any
@@ -42,7 +42,7 @@ class StatisticsSite:
 
     @property
     def unit(self) -> str:
-        """What thresholds and noise protect."""
+        """The unit that thresholds and noise protect."""
         return "patients" if "patient" in self.table else "records"
 
     @property

@@ -18,7 +18,7 @@ WITHHELD = -1
 
 
 def blocks(question: Question, patients: Integers, least: int) -> Integers:
-    """The block of each cell, or `WITHHELD`: what is released is a sum over each block."""
+    """Return the block of each cell, or `WITHHELD`; released are sums over blocks."""
     if isinstance(question, Histogram):
         bins = merged(patients[: question.bins, None], least)
         outside = bins.max() + 1 + np.arange(-MISSING - 1 + 3)

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.fedid.feedback import FeedbackUnits, exact_feedback, scalar_feedback
 from secure_fl.algorithms.fedid.party_step import (
     EnsembleDrift,
+    FeedbackUnits,
     StepInputs,
     StepMetrics,
+    exact_feedback,
+    scalar_feedback,
     step_losses,
 )
 from secure_fl.algorithms.public_distillation import public_optimizer, public_rate

@@ -19,8 +19,7 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.learning.anatomy import embeddings, encoder_layers, trainable
-from secure_fl.learning.dp.dp_sgd import fit_privately
-from secure_fl.learning.dp.gradient_check import checked_clipping
+from secure_fl.learning.dp.dp_sgd import checked_clipping, fit_privately
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.local_training import make_optimizer
 from secure_fl.learning.site import Site

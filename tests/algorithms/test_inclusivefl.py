@@ -14,9 +14,7 @@ import torch
 
 from secure_fl.algorithms.fedadam import ServerAdam
 from secure_fl.algorithms.inclusivefl import InclusiveFL
-from secure_fl.algorithms.inclusivefl.mixing import ServerSGD
-from secure_fl.algorithms.inclusivefl.sealed_mixing import SealedMixing
-from secure_fl.algorithms.inclusivefl.tier_sums import TierSums
+from secure_fl.algorithms.inclusivefl.mixing import SealedMixing, ServerSGD, TierSums
 from secure_fl.errors import SettingsError
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection

@@ -22,9 +22,8 @@ from secure_fl import (
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.reference_points import AllLarge, AllSmall, ExclusiveFL
 from secure_fl.algorithms.inclusivefl import InclusiveFL
-from secure_fl.algorithms.inclusivefl.mixing import ServerSGD
+from secure_fl.algorithms.inclusivefl.mixing import ServerSGD, TierSums
 from secure_fl.algorithms.inclusivefl.participants import spread, tier_of
-from secure_fl.algorithms.inclusivefl.tier_sums import TierSums
 from secure_fl.algorithms.updates import agree_by_name
 from secure_fl.data.silo import Silo
 from secure_fl.errors import Disagreement, ModelError, SecureFLError, SettingsError, TooFewParties

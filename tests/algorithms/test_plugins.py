@@ -17,8 +17,7 @@ from click.testing import CliRunner
 from secure_fl import FedAvg
 from secure_fl.algorithms.base import Entry
 from secure_fl.algorithms.fedavg import fedavg
-from secure_fl.algorithms.plugins import GROUP
-from secure_fl.algorithms.registry import ALGORITHMS, BUILT_IN, Registry
+from secure_fl.algorithms.registry import ALGORITHMS, BUILT_IN, GROUP, Registry
 from secure_fl.cli.main import main
 from secure_fl.config import load as config
 from secure_fl.errors import SettingsError

@@ -17,7 +17,7 @@ import pytest
 PROGRAM = """
 import logging, os, sys, time
 from secure_fl.cli.service import service_log
-lines = ["round 1 of 3", "1 of 2 have answered this step; waits for st-elsewhere (34.0 s)"]
+lines = ["round 1 of 3", "1 of 2 have answered this step; waiting for st-elsewhere (34.0 s)"]
 with service_log(sys.argv[1], quiet=len(sys.argv) > 2, status=lambda: lines) as log:
     for number in range(3):
         log.info("told %d", number)
@@ -84,7 +84,7 @@ def test_lines_stay_below_the_log_and_are_gone_after_it(columns: int) -> None:
     assert sum("told" in line for line in shown) == sum("warned" in line for line in shown) == 3
     place = next(k for k, line in enumerate(shown) if line.endswith("MARK"))
     below = " ".join(line.strip() for line in shown[place + 1 :])
-    assert below.startswith("round 2 of 3 1 of 2 have answered this step; waits for st-elsewhere")
+    assert below.startswith("round 2 of 3 1 of 2 have answered this step; waiting for st-elsewhere")
     assert max(map(len, shown[place + 1 :])) <= columns
     after = [line for line in screen(written) if line.strip()]
     assert after[-2].endswith("MARK") and after[-1] == "after it"

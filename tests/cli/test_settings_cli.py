@@ -9,8 +9,7 @@ from click.testing import CliRunner
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.cli.main import main
-from secure_fl.cli.settings import page, sections
-from secure_fl.config.fields import describe_fields
+from secure_fl.cli.settings import describe_fields, page, sections
 from secure_fl.features.evaluation.algorithm import Evaluate
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.settings import DPSettings, Section, TrainingSettings

@@ -58,7 +58,7 @@ def test_what_names_no_sink_is_refused(text: str) -> None:
 
 def test_a_target_that_fails_is_given_up_once(tmp_path: Path) -> None:
     listener = sink(f"csv={tmp_path / 'no' / 'scores.csv'}")
-    with pytest.warns(RuntimeWarning, match="scores go no longer to csv="):
+    with pytest.warns(RuntimeWarning, match="no more scores are written to csv="):
         listener(POOLED)
     listener(POOLED)  # silent
 

@@ -68,7 +68,7 @@ def test_a_coordinator_shows_who_is_late_and_since_when() -> None:
         ),
     )
     standing(Waiting(parties=("west",)))
-    assert standing.lines() == ["gathering; waits for west (0.0 s)"]
+    assert standing.lines() == ["gathering; waiting for west (0.0 s)"]
 
 
 def scored(round: int, *, pooled: bool = False, **scores: float) -> Scored:
@@ -109,7 +109,7 @@ def test_a_hospital_shows_its_own_training_and_for_whom_it_waits() -> None:
     for round in (1, 2, 3, 4):
         assert stepped(round) == round
         clock.now += 15.0
-    see("has answered")
+    see("answered")
     require_text("site", screens(*seen))
     assert "0.100" not in seen[-1][1][-1]  # scores over all records, where there are such
 

@@ -115,10 +115,10 @@ def test_who_is_late_is_named_with_how_far_it_is_and_how_long_the_others_wait() 
     assert shown() == ""  # nobody waits yet
     train("north", 6)
     train("west", 2)
-    ready = "1 of 3 have trained, for 5.0 s; waits for "
-    assert shown() == f"{ready}st-elsewhere-university-hospital (not begun), west (step 2 of 6)"
+    ready = "1 of 3 have trained, for 5.0 s; waiting for "
+    assert shown() == f"{ready}st-elsewhere-university-hospital (not started), west (step 2 of 6)"
     watch(MembersLost(party=COORDINATOR, parties=(NAMES[1],)))
-    assert shown() == "1 of 2 have trained, for 5.0 s; waits for west (step 2 of 6)"
+    assert shown() == "1 of 2 have trained, for 5.0 s; waiting for west (step 2 of 6)"
     train("west", 6)
     assert shown() == ""
     for name in ("north", "west"):
@@ -144,7 +144,7 @@ def test_off_a_terminal_it_says_a_line_for_each_round_and_breaks_long_silence() 
     assert "at step" not in quick and "north at step 4 of 6" in slow
     long = "st-elsewhere-university-hospital"
     assert f"{long} at step 1 of 6" in slow
-    assert f"1 of 2 have trained, for 20.0 s; waits for {long} (step 1 of 6)" in slow
+    assert f"1 of 2 have trained, for 20.0 s; waiting for {long} (step 1 of 6)" in slow
 
 
 def test_a_resumed_run_tells_no_round_that_it_did_not_see() -> None:
@@ -153,7 +153,7 @@ def test_a_resumed_run_tells_no_round_that_it_did_not_see() -> None:
         watch(started(4))
         assert "loss" not in said.getvalue()
         watch(started(5))
-    assert "going on after round 3/4" in said.getvalue() and "round 4/4  loss" in said.getvalue()
+    assert "resumed after round 3/4" in said.getvalue() and "round 4/4  loss" in said.getvalue()
 
 
 def test_sparklines_show_the_lowest_and_the_highest() -> None:

@@ -18,7 +18,7 @@ from secure_fl.data.loaders import load
 from secure_fl.errors import DataError, ModelError
 from secure_fl.learning import anatomy, exporting, models
 from secure_fl.learning.builtin import tiny_tokenizer
-from secure_fl.learning.dp.gradient_check import checked_clipping
+from secure_fl.learning.dp.dp_sgd import checked_clipping
 from secure_fl.learning.fetching import quiet
 from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.completion import TALLY, Completion, alike, end_of, open_ended

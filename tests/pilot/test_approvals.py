@@ -13,7 +13,7 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.errors import KeyringError
 from secure_fl.learning.dp.scope import LEDGER
-from secure_fl.pilot.approvals import Approval, Papers, rules_of
+from secure_fl.pilot.approvals import Approval, ApprovalFiles, rules_of
 from secure_fl.pilot.approving import ASKED, Approving
 from secure_fl.pilot.plan import load_plan
 from secure_fl.pilot.progress import progress
@@ -57,7 +57,7 @@ class Site:
         now = self.approving
         for one in people:
             word = Approval.make(one, "north", plan or self.plan, rules_of(now.site))
-            Papers(now.folder, "north").add(word)
+            ApprovalFiles(now.folder, "north").add(word)
 
     def join(self, plan: Plan | None = None) -> list[str]:
         ledger = Ledger(self.folder / "ledger" / "north" / LEDGER, NORTH)
@@ -77,7 +77,7 @@ def test_without_the_rule_nothing_is_needed(site: Site) -> None:
 
 def test_two_keys_are_two_people(site: Site) -> None:
     site.rules(asking(ANNA, BEN, least=2))
-    with raises(PolicyRefusal, "approved by 0; allowed: what 2 of 2 keys"):
+    with raises(PolicyRefusal, "approved by 0; allowed: approval by 2 of 2 keys"):
         site.join()
     assert load_plan(site.folder / "approvals" / ASKED) == site.plan  # what is to be approved
     site.approve(ANNA, ANNA, EVE)
@@ -96,10 +96,10 @@ def test_what_changed_is_named(site: Site) -> None:
     site.join()
     longer = site.plan.algorithm.model_copy(update={"rounds": 9})
     other = site.plan.model_copy(update={"algorithm": longer})
-    with raises(PolicyRefusal, "since anna approved it: algorithm.rounds is 9, and was 2"):
+    with raises(PolicyRefusal, "since anna approved it: algorithm.rounds is 9; approved: 2"):
         site.join(other)
     site.rules(asking(ANNA), more="max_epochs = 99\n")
-    with raises(PolicyRefusal, "site.max_epochs is 99, and was 3") as caught:
+    with raises(PolicyRefusal, "site.max_epochs is 99; approved: 3") as caught:
         site.join()
     assert "secure-fl site approve" in str(caught.value)
     site.approve(ANNA)
@@ -138,7 +138,7 @@ FORGED: dict[str, Callable[[Approval], Approval]] = {
 def test_a_forged_paper_is_none(site: Site, what: str) -> None:
     site.rules(asking(ANNA))
     word = Approval.make(ANNA, "north", site.plan, rules_of(site.approving.site))
-    Papers(site.approving.folder, "north").add(FORGED[what](word))
+    ApprovalFiles(site.approving.folder, "north").add(FORGED[what](word))
     with raises(KeyringError, reason="signature"):
         site.join()
 
@@ -146,7 +146,7 @@ def test_a_forged_paper_is_none(site: Site, what: str) -> None:
 def test_a_paper_of_another_site_does_not_count(site: Site) -> None:
     site.rules(asking(ANNA))
     word = Approval.make(ANNA, "south", site.plan, rules_of(site.approving.site))
-    Papers(site.approving.folder, "south").add(word)
+    ApprovalFiles(site.approving.folder, "south").add(word)
     with raises(PolicyRefusal, "approved by 0"):
         site.join()
 
@@ -157,7 +157,7 @@ def test_a_run_tells_who_approved_it(site: Site, tmp_path: Path) -> None:
     made = local_pilot(tmp_path / "runs", plan_of())
     assert made.plan == site.plan
     site.approve(ANNA)
-    facts = [one.facts() for one in Papers(site.approving.folder, "north").of("run")]
+    facts = [one.facts() for one in ApprovalFiles(site.approving.folder, "north").of("run")]
     made.approvals["hospital-1"] = lambda plan: facts
     made.kill("hospital-1")
     made.start("hospital-1")

@@ -53,7 +53,7 @@ def test_the_others_go_on_without_who_spoiled_a_sum(tmp_path: Path) -> None:
 def test_whoever_reads_of_the_run_is_told_who_spoiled_it(tmp_path: Path) -> None:
     made = five(tmp_path)
     made.lead(patience=0).run()
-    run, said = tmp_path / "hospital-1" / "run", f"as the evidence here shows: {LIAR}"
+    run, said = tmp_path / "hospital-1" / "run", f"folder): {LIAR}"
     assert json.loads((run / "result.json").read_text())["convicted"] == [LIAR]
     assert said in write_run_page(run).read_text()
     for command in (["status"], ["runs", "show"]):

@@ -78,6 +78,6 @@ def test_an_old_invitation_ends_nothing(opened):
     old = asker.link.pack(Invite(write_plan(made.plan)))
     assert isinstance(asker.link.unpack(asker.seat.step(old)), Hello)
     asker.seated()
-    with pytest.raises(WireError, match="answered before"):
+    with pytest.raises(WireError, match="already answered"):
         asker.seat.step(old)
     assert isinstance(asker.say(SAMPLES[0]), messages.Ready)  # the run goes on

@@ -104,18 +104,18 @@ def test_a_kernel_that_slows_down_at_each_lost_packet_is_said(
 def test_what_is_over_is_refused_and_says_what_to_do(tmp_path, old):
     kits = write_kits(roster(), tmp_path, ("localhost",), 8443)
     for kit in kits.values():
-        with pytest.raises(KeyringError, match=f"ended on {day(-1)}") as caught:
+        with pytest.raises(KeyringError, match=f"expired on {day(-1)}") as caught:
             load_kit(kit)
         assert "pilot init" in caught.value.fix
     old.undo()
     shown = run("doctor", "--kit", kits["hub"], code=1).output
-    assert "ended on" in shown and "pilot init" in shown
+    assert "expired on" in shown and "pilot init" in shown
 
 
 def test_a_clock_that_is_behind_is_told_apart(tmp_path, monkeypatch):
     kits = write_kits(roster(), tmp_path, ("localhost",), 8443)
     monkeypatch.setattr("secure_fl.pilot.kits.datetime", Earlier)
-    with raises(KeyringError, "begin on", "clock"):
+    with raises(KeyringError, "valid from", "clock"):
         load_kit(kits["north"])
 
 
@@ -130,9 +130,10 @@ def trial(tmp_path: Path, old: pytest.MonkeyPatch) -> PilotFolders:
 def test_join_and_coordinate_refuse_before_they_dial(trial):
     kit = ["--kit", trial.of("north") / "kit"]
     secret = ["--passphrase-file", trial.of("north") / "passphrase"]
-    assert "ended on" in run("join", trial.of("north") / "site.toml", *kit, *secret, code=6).output
+    joined = run("join", trial.of("north") / "site.toml", *kit, *secret, code=6)
+    assert "expired on" in joined.output
     kit = ["--kit", trial.of(HUB) / "kit", "--keys", trial.of(HUB) / "keys"]
     secret = ["--passphrase-file", trial.of(HUB) / "passphrase"]
     out = trial.of(HUB) / "run"
     said = run("coordinate", trial.plan, *kit, *secret, "--out", out, code=6).output
-    assert "ended on" in said and not out.exists()
+    assert "expired on" in said and not out.exists()

@@ -29,10 +29,8 @@ from secure_fl.events import (
     Scored,
     Waiting,
 )
-from secure_fl.pilot import scraping
 from secure_fl.pilot.coordinator_process import RunLeader
-from secure_fl.pilot.metrics import Meter, serving
-from secure_fl.pilot.scraping import HERE, registry_of
+from secure_fl.pilot.metrics import HERE, Meter, MetricsHandler, registry_of, serving
 from tests.support.local_pilot import local_pilot, plan_of
 from tests.support.raising import raises
 
@@ -256,7 +254,7 @@ def test_a_request_is_bounded_and_nonsense_hurts_nobody(served):
 
 def test_who_is_slow_is_sent_away_and_holds_up_no_run(served, monkeypatch):
     meter, port = served
-    monkeypatch.setattr(scraping._Handler, "timeout", 1.0)
+    monkeypatch.setattr(MetricsHandler, "timeout", 1.0)
     with socket.create_connection((HERE, port), timeout=5) as slow:
         slow.sendall(b"GET /met")
         began = time.monotonic()
@@ -289,7 +287,7 @@ def test_it_is_off_unless_asked_for():
 
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "secure_fl.pilot.scraping")
+    monkeypatch.delitem(sys.modules, "secure_fl.pilot.metrics")
     with raises(RunError, reason="missing-extra") as caught, serving(Meter(), 0):
         pass
     assert ".[metrics]" in caught.value.fix

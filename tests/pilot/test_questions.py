@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from secure_fl.errors import CohortError, SecureFLError, SettingsError
-from secure_fl.pilot.hospital import Asked
+from secure_fl.pilot.hospital import QuestionRules
 from secure_fl.pilot.plan import load_proposal, read_plan, read_proposal, write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.policy.policy_file import SitePolicy
@@ -59,12 +59,12 @@ def pilot(folder: Path, rules: StatisticsRules, count: int = 3) -> LocalPilot:
     members = {silo.name: silo for silo in silos(count)}
     tables = dict(zip(members, hospitals(count).values(), strict=True))
 
-    def asked(name: str) -> Asked:
+    def asked(name: str) -> QuestionRules:
         def site(plan: QuestionPlan) -> StatisticsSite:
             note = Note(folder / name / "note.jsonl")
             return StatisticsSite(name, tables[name], rules, note)
 
-        return Asked(lambda plan: None, site)
+        return QuestionRules(lambda plan: None, site)
 
     return LocalPilot(
         folder,

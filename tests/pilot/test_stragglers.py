@@ -17,10 +17,10 @@ from secure_fl.cli.join import _show
 from secure_fl.cli.main import main
 from secure_fl.errors import TooFewParties
 from secure_fl.events import EventLog, Resumed, RoundSaved, RoundStarted, Stopped, Waiting
+from secure_fl.pilot.member_faults import StragglerWatch, arrived
 from secure_fl.pilot.metrics import Meter
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
-from secure_fl.pilot.stragglers import StragglerWatch, arrived
 from secure_fl.protocol.messages import Failed, Invite
 from tests.support.event_documents import event_of, into
 from tests.support.local_pilot import LocalPilot, local_pilot

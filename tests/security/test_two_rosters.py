@@ -13,9 +13,8 @@ import pytest
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Member
 from secure_fl.errors import CohortError, WireError
-from secure_fl.pilot import hospital, invitations, run_id
-from secure_fl.pilot.coordinator_process import RunLeader
-from secure_fl.pilot.invitations import Gathering
+from secure_fl.pilot import coordinator_process, hospital, run_id
+from secure_fl.pilot.coordinator_process import Gathering, RunLeader
 from secure_fl.pilot.plan import write_plan
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty, Gather, Gathered, Invite
@@ -95,7 +94,7 @@ def test_without_the_roster_in_a_run_s_id_both_would_sum(
         return run_id.run_id(made.roster, plan, nonces)
 
     made = told_another(tmp_path)
-    monkeypatch.setattr(invitations, "run_id", careless)
+    monkeypatch.setattr(coordinator_process, "run_id", careless)
     monkeypatch.setattr(hospital, "run_id", careless)
     led_by_a_liar(made)[0].run()
     assert all(process.done for process in made.processes.values())

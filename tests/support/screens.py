@@ -1,6 +1,6 @@
-"""What terminals of 60, 80 and 120 columns show, kept as text: a change shows as a diff.
+"""Comparison of rendered output at 80 columns with stored text.
 
-SCREENS=write pytest tests/display      writes them anew; then read the diff
+`SCREENS=write pytest tests/display` rewrites the stored files; then read the diff.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-WIDTHS = (60, 80, 120)
+WIDTHS = (80,)
 KEPT = Path(__file__).parent.parent / "display" / "screens"
 
 

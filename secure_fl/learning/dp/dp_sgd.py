@@ -17,16 +17,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from secure_fl.crypto.privacy.training_account import DpAccount, SavedTrainings, Spending
-from secure_fl.errors import BudgetError, SettingsError, TrainingError
+from secure_fl.errors import BudgetError, ModelError, SettingsError, TrainingError
 from secure_fl.events import PrivacySpent, TrainingProgress, UpdateResent, Warned
 from secure_fl.learning.anatomy import trainable
-from secure_fl.learning.dp.gradient_check import checked_clipping
-from secure_fl.learning.dp.private_model import Bounds, Clipping, PrivateModel, privately
+from secure_fl.learning.dp.opacus_support import ids_per_record, no_dropout, require_supported
+from secure_fl.learning.dp.private_model import (
+    Bounds,
+    Clipping,
+    Loss,
+    PrivateModel,
+    privately,
+    row_gradients,
+)
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches, secret_dropout
 from secure_fl.learning.learning_rates import ALONE, pace
 from secure_fl.learning.local_training import (
@@ -37,6 +45,7 @@ from secure_fl.learning.local_training import (
     task_loss,
 )
 from secure_fl.learning.site_context import TrainingContext
+from secure_fl.learning.tasks.task import Batch
 from secure_fl.party.rounds import Round
 
 
@@ -246,3 +255,59 @@ def _diverged(site: TrainingContext, what: str) -> TrainingError:
         party=site.name,
         round=site.recorder.round,
     )
+
+
+TOLERANCE = 1e-3  # of the bound: float32 differs by 1e-6, a confusion of two records by 1
+FAILURES = (ModelError, RuntimeError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def checked_clipping(model: nn.Module, loss: Loss, batch: Batch, clipping: Clipping) -> Clipping:
+    """Return this kind of clipping, or "one_by_one" if its gradients differ from autograd's."""
+    require_supported(model)
+    rows = range(len(next(iter(batch.values()))))
+    if len(rows) < 2:  # one record shows no confusion, and gains nothing from batches
+        return "one_by_one"
+    with no_dropout(model):
+        if not all(_records_first(model, loss, batch, count) for count in (1, len(rows))):
+            return "one_by_one"
+        slopes = [row_gradients(model, loss, batch, row)[1] for row in rows]
+        flat = torch.stack([torch.cat([g.flatten() for g in gradients]) for gradients in slopes])
+        norms = flat.norm(dim=1, keepdim=True)
+        C = float(norms.min()) / 2  # all are clipped, so that no record can replace another
+        try:
+            clipped = _clipped(model, loss, batch, Bounds(C, clipping=clipping))
+        except FAILURES:
+            return "one_by_one"
+    off = float((clipped - (flat / norms).sum(0) * C).norm())
+    return clipping if off <= TOLERANCE * C else "one_by_one"
+
+
+def _records_first(model: nn.Module, loss: Loss, batch: Batch, rows: int) -> bool:
+    """Check that the first dimension of every trained layer's input counts records.
+
+    This finds a table that all records share, however little it contributes to a gradient.
+    """
+    sizes: set[int] = set()
+
+    def note(_: nn.Module, args: tuple[Any, ...]) -> None:
+        sizes.add(len(args[0]) if args else 0)
+
+    undo = [ids_per_record(model)]
+    for module in model.modules():
+        if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
+            undo.append(module.register_forward_pre_hook(note).remove)
+    try:
+        with torch.no_grad():
+            loss(model, {name: tensor[:rows] for name, tensor in batch.items()})
+    finally:
+        for remove in undo:
+            remove()
+    return sizes == {rows}
+
+
+def _clipped(model: nn.Module, loss: Loss, batch: Batch, bounds: Bounds) -> torch.Tensor:
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.0)
+    batches = PoissonBatches(len(next(iter(batch.values()))), 1, Coins.secret())
+    with privately(model, optimizer, loss, bounds, batches) as private:
+        private.backward(batch)
+        return private.summed()

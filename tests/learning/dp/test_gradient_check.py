@@ -14,7 +14,7 @@ from secure_fl.corpora import make
 from secure_fl.errors import ModelError
 from secure_fl.learning import models
 from secure_fl.learning.anatomy import freeze_embeddings, is_norm
-from secure_fl.learning.dp.gradient_check import checked_clipping
+from secure_fl.learning.dp.dp_sgd import checked_clipping
 from secure_fl.learning.dp.private_model import Bounds, row_gradients
 from secure_fl.learning.tasks import Batch, make_task
 from secure_fl.settings import TaskSettings
