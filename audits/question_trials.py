@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.audits import roles
 from secure_fl.audits.attacks import counts
 from secure_fl.audits.attacks.counts import EVALUATION, QUESTIONS
@@ -39,6 +40,7 @@ ABOUT = {
         "could read against what they counted on test records. Success: nearly all of those counts."
     ),
 }
+ALGORITHM = "evaluate"  # an optional one
 HOSPITALS, RECORDS = 4, 240  # within what four allow, one may collude
 COUNTED = ("records", "patients")  # of a question's sums: the rest serves its rules
 LABELS = ("ade", "no-ade")
@@ -47,11 +49,17 @@ LABELS = ("ade", "no-ade")
 def steps(
     prior: Prior, mode: Protection, place: Path
 ) -> Sequence[tuple[str, Callable[[], Sequence[AuditTrial]]]]:
-    """Both, by what they are called while they run."""
-    return (
-        (QUESTIONS, lambda: _tried(QUESTIONS, prior, mode, place, _asked, COUNTED)),
-        (EVALUATION, lambda: _tried(EVALUATION, prior, mode, place, _evaluated, ())),
-    )
+    """Return the trials of all subjects, with their names."""
+    found = {
+        QUESTIONS: lambda: _tried(QUESTIONS, prior, mode, place, _asked, COUNTED),
+        EVALUATION: lambda: _tried(EVALUATION, prior, mode, place, _evaluated, ()),
+    }
+    return tuple((name, found[name]) for name in subjects())
+
+
+def subjects() -> tuple[str, ...]:
+    """Return what hospitals can be asked to count for, by what is installed."""
+    return (QUESTIONS, EVALUATION) if ALGORITHM in ALGORITHMS else (QUESTIONS,)
 
 
 def _tried(
@@ -118,16 +126,14 @@ def _table(seed: int) -> Any:
 
 def _evaluated(mode: Protection, folder: Path) -> RecordedRun:
     """Evaluate two small models, as they are drawn, or take what lies there."""
-    from secure_fl.features.evaluation.algorithm import Evaluate
-    from secure_fl.features.evaluation.evaluation import named
-
     models = [_model(folder.parent / f"{EVALUATION}-model-{seed}", seed) for seed in (1, 2)]
+    named = [{"name": str(model.resolve()), "label": model.name} for model in models]
     settings = Settings(
         run=RunSettings(name=EVALUATION, record=True),
         task=TaskSettings(labels=LABELS, max_length=32),
         data=CorpusData(corpus="ade", parties=HOSPITALS, size=RECORDS),
         protection=ProtectionSettings(mode=mode),
-        algorithm=Evaluate(models=named(models)),
+        algorithm=ALGORITHMS[ALGORITHM].settings.model_validate({"models": named}),
         training=TrainingSettings(device="cpu"),
     )
     return recorded(settings, folder, until=1)

@@ -20,7 +20,7 @@ from benchmarks.federations.guard_cells import HONEST, WITHOUT, Cells, Row
 from benchmarks.federations.heads import Corpus, Member, corpus, scores, train
 from benchmarks.federations.poison import ATTACKS, Attack, Content, lie_of, spoiled
 from benchmarks.report import Report, Target, table
-from secure_fl.settings import GuardSettings
+from secure_fl.features.guard.settings import GuardSettings
 
 PARTIES, ROUNDS = 8, 12
 GUARD = GuardSettings(search=True, most=8)

@@ -24,6 +24,7 @@ from secure_fl.federation.assembly import COORDINATOR
 from secure_fl.federation.outcome import ResultContext, deliver, document_of, export_to
 from secure_fl.federation.prepared import Prepared, RunContext, prepare
 from secure_fl.federation.result import Result
+from secure_fl.federation.run_feature import finish_run
 from secure_fl.federation.run_segment import MakeEngine, RunSegment
 from secure_fl.federation.run_spec import RunSpec, algorithm_of
 from secure_fl.federation.validation import (
@@ -40,27 +41,21 @@ from secure_fl.learning.scores import Metric
 from secure_fl.learning.site_context import BatchedTrainer, ModelCache
 from secure_fl.learning.tasks import Task, settings_of
 from secure_fl.runs.folder import RunFolder, finished
-from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.result_document import crossed, spent
 from secure_fl.settings import (
-    GuardSettings,
     ModelSettings,
     ProtectionSettings,
+    Section,
     TaskSettings,
     TrainingSettings,
 )
 
 
-class SectionOptions(TypedDict, total=False):
-    """Settings of optional features, by the name of their section."""
-
-    guard: GuardSettings | None
-    """Test each round on all dev records, and undo harmful ones. Default: every sum counts."""
-
-
-class FederationOptions(SectionOptions, total=False):
+class FederationOptions(TypedDict, total=False):
     """Options of `Federation` that few programs need."""
 
+    sections: Mapping[str, Section]
+    """Settings of optional features, by the name of their section in a settings file."""
     metrics: Mapping[str, Metric] | None
     """Metrics of the program's own, in addition to the task's."""
     listener: Listener | None
@@ -106,7 +101,7 @@ class Federation:
             protection or ProtectionSettings(),
             seed,
             given.get("metrics", {}),
-            {name: given[name] for name in SectionOptions.__annotations__ if name in given},
+            given.get("sections", {}),
         )
         entry = self.spec.entry
         require_trainable(silos, entry)
@@ -132,7 +127,9 @@ class Federation:
         **options: Unpack[FederationOptions],
     ) -> Federation:
         """Make the federation of a specification."""
-        all_options = cast(FederationOptions, {"metrics": spec.metrics, **spec.sections, **options})
+        all_options = cast(
+            FederationOptions, {"metrics": spec.metrics, "sections": spec.sections, **options}
+        )
         return cls(
             silos,
             spec.algorithm,
@@ -267,7 +264,7 @@ class Federation:
         if folder is not None:
             export_to(folder.path, sites)
             folder.finish(document)
-            write_cards(folder.path)
+            finish_run(folder.path)
             PageWriter(folder.path).write()
             if self.until is None and not self._options.get("keep_checkpoints", True):
                 folder.drop_checkpoints()

@@ -11,7 +11,7 @@ import pytest
 
 from secure_fl.audits import question_trials
 from secure_fl.audits.access_matrix import ROWS, promised
-from secure_fl.audits.attacks.counts import EVALUATION, ONE, QUESTIONS, SUM
+from secure_fl.audits.attacks.counts import ONE, QUESTIONS, SUM
 from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.findings import AuditTrial, Prior, Verdict
 from secure_fl.audits.report import markdown, render
@@ -52,7 +52,7 @@ def all_of(mode: Protection, place: Path) -> tuple[AuditTrial, ...]:
     return tuple(trial for _, step in steps for trial in step())
 
 
-@pytest.mark.parametrize("asked", [QUESTIONS, EVALUATION])
+@pytest.mark.parametrize("asked", question_trials.subjects())
 def test_in_the_clear_counts_are_read_and_sealed_they_are_not(
     asked: str, tried: dict[str, tuple[AuditTrial, ...]]
 ) -> None:

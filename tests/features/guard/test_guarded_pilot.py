@@ -11,10 +11,10 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import SecureFLError
 from secure_fl.features.guard import guard
+from secure_fl.features.guard.settings import GuardSettings
 from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.pilot.progress import progress
-from secure_fl.settings import GuardSettings
 from tests.support.local_pilot import local_pilot, plan_of
 
 GUARD = GuardSettings(most=1)
