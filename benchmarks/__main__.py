@@ -24,6 +24,9 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "benchmarks.golden", "golden", "Record small runs, or compare with a recording."
         ),
         "house": Lazy("benchmarks.house", "house", "Count what the checkout is made of."),
+        "removable": Lazy(
+            "benchmarks.removable", "removable", "Delete each feature from a copy, and test it."
+        ),
         "papers": Lazy(
             "benchmarks.evidence.papers_command", "papers", "Fill a paper's table, on real text."
         ),
