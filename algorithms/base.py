@@ -130,8 +130,8 @@ class Entry:
     has_host: bool = False  # one member is the host, and all hold public records
     opens_predictions: bool = False  # the host opens predictions, which can carry noise
     dp_covers_all: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all it sends
-    guarded: str | None = None  # label, in `Site.score`, of the model that its sums move, if
-    # [guard] can undo a round: `Cohort.rounds` has all of its state
+    undoable: str | None = None  # label, in `Site.score`, of the model that its sums move, if
+    # a round can be undone: `Cohort.rounds` has all of its state
     adapters: tuple[str, ...] = ()  # kinds of [model.adapter] that its program can train
     summary: str = ""
 

@@ -32,7 +32,7 @@ class FedAvg(WholeModel):
             deferred("secure_fl.algorithms.fedavg:fedavg"),
             own_labels=True,
             dp_covers_all=True,
-            guarded="",
+            undoable="",
             adapters=(*ADAPTERS, "exact"),
             summary="mean of the parties' model updates",
         )
@@ -58,7 +58,7 @@ class FedAdam(WholeModel):
             deferred("secure_fl.algorithms.fedadam:fedadam"),
             own_labels=True,
             dp_covers_all=True,
-            guarded="",
+            undoable="",
             adapters=ADAPTERS,
             summary="FedAvg with Adam as the server's step",
         )

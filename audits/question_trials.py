@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.audits import roles
 from secure_fl.audits.attacks.reading import (
     EVALUATION,
@@ -52,6 +53,7 @@ ABOUT = {
         "success would mean that the shipped rules let answers reveal groups smaller than allowed."
     ),
 }
+ALGORITHM = "evaluate"  # an optional one
 HOSPITALS, RECORDS = 4, 240  # of four hospitals one may collude
 COUNTED = ("records", "patients")  # of a question's sums: the others serve its rules
 LABELS = ("ade", "no-ade")
@@ -60,11 +62,17 @@ Step = tuple[str, Callable[[], Sequence[AuditTrial]]]
 
 
 def steps(prior: Prior, mode: Protection, place: Path) -> Sequence[Step]:
-    """List the trials of views, by the name of their step."""
-    return (
-        (QUESTIONS, lambda: _tried(QUESTIONS, prior, mode, place, _asked, COUNTED)),
-        (EVALUATION, lambda: _tried(EVALUATION, prior, mode, place, _evaluated, ())),
-    )
+    """Return the trials of all subjects, with the names of their steps."""
+    trials = {
+        QUESTIONS: lambda: _tried(QUESTIONS, prior, mode, place, _asked, COUNTED),
+        EVALUATION: lambda: _tried(EVALUATION, prior, mode, place, _evaluated, ()),
+    }
+    return tuple((name, trials[name]) for name in subjects())
+
+
+def subjects() -> tuple[str, ...]:
+    """Return the subjects that hospitals can count for in this installation."""
+    return (QUESTIONS, EVALUATION) if ALGORITHM in ALGORITHMS else (QUESTIONS,)
 
 
 def _tried(
@@ -128,16 +136,14 @@ def _table(seed: int) -> Any:
 
 def _evaluated(mode: Protection, folder: Path) -> RecordedRun:
     """Evaluate two small initial models, unless this folder has that evaluation."""
-    from secure_fl.features.evaluation.algorithm import Evaluate
-    from secure_fl.features.evaluation.evaluation import named
-
     models = [_model(folder.parent / f"{EVALUATION}-model-{seed}", seed) for seed in (1, 2)]
+    named = [{"name": str(model.resolve()), "label": model.name} for model in models]
     settings = Settings(
         run=RunSettings(name=EVALUATION, record=True),
         task=TaskSettings(labels=LABELS, max_length=32),
         data=CorpusData(corpus="ade", parties=HOSPITALS, size=RECORDS),
         protection=ProtectionSettings(mode=mode),
-        algorithm=Evaluate(models=named(models)),
+        algorithm=ALGORITHMS[ALGORITHM].settings.model_validate({"models": named}),
         training=TrainingSettings(device="cpu"),
     )
     return recorded(settings, folder, until=1)

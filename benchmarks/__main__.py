@@ -24,6 +24,9 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "benchmarks.golden", "golden", "Record small runs, or compare with a recording."
         ),
         "house": Lazy("benchmarks.house", "house", "Print the size and structure of the checkout."),
+        "removable": Lazy(
+            "benchmarks.removable", "removable", "Delete each feature from a copy, and test it."
+        ),
         "papers": Lazy(
             "benchmarks.evidence.commands", "papers", "Fill a paper's table, on real text."
         ),

@@ -171,9 +171,7 @@ def log_line(event: Event, rounds: int) -> str | None:
     epilog="""\b
 Example:
   secure-fl status runs/study
-      the coordinator's folder, or a hospital's
-  secure-fl status mailbox
-      state of both ends of a courier's folder"""
+      the coordinator's folder, or a hospital's"""
 )
 @click.argument("run", type=FOLDER)
 @kit_option
@@ -181,12 +179,10 @@ Example:
 def status(run: Path, kit: Path, as_json: bool) -> None:
     """Show the progress of a pilot's RUN: rounds, members, lost members, bytes."""
     from secure_fl.cli import show
-    from secure_fl.cli.courier import show_ends
-    from secure_fl.engines.folder.inspect_mailbox import is_letters
+    from secure_fl.cli.transports import transports
 
     _require_started(run)
-    if is_letters(run):
-        show_ends(run, kit, as_json=as_json)
+    if any(transport.show(run, kit, as_json=as_json) for transport in transports()):
         return
     from secure_fl.pilot.progress import progress
 

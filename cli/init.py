@@ -180,7 +180,9 @@ def _algorithm(name: str, parties: int) -> str:
         values["mix"] = "wide"  # tiers would be too small for separate sums
     if name == "inclusivefl":  # it has no such mix: use as many tiers as can be summed separately
         values["tiers"] = dict(list(values["tiers"].items())[: max(1, parties // SUMMED)])
-    others = ", ".join(other for other in ALGORITHMS if other not in (name, "evaluate"))
+    others = ", ".join(
+        other for other in ALGORITHMS if other != name and not ALGORITHMS[other].trains_nothing
+    )
     lines = write(values, "algorithm.")
     comment = fill(f"# others: {others}", 90, subsequent_indent="#   ")
     return f"\n[algorithm]\n# {entry.summary}\n{comment}\n{lines}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from logging import Logger
 from pathlib import Path
@@ -15,6 +15,7 @@ import click
 from secure_fl.cli.keyring import passphrase_option
 from secure_fl.cli.options import PATH, kit_option, metrics_option
 from secure_fl.cli.service import StopSignals, errors_only_option, log_option, service_log
+from secure_fl.cli.transports import transport_options, transports
 
 if TYPE_CHECKING:
     from secure_fl.crypto.keys.identity import Identity
@@ -50,12 +51,10 @@ coordinator ends the run, or on Ctrl-C. Start it again at any time: it continues
     is_flag=True,
     help="Allow repeated rounds after a member lost its state. This spends DP budget again.",
 )
-@click.option("--through", metavar="FOLDER", type=PATH,
-              help="Without network: exchange messages with a `secure-fl courier FOLDER`.",
-              )  # fmt: skip
+@transport_options
 @log_option
 @errors_only_option
-def join(site: Path, kit: Path, out: Path, through: Path | None, **options: Any) -> None:
+def join(site: Path, kit: Path, out: Path, **options: Any) -> None:
     """Join a pilot, under the rules of the site's own file SITE."""
     from secure_fl.display.status_line import SiteStatus
     from secure_fl.pilot.kits import load_kit
@@ -80,12 +79,21 @@ def join(site: Path, kit: Path, out: Path, through: Path | None, **options: Any)
             log.info(line)
         for warning in opened.warnings():
             log.warning(warning)
-        connect = connected(opened, log) if through is None else by_courier(through, opened, log)
-        with connect as party, serving(meter, options["metrics"]):
+        with connection(opened, log, options) as party, serving(meter, options["metrics"]):
             meter.connected = lambda: {opened.connection.hub: party.is_connected()}
             signals.ask(party.stop)
             party.serve(status.around(hospital.step))
         log.info(f"{hospital.name} has left; its runs are in {out}")
+
+
+def connection(
+    kit: Kit, log: Logger, options: Mapping[str, Any]
+) -> AbstractContextManager[Responder]:
+    """Connect to the coordinator by the transport that the options choose."""
+    for transport in transports():
+        if (place := options[transport.parameter]) is not None:
+            return transport.connect(place, kit, log, log_refusals(log))
+    return connected(kit, log)
 
 
 @contextmanager
@@ -99,20 +107,6 @@ def connected(kit: Kit, log: Logger) -> Iterator[Responder]:
         log.info(f"{name} waits for {url}")
         unconnected = partial(log.warning, "not connected, retrying: %s")
         with explaining(party.is_connected, url, kit.tls, unconnected):
-            yield party
-
-
-@contextmanager
-def by_courier(folder: Path, kit: Kit, log: Logger) -> Iterator[Responder]:
-    """Exchange messages through a folder, for a machine without network."""
-    from secure_fl.cli.courier import EVERY, log_other_end
-    from secure_fl.engines.flare.diagnosis import looking
-    from secure_fl.engines.folder.file_message import message_key
-    from secure_fl.engines.folder.folder_party import FolderParty
-
-    key = message_key(kit.tls)
-    with FolderParty(folder, key, refusing=log_refusals(log)) as party:
-        with looking(log_other_end(party.end, folder, log), EVERY):
             yield party
 
 
@@ -161,8 +155,9 @@ def hospital_of(
 def limits_of(policy: SitePolicy) -> SiteLimits:
     """The limits of a site's policy that apply inside a run."""
     from secure_fl.federation.run_feature import SiteLimits
+    from secure_fl.policy.site_rules import site_rules
 
-    options = {"max_growth": policy.max_growth, "share_scores": policy.share_scores}
+    options = {name: value for one in site_rules() for name, value in one.limits(policy).items()}
     return SiteLimits(policy.max_batch, options)
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import click
 
 from secure_fl.cli.group import Lazy, Program
+from secure_fl.features import places
 
 STATUSES: Mapping[int, str] = MappingProxyType(
     {
@@ -33,13 +34,14 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "train": Lazy("secure_fl.cli.train", "train", "Run the federation of a settings file."),
         "preflight": Lazy("secure_fl.cli.preflight", "preflight", "Check records for problems."),
         "stats": Lazy("secure_fl.cli.stats", "stats", "Ask hospitals about their records."),
-        "tune": Lazy("secure_fl.cli.tune", "tune", "Find settings that learn, by short trials."),
-        "evaluate": Lazy("secure_fl.cli.evaluate", "evaluate", "Score models, without training."),
         "audit": Lazy("secure_fl.cli.audit", "audit", "Attack the recorded views of a run."),
         "report": Lazy("secure_fl.cli.audit", "report", "Write the page of runs and audits."),
         "compare": Lazy("secure_fl.cli.audit", "compare", "Show runs side by side."),
         "predict": Lazy("secure_fl.cli.predict", "predict", "Apply a run's model to texts."),
-        "push": Lazy("secure_fl.cli.push", "push", "Publish a run's model with its model card."),
+        **{
+            name: Lazy(place.partition(":")[0], place.partition(":")[2], text)
+            for name, (place, text) in places("commands").items()
+        },
         "runs": Lazy("secure_fl.cli.runs", "runs", "List, show, compare or remove runs."),
         "data": Lazy("secure_fl.cli.data", "data", "Describe, split or generate data."),
         "keys": Lazy("secure_fl.cli.keys", "keys", "Manage identities, rosters and keys."),
@@ -49,9 +51,6 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "pilot": Lazy("secure_fl.cli.pilot", "pilot", "Create kits for a pilot of hospitals."),
         "coordinate": Lazy("secure_fl.cli.coordinate", "coordinate", "Run a pilot's coordinator."),
         "join": Lazy("secure_fl.cli.join", "join", "Join a pilot as a hospital."),
-        "courier": Lazy(
-            "secure_fl.cli.courier", "courier", "Relay messages for an offline training machine."
-        ),
         "status": Lazy("secure_fl.cli.coordinate", "status", "Show a pilot's progress."),
         "docs": Lazy("secure_fl.cli.docs", "docs", "Read the installed documentation."),
         "doctor": Lazy("secure_fl.cli.doctor", "doctor", "Check this installation."),

@@ -42,6 +42,7 @@ def sections() -> Mapping[str, type[Section]]:
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config import data as config_data
     from secure_fl.config.build import RunSettings
+    from secure_fl.features import load
     from secure_fl.policy import policy_file
     from secure_fl.statistics.rules import StatisticsRules
 
@@ -58,7 +59,7 @@ def sections() -> Mapping[str, type[Section]]:
         "training.dp": settings.DPSettings,
         "protection": settings.ProtectionSettings,
         "protection.noise": settings.NoiseSettings,
-        "guard": settings.GuardSettings,
+        **load("settings"),
         "policy": settings.PolicySettings,
         **{f"algorithm, {name}": entry.settings for name, entry in ALGORITHMS.items()},
         POLICY: policy_file.SitePolicy,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from secure_fl.features import FEATURES
+from secure_fl.features import places
 
 if TYPE_CHECKING:
     from secure_fl.algorithms.baselines.reference_points import AllLarge as AllLarge
@@ -90,7 +90,7 @@ _HOMES = {
     "TaskSettings": "secure_fl.settings",
     "Text": "secure_fl.data.examples",
     "TrainingSettings": "secure_fl.settings",
-    **{name: home for feature in FEATURES.values() for name, home in feature.exports.items()},
+    **{name: place.partition(":")[0] for name, place in places("exports").items()},
 }
 
 __all__ = sorted(_HOMES)

@@ -84,7 +84,7 @@ class ExclusiveFL(Tiered):
     @classmethod
     def entry(cls) -> Entry:
         summary = "only the parties of the largest tier take part"
-        return tier_entry(ExclusiveFL, exclusivefl, summary, guarded=None)
+        return tier_entry(ExclusiveFL, exclusivefl, summary, undoable=None)
 
 
 async def local(cohort: Cohort, site: Site, cfg: Algorithm) -> None:

@@ -132,7 +132,7 @@ class FedDropout(WholeModel):
             FedDropout,
             deferred("secure_fl.algorithms.baselines.feddropout:feddropout"),
             dp_covers_all=True,
-            guarded="",
+            undoable="",
             summary="a random sub-model is trained and summed in each round",
         )
 
@@ -197,7 +197,7 @@ class FetchSGD(WholeModel):
             FetchSGD,
             deferred("secure_fl.algorithms.baselines.fetchsgd:fetchsgd"),
             dp_covers_all=True,
-            guarded="",
+            undoable="",
             summary="count sketches of the updates; momentum and error inside the sketch",
         )
 

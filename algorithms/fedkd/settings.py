@@ -102,7 +102,7 @@ class FedKD(Algorithm, Distillation):
             deferred("secure_fl.algorithms.fedkd.algorithm:fedkd"),
             own_labels=True,
             dp_covers_all=True,
-            guarded="student",
+            undoable="student",
             adapters=ADAPTERS,
             summary="parties keep large teachers and send a small student in sealed factors",
         )

@@ -169,7 +169,7 @@ class InclusiveFL(Tiered):
 
 
 def tier_entry(
-    settings: type[Tiered], program: Program, summary: str, *, guarded: str | None = ""
+    settings: type[Tiered], program: Program, summary: str, *, undoable: str | None = ""
 ) -> Entry:
     """Build the registry entry of an algorithm with tiers of depth."""
     return Entry(
@@ -178,7 +178,7 @@ def tier_entry(
         own_labels=True,
         partial_sums=True,
         dp_covers_all=True,
-        guarded=guarded,
+        undoable=undoable,
         adapters=ADAPTERS,
         summary=summary,
     )

@@ -18,7 +18,7 @@ from benchmarks.collection import SETS, find, require
 from benchmarks.federations.heads import Corpus, Member, corpus, scores, train
 from benchmarks.federations.poison import ATTACKS, Attack, ContentJudge, lie_of, spoiled
 from benchmarks.report import Grid, Report, Target
-from secure_fl.settings import GuardSettings
+from secure_fl.features.guard.settings import GuardSettings
 
 PARTIES, ROUNDS = 8, 12
 GUARD = GuardSettings(search=True, most=8)

@@ -25,10 +25,11 @@ from secure_fl.errors import ModelError, PartyFailed
 from secure_fl.events import EventLog
 from secure_fl.features.guard.guard import Guard
 from secure_fl.features.guard.judge import Judge
+from secure_fl.features.guard.settings import GuardSettings
 from secure_fl.learning.metrics import class_rates
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round
-from secure_fl.settings import GuardSettings, Protection
+from secure_fl.settings import Protection
 from secure_fl.testing.harness import federate
 
 TRIGGER, TARGET = "cf", 1

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import SerializeAsAny
+from pydantic import SerializeAsAny, create_model
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.config.data import FORMS, Data, fault, parties
 from secure_fl.config.toml import Table, Text
 from secure_fl.config.validation import NONE, joined, nullable, section_or_errors
 from secure_fl.errors import SettingsError, nearest
+from secure_fl.features import load, places
 from secure_fl.settings import (
-    GuardSettings,
     ModelSettings,
     PolicySettings,
     ProtectionSettings,
@@ -39,8 +39,8 @@ class RunSettings(Section):
     records."""
 
 
-class Settings(Section):
-    """All settings of a run."""
+class RunSections(Section):
+    """The sections of a run's settings that belong to no optional feature."""
 
     run: RunSettings = RunSettings()
     task: TaskSettings = TaskSettings()
@@ -49,8 +49,23 @@ class Settings(Section):
     training: TrainingSettings = TrainingSettings()
     protection: ProtectionSettings = ProtectionSettings()
     policy: PolicySettings = PolicySettings()
-    guard: GuardSettings | None = None
-    """Default: none; every sum is accepted."""
+
+
+def with_feature_sections(base: type[Section]) -> type[Section]:
+    """Add an optional section for each feature that has one, after a class's own."""
+    added: dict[str, Any] = {name: (cls | None, None) for name, cls in load("settings").items()}
+    return create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
+
+
+if TYPE_CHECKING:
+    _AllSections = RunSections
+else:
+    _AllSections = with_feature_sections(RunSections)
+
+
+class Settings(_AllSections):
+    """All settings of a run."""
+
     algorithm: SerializeAsAny[Algorithm]
     """One of algorithms.registry.ALGORITHMS."""
 
@@ -63,7 +78,7 @@ _SIMPLE: Mapping[str, type[Section]] = MappingProxyType(
         "training": TrainingSettings,
         "protection": ProtectionSettings,
         "policy": PolicySettings,
-        "guard": GuardSettings,
+        **load("settings"),
     }
 )
 
@@ -75,7 +90,7 @@ def build(tree: Table, text: Text, base: Path | None) -> Settings:
     errors: list[SettingsError] = []
     for name in (*_SIMPLE, "data", "algorithm"):
         raw = tree.get(name, {})
-        if name == "guard" and name not in tree:  # optional: without it there is no guard
+        if name in places("settings") and name not in tree:
             continue
         try:
             cls = _SIMPLE[name] if name in _SIMPLE else _CHOSEN[name](raw, text)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.display.charts import Curve, chart
-from secure_fl.display.evaluation_page import evaluation_page
 from secure_fl.display.figures import duration, metric_of, number, size, traffic
 from secure_fl.display.html import code, folded, page, paragraph, section, table
 from secure_fl.display.result_tables import (
@@ -26,6 +25,7 @@ from secure_fl.display.result_tables import (
 )
 from secure_fl.display.run_history import RunHistory, by_class, confusion, read_run_history
 from secure_fl.events import Event, RoundSaved, RoundStarted
+from secure_fl.features import places, resolve
 from secure_fl.files import write_again
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,11 @@ def write_run_page(folder: Path, *, shared: bool = False) -> Path:
     """Write the page of a run's folder, atomically."""
     file = folder / PAGE
     history = read_run_history(folder)
-    make = evaluation_page if history.document.get("evaluation") else None
-    whole = make(history.document, shared=shared) if make else run_page(history, shared=shared)
+    own = (page for section, page in places("pages").items() if history.document.get(section))
+    if (page := next(own, None)) is not None:
+        whole = resolve(page)(history.document, shared=shared)
+    else:
+        whole = run_page(history, shared=shared)
     write_again(file, whole)
     return file
 

@@ -7,44 +7,116 @@ that they add, and imports them on first use. To remove a feature, delete its fo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 
-class Feature(NamedTuple):
-    """The places where one feature joins the core, each as "module:name"; "" adds nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """The places where one feature joins the program, each as "module:name"; "" adds nothing."""
 
+    doc: str  # its page, in docs/
     run: str = ""  # a `federation.run_feature.RunFeature`: checks and hooks of a run
+    policy: str = ""  # a `policy.site_rules.SiteRules`: fields of [site], and their rules
     algorithm: str = ""  # an `algorithms.base.Entry`
     model_part: str = ""  # a `learning.models.ModelPart`
-    exports: Mapping[str, str] = {}  # names in `secure_fl`, with the module that defines each
+    transport: str = ""  # a `cli.join.Transport`: another way to the coordinator
+    settings: Mapping[str, str] = field(default_factory=dict)  # a section's name -> its class
+    pages: Mapping[str, str] = field(default_factory=dict)  # a section of result.json -> its page
+    commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # name -> place, help
+    exports: Mapping[str, str] = field(default_factory=dict)  # a name in `secure_fl` -> its place
 
 
 FEATURES: Mapping[str, Feature] = {
-    "guard": Feature(run="secure_fl.features.guard.feature:GUARD"),
-    "pooled_scores": Feature(run="secure_fl.features.pooled_scores.feature:POOLED_SCORES"),
+    "guard": Feature(
+        doc="poisoning.md",
+        run="secure_fl.features.guard.feature:GUARD",
+        policy="secure_fl.features.guard.policy:GUARD_RULES",
+        settings={"guard": "secure_fl.features.guard.settings:GuardSettings"},
+    ),
+    "pooled_scores": Feature(
+        doc="protocol.md",
+        run="secure_fl.features.pooled_scores.feature:POOLED_SCORES",
+        policy="secure_fl.features.pooled_scores.policy:SCORE_RULES",
+    ),
     "evaluation": Feature(
+        doc="evaluation.md",
         run="secure_fl.features.evaluation.feature:EVALUATION",
+        policy="secure_fl.features.evaluation.policy:EVALUATION_RULES",
         algorithm="secure_fl.features.evaluation.algorithm:ENTRY",
+        pages={"evaluation": "secure_fl.features.evaluation.page:evaluation_page"},
+        commands={
+            "evaluate": (
+                "secure_fl.features.evaluation.command:evaluate",
+                "Score models, without training.",
+            )
+        },
         exports={
-            "Evaluation": "secure_fl.features.evaluation.evaluation",
-            "evaluate": "secure_fl.features.evaluation.evaluation",
+            "Evaluation": "secure_fl.features.evaluation.evaluation:Evaluation",
+            "evaluate": "secure_fl.features.evaluation.evaluation:evaluate",
         },
     ),
-    "adapters": Feature(model_part="secure_fl.features.adapters:part"),
-    "batched_simulation": Feature(
-        exports={"BatchedTraining": "secure_fl.features.batched_simulation.trainer"}
+    "adapters": Feature(
+        doc="adapters.md",
+        run="secure_fl.features.adapters.feature:ADAPTERS",
+        model_part="secure_fl.features.adapters:part",
     ),
-    "tuning": Feature(exports={"tune": "secure_fl.features.tuning.tuning"}),
+    "batched_simulation": Feature(
+        doc="peers.md",
+        exports={
+            "BatchedTraining": "secure_fl.features.batched_simulation.trainer:BatchedTraining"
+        },
+    ),
+    "tuning": Feature(
+        doc="choices.md",
+        commands={
+            "tune": (
+                "secure_fl.features.tuning.command:tune",
+                "Find settings that learn, by short trials.",
+            )
+        },
+        exports={"tune": "secure_fl.features.tuning.tuning:tune"},
+    ),
+    "export": Feature(
+        doc="models.md",
+        run="secure_fl.features.export.feature:EXPORT",
+        commands={
+            "push": (
+                "secure_fl.features.export.command:push",
+                "Publish a run's model with its model card.",
+            )
+        },
+    ),
+    "air_gap": Feature(
+        doc="pilot.md",
+        transport="secure_fl.features.air_gap.transport:FOLDER_TRANSPORT",
+        commands={
+            "courier": (
+                "secure_fl.features.air_gap.command:courier",
+                "Relay messages for an offline training machine.",
+            )
+        },
+    ),
 }
 
 
 def load(kind: str) -> dict[str, Any]:
-    """Import the objects of one kind, such as "run", by feature, in the table's order."""
-    places = {name: getattr(feature, kind) for name, feature in FEATURES.items()}
-    return {name: _resolve(place) for name, place in places.items() if place}
+    """Import the objects of one kind, such as "run", by feature or name, in the table's order."""
+    found: dict[str, Any] = {}
+    for name, feature in FEATURES.items():
+        own = getattr(feature, kind)
+        named = {name: own} if isinstance(own, str) else own
+        found |= {key: resolve(place) for key, place in named.items() if place}
+    return found
 
 
-def _resolve(place: str) -> Any:
+def places(kind: str) -> dict[str, Any]:
+    """Collect the entries of one kind that has names, such as "commands", without imports."""
+    return {name: place for f in FEATURES.values() for name, place in getattr(f, kind).items()}
+
+
+def resolve(place: str) -> Any:
+    """Import an object by "module:name"."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

@@ -28,6 +28,7 @@ from secure_fl.federation.keys import make_keys
 from secure_fl.federation.outcome import ResultContext, deliver, document_of, export_to
 from secure_fl.federation.prepared import Prepared, RunContext, prepare
 from secure_fl.federation.result import Result
+from secure_fl.federation.run_feature import finish_run
 from secure_fl.federation.run_spec import RunSpec, algorithm_of
 from secure_fl.federation.validation import (
     check_members,
@@ -45,12 +46,11 @@ from secure_fl.learning.tasks import Task, settings_of
 from secure_fl.party.session import LocalEngine, Session
 from secure_fl.protocol.messages import Ready
 from secure_fl.runs.folder import RunFolder, finished
-from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.result_document import crossed, spent
 from secure_fl.settings import (
-    GuardSettings,
     ModelSettings,
     ProtectionSettings,
+    Section,
     TaskSettings,
     TrainingSettings,
 )
@@ -102,16 +102,11 @@ class RunSegment:
             raise
 
 
-class SectionOptions(TypedDict, total=False):
-    """Settings of optional features, by the name of their section."""
-
-    guard: GuardSettings | None
-    """Test each round on all dev records, and undo harmful ones. Default: every sum counts."""
-
-
-class FederationOptions(SectionOptions, total=False):
+class FederationOptions(TypedDict, total=False):
     """Options of `Federation` that few programs need."""
 
+    sections: Mapping[str, Section]
+    """Settings of optional features, by the name of their section in a settings file."""
     metrics: Mapping[str, Metric] | None
     """Metrics of the program's own, in addition to the task's."""
     listener: Listener | None
@@ -157,7 +152,7 @@ class Federation:
             protection or ProtectionSettings(),
             seed,
             given.get("metrics", {}),
-            {name: given[name] for name in SectionOptions.__annotations__ if name in given},
+            given.get("sections", {}),
         )
         entry = self.spec.entry
         require_trainable(silos, entry)
@@ -183,7 +178,9 @@ class Federation:
         **options: Unpack[FederationOptions],
     ) -> Federation:
         """Make the federation of a specification."""
-        all_options = cast(FederationOptions, {"metrics": spec.metrics, **spec.sections, **options})
+        all_options = cast(
+            FederationOptions, {"metrics": spec.metrics, "sections": spec.sections, **options}
+        )
         return cls(
             silos,
             spec.algorithm,
@@ -318,7 +315,7 @@ class Federation:
         if folder is not None:
             export_to(folder.path, sites)
             folder.finish(document)
-            write_cards(folder.path)
+            finish_run(folder.path)
             PageWriter(folder.path).write()
             if self.until is None and not self._options.get("keep_checkpoints", True):
                 folder.drop_checkpoints()

@@ -20,7 +20,7 @@ from secure_fl.events import EventLog, Listener
 from secure_fl.federation.assembly import PartyContext, join_run
 from secure_fl.federation.run_feature import SiteLimits, passes_of, run_features
 from secure_fl.federation.run_spec import RunSpec
-from secure_fl.federation.validation import require_adapters
+from secure_fl.federation.validation import check_model
 from secure_fl.learning.dp.scope import noise_of, privacy_of
 from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import BatchedTrainer, ModelCache, SiteContext, SiteSpec
@@ -107,7 +107,7 @@ class PartyState:
 
 def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
     """Make one party's site, with its earlier rounds and its spent budget."""
-    require_adapters(spec.entry, spec.algorithm.name, silo.model or spec.model, spec.training)
+    check_model(spec, silo.model or spec.model)
     folder, limits, identity = context.folder, context.limits, context.identity
     path = None if folder is None else folder.path
     privacy = privacy_of(silo, spec.training, passes_of(spec), path, identity)

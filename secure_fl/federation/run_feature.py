@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.features import load
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.hooks import RoundHook
+from secure_fl.settings import ModelSettings
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
@@ -34,6 +36,13 @@ class RunFeature:
     def check_members(self, spec: RunSpec, parties: int, min_cohort: int) -> None:
         """Refuse a number of parties that the feature cannot work with."""
 
+    def check_model(self, spec: RunSpec, model: ModelSettings) -> None:
+        """Refuse a party's model that the feature cannot work with."""
+
+    def stops_early(self, spec: RunSpec) -> bool:
+        """Return true if the feature ends the run when `training.patience` is over."""
+        return False
+
     def extra_rounds(self, spec: RunSpec) -> int:
         """Return how many rounds the feature may add to the run."""
         return 0
@@ -46,10 +55,19 @@ class RunFeature:
         """Make the hook of one party, or None if the run does not use the feature."""
         return None
 
+    def finish(self, folder: Path) -> None:
+        """Add files to the folder of a finished run."""
+
 
 def run_features() -> tuple[RunFeature, ...]:
     """Load the features that take part in runs, in the table's order."""
     return tuple(load("run").values())
+
+
+def finish_run(folder: Path) -> None:
+    """Let each feature add its files to the folder of a finished run."""
+    for feature in run_features():
+        feature.finish(folder)
 
 
 def passes_of(spec: RunSpec) -> int:

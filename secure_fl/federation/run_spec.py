@@ -10,7 +10,7 @@ from secure_fl.algorithms.registry import ALGORITHMS, Entry, entry_of
 from secure_fl.config.build import Settings, plain
 from secure_fl.config.toml import write
 from secure_fl.errors import SettingsError, nearest
-from secure_fl.features import FEATURES
+from secure_fl.features import places
 from secure_fl.learning.scores import Metric
 from secure_fl.settings import (
     ModelSettings,
@@ -85,5 +85,5 @@ class RunSpec:
 
 def feature_sections(settings: object) -> dict[str, Section]:
     """Collect the sections of features that these settings or this plan have, by name."""
-    found = {name: getattr(settings, name, None) for name in FEATURES}
+    found = {name: getattr(settings, name, None) for name in places("settings")}
     return {name: section for name, section in found.items() if isinstance(section, Section)}

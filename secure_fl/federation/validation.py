@@ -11,7 +11,7 @@ from secure_fl.data.public_set import HOW, first_unlabelled
 from secure_fl.data.rows import shown
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, SettingsError, TooFewParties
-from secure_fl.features import FEATURES
+from secure_fl.features import places
 from secure_fl.federation.run_feature import run_features
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.learning.dp.scope import require_predictions, require_private
@@ -20,7 +20,6 @@ from secure_fl.settings import (
     ModelSettings,
     ProtectionSettings,
     TaskSettings,
-    TrainingSettings,
 )
 from secure_fl.thresholds import default_threshold, require_maskable
 
@@ -28,7 +27,7 @@ from secure_fl.thresholds import default_threshold, require_maskable
 def check_spec(spec: RunSpec) -> None:
     """Refuse settings that contradict each other, or that would only seem to protect."""
     name, entry = spec.algorithm.name, spec.entry
-    if unknown := spec.sections.keys() - FEATURES.keys():
+    if unknown := spec.sections.keys() - places("settings").keys():
         raise SettingsError(
             f"this installation has no feature for [{min(unknown)}]",
             fix="remove the section, or install a version with the feature",
@@ -39,9 +38,22 @@ def check_spec(spec: RunSpec) -> None:
     if spec.protection.noise is not None:
         require_predictions(name, noised=entry.opens_predictions)
     require_masks(entry, spec.protection)
-    require_adapters(entry, name, spec.model, spec.training)
+    check_model(spec, spec.model)
     for feature in run_features():
         feature.check(spec)
+    if spec.training.patience is not None and not any(f.stops_early(spec) for f in run_features()):
+        raise SettingsError(
+            "a run can wait for a better score only if it sums the scores of all hospitals: "
+            "not with a host, with noise on predictions, or if the algorithm sums nothing",
+            fix="remove training.patience, and set training.pooled_scores = true if it is not",
+            field="training.patience",
+        )
+
+
+def check_model(spec: RunSpec, model: ModelSettings) -> None:
+    """Refuse a party's model that a feature of the run cannot work with."""
+    for feature in run_features():
+        feature.check_model(spec, model)
 
 
 def check_members(spec: RunSpec, parties: int, min_cohort: int) -> None:
@@ -104,26 +116,6 @@ def require_masks(entry: Entry, protection: ProtectionSettings) -> None:
             "the key that opens all sums",
             fix='set protection.mode = "he+secagg"',
             field="protection.mode",
-        )
-
-
-def require_adapters(
-    entry: Entry, name: str, model: ModelSettings, training: TrainingSettings
-) -> None:
-    """Refuse adapters that the algorithm or DP-SGD cannot train."""
-    kind = None if model.adapter is None else model.adapter.kind
-    if kind is not None and kind not in entry.adapters:
-        able = ", ".join(entry.adapters) or "no adapters at all"
-        raise SettingsError(
-            f"{name} cannot train adapters of the kind {kind!r}; it takes {able}",
-            fix="choose another kind, remove [model.adapter], or use fedavg, which takes all kinds",
-            field="model.adapter.kind",
-        )
-    if kind == "dora" and training.dp is not None:
-        raise SettingsError(
-            "DP-SGD cannot bound the influence of a record on the magnitudes of dora",
-            fix='set model.adapter.kind = "lora", "ffa" or "exact", or remove training.dp',
-            field="model.adapter.kind",
         )
 
 

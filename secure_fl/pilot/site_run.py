@@ -16,7 +16,7 @@ from secure_fl.errors import CohortError, RunError, SecureFLError
 from secure_fl.events import Event, Listener, PlanApproved
 from secure_fl.federation.outcome import ResultContext, document_of, export_to
 from secure_fl.federation.prepared import RunContext, prepare
-from secure_fl.federation.run_feature import SiteLimits
+from secure_fl.federation.run_feature import SiteLimits, finish_run
 from secure_fl.federation.validation import check_members, check_spec, require_ready, tasks_of
 from secure_fl.party.context import Checkpoints
 from secure_fl.pilot.plan import spec_of
@@ -25,7 +25,6 @@ from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import EquivocationProof, Link
 from secure_fl.runs.folder import RunFolder
-from secure_fl.runs.model_card import write_cards
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
 from secure_fl.statistics.opened_questions import OpenedQuestions
 
@@ -167,7 +166,7 @@ class SiteRun:
             kept = self._prepared.checkpoints
             names = sorted(kept.evidence()) if isinstance(kept, PartyCheckpoints) else []
             self._folder.finish(document | {"convicted": names} | approved)
-            write_cards(self._folder.path)
+            finish_run(self._folder.path)
             self._page.write()
         except SecureFLError as error:
             raise error.at(party=party) from None

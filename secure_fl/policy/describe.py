@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from secure_fl.policy.policy_file import DPLimits, NoiseLimits, SitePolicy
+from secure_fl.policy.site_rules import site_rules
 
 
 def describe(policy: SitePolicy) -> list[str]:
@@ -43,20 +44,8 @@ def _work(policy: SitePolicy) -> Iterator[str]:
     yield _questions(policy)
     yield f"May show parties more than sums: {_listed(policy.caveats)}."
     yield "Embeddings stay frozen." if policy.frozen_embeddings else "Embeddings may learn."
-    yield (
-        "Counts of right answers on dev and test records may be summed with the others'."
-        if policy.pooled_scores
-        else "Scores on dev and test records stay here."
-    )
-    if policy.share_scores:
-        yield "Members of an evaluation learn this site's own score of each model."
-    yield (
-        "It may vote on whether a round made the model worse."
-        if policy.votes
-        else "It votes on no round."
-    )
-    if policy.search:
-        yield "SUMS MAY BE OVER HALVES OF THE PARTIES, after a refused round."
+    for rules in site_rules():
+        yield from rules.sentences(policy)
     yield (
         "VIEWS MAY BE RECORDED: they are as secret as the records."
         if policy.recording

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -25,6 +25,7 @@ from secure_fl.config.data import HUB, ColumnSettings, Fraction, PartyName, Sour
 from secure_fl.config.toml import Key, Table, Text
 from secure_fl.config.validation import validate
 from secure_fl.errors import SettingsError, nearest
+from secure_fl.policy.site_rules import with_feature_fields
 from secure_fl.settings import Positive, PositiveReal, Protection, Section
 from secure_fl.statistics.rules import StatisticsRules
 
@@ -108,8 +109,8 @@ class ApprovalRule(Section):
         return self
 
 
-class SitePolicy(Section):
-    """Rules for plans at this site. By default lists are empty and limits are strict."""
+class OwnFields(Section):
+    """The fields of [site] that belong to no optional feature."""
 
     algorithms: tuple[AlgorithmName, ...] = ()
     """Algorithms that a plan may use."""
@@ -134,10 +135,6 @@ class SitePolicy(Section):
     """"tiny", or names exactly as in the plan."""
     frozen_embeddings: bool = True
     """Embeddings must be frozen: changed rows would show which words this hospital uses."""
-    pooled_scores: bool = True
-    """This site's dev and test counts may enter sums over all hospitals."""
-    share_scores: bool = False
-    """Members of an evaluation may learn this site's own score of each model."""
     max_rounds: Positive = 10
     """Maximum number of exchanges; each gradient step of FedKD counts as one."""
     max_epochs: Positive = 3
@@ -148,13 +145,6 @@ class SitePolicy(Section):
     """Maximum records or patients in memory at once, in training or evaluation."""
     max_values: Positive = 500_000_000
     """Maximum values of all trained models together, or of a sketch: limits memory."""
-    votes: bool = True
-    """This site may vote on rounds, by its dev records; votes are summed under protection."""
-    search: bool = False
-    """After a refused round, sums may be over halves of the hospitals."""
-    max_growth: Annotated[float, Field(gt=1)] | None = None
-    """Limit on the ratio of squared norms between rounds. Above it this site votes against a round,
-    whatever the plan says; plans then need [guard]."""
     recording: bool = False
     """Views of all roles may be recorded for audits. They are as confidential as the records."""
     not_before: Day | None = None
@@ -169,6 +159,16 @@ class SitePolicy(Section):
     """Default: none; a plan within these rules needs no approval."""
     retention_days: Positive | None = None
     """Days after a run's last event until `site erase` deletes it."""
+
+
+if TYPE_CHECKING:
+    _AllFields = OwnFields
+else:
+    _AllFields = with_feature_fields(OwnFields)
+
+
+class SitePolicy(_AllFields):
+    """Rules for plans at this site. By default lists are empty and limits are strict."""
 
 
 class DataSet(Section):

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 from pydantic import SerializeAsAny
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.config.build import RunSettings, Settings
+from secure_fl.config.build import RunSettings, Settings, with_feature_sections
 from secure_fl.config.data import PartyName
+from secure_fl.policy.site_rules import site_rules
 from secure_fl.policy.violations import PolicyRefusal, Violation, at_least, at_most, listed, shown
 from secure_fl.settings import (
-    GuardSettings,
     ModelSettings,
     ProtectionSettings,
     Section,
@@ -52,15 +52,25 @@ _HIDES: Mapping[str, frozenset[str]] = MappingProxyType(
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class Plan(Section):
-    """What a coordinator proposes to a site: everything of a run but the site's own affairs."""
+class PlanSections(Section):
+    """The sections of a plan that belong to no optional feature."""
 
     run: RunSettings = RunSettings()
     task: TaskSettings = TaskSettings()
     model: ModelSettings = ModelSettings()
     training: TrainingSettings = TrainingSettings()
     protection: ProtectionSettings = ProtectionSettings()
-    guard: GuardSettings | None = None
+
+
+if TYPE_CHECKING:
+    _AllSections = PlanSections
+else:
+    _AllSections = with_feature_sections(PlanSections)
+
+
+class Plan(_AllSections):
+    """What a coordinator proposes to a site: everything of a run but the site's own affairs."""
+
     algorithm: SerializeAsAny[Algorithm]
     dataset: PartyName
     """Name of the records at the site."""
@@ -174,25 +184,11 @@ def _what(policy: SitePolicy, plan: Plan) -> Iterator[Violation]:
     yield from listed("site.datasets", plan.dataset, policy.datasets)
     for model in plan.algorithm.reads(plan.model):
         yield from listed("site.models", model, policy.models)
-    if not plan.algorithm.pinned:
-        fix = "name the digest of each in [[algorithm.models]]: secure-fl evaluate --invite does"
-        yield Violation("plan.digests", "models by name alone", "models by name and digest", fix)
     if policy.frozen_embeddings and not plan.model.freeze_embeddings:
         fix = "set frozen_embeddings = false in [site]"
         yield Violation("site.frozen_embeddings", "embeddings that learn", "frozen ones", fix)
-    if plan.training.pooled_scores and not policy.pooled_scores:
-        fix = "set pooled_scores = true in [site]"
-        yield Violation("site.pooled_scores", "sums of scores", "scores that stay here", fix)
-    if plan.guard is not None and not policy.votes:
-        fix = "set votes = true in [site]"
-        yield Violation("site.votes", "votes on rounds", "none", fix)
-    if plan.guard is not None and plan.guard.search and not policy.search:
-        fix = "set search = true in [site]"
-        yield Violation("site.search", "sums over halves", "sums over all", fix)
-    if plan.guard is None and policy.max_growth is not None:
-        fix = "ask for a plan with [guard], or remove max_growth from [site]"
-        allowed = f"grids that grow at most {policy.max_growth:g} times between rounds"
-        yield Violation("site.max_growth", "no [guard]", allowed, fix)
+    for rules in site_rules():
+        yield from rules.broken(policy, plan)
     if plan.run.record and not policy.recording:
         fix = "set recording = true in [site], for made-up records only"
         yield Violation("site.recording", "recorded views", "none", fix)
@@ -224,7 +220,7 @@ def sums_broken(
 
 def _how_much(policy: SitePolicy, asked: Demands, plan: Plan) -> Iterator[Violation]:
     """Check rounds, passes, steps and batches against the limits; `size` checks the models."""
-    again = plan.guard.most if plan.guard is not None and plan.guard.again else 0
+    again = sum(rules.extra_rounds(plan) for rules in site_rules())
     exchanges = asked.exchanges + again * math.ceil(asked.exchanges / plan.algorithm.rounds)
     yield from at_most("site.max_rounds", exchanges, policy.max_rounds)
     yield from at_most("site.max_epochs", asked.passes, policy.max_epochs)

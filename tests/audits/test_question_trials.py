@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from secure_fl.audits import question_trials
-from secure_fl.audits.attacks.reading import EVALUATION, ONE_COUNTED, QUESTIONS, SUM_COUNTED
+from secure_fl.audits.attacks.reading import ONE_COUNTED, SUM_COUNTED
 from secure_fl.audits.build_document import trial_part
 from secure_fl.audits.conclusions import ROWS, promised
 from secure_fl.audits.findings import AuditTrial, Prior, Verdict
@@ -50,7 +50,7 @@ def all_of(mode: Protection, place: Path) -> tuple[AuditTrial, ...]:
     return tuple(trial for _, step in steps for trial in step())
 
 
-@pytest.mark.parametrize("asked", [QUESTIONS, EVALUATION])
+@pytest.mark.parametrize("asked", question_trials.subjects())
 def test_in_the_clear_counts_are_read_and_sealed_they_are_not(
     asked: str, tried: dict[str, tuple[AuditTrial, ...]]
 ) -> None:

@@ -9,13 +9,8 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
-from secure_fl.crypto.keys.vault import Cost
-from secure_fl.engines.folder.end import FolderEnd
-from secure_fl.engines.folder.file_message import Endpoint, message_key
-from secure_fl.pilot.kits import load_kit
 from secure_fl.pilot.plan import write_plan
 from tests.support.local_pilot import plan_of
-from tests.support.pilot_folders import make_pilot_folders
 from tests.support.stories import STUDY, written
 
 
@@ -47,22 +42,3 @@ def test_a_run_of_train_is_shown_by_another_command(tmp_path: Path) -> None:
     (tmp_path / "run" / "settings.toml").write_text(STUDY)
     found = status(tmp_path, "run")
     assert found.exit_code == 4 and "secure-fl runs show run" in found.stderr
-
-
-def test_of_a_courier_and_its_trainer(tmp_path: Path) -> None:
-    cheap = Cost(log_n=10)
-    names = ("east", "north", "west")
-    trial = make_pilot_folders(tmp_path / "made", names, plan_of(), port=8443, size=8, cost=cheap)
-    north = trial.of("north")
-    key = message_key(load_kit(north / "kit").tls)
-    end = FolderEnd(north / "letters", Endpoint.COURIER, key, lambda parcel: None)
-    try:
-        told = status(north, "letters").output
-    finally:
-        end.close()
-    assert "unconnected" in told and "waits for a trainer" in told
-    assert "waits for a courier since 2" in status(north, "letters").output
-    (courier, trainer) = json.loads(status(north, "letters", "--json").output)
-    assert (courier["state"], trainer["state"], trainer["at"]) == ("left", "nobody", None)
-    other = status(north, "letters", "--kit", str(trial.of("west") / "kit"))
-    assert other.exit_code == 6  # the letters are another site's

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secure_fl.policy.policy_file import DPLimits, NoiseLimits, SitePolicy
+from secure_fl.policy.policy_file import DPLimits, NoiseLimits, OwnFields, SitePolicy
 from secure_fl.policy.rules import Company, Plan, PolicyRefusal, Violation, broken_rules, check
 from tests.support.policy_plans import (
     AFTER,
@@ -38,17 +38,13 @@ READS: Mapping[str, set[str]] = {
     "site.datasets": {"dataset"},
     "site.models": {"model"},
     "site.frozen_embeddings": {"frozen"},
-    "site.pooled_scores": {"pooled_scores"},
-    "site.votes": {"guard"},
-    "site.search": {"guard", "search"},
-    "site.max_growth": {"guard"},
     "site.recording": {"record"},
     "site.protection": {"mode"},
     "site.min_cohort": {"min_cohort"},
     "site.threshold_share": {"threshold"},
     "roster.threshold": {"threshold"},
     "site.bits": {"bits"},
-    "site.max_rounds": {"name", "rounds", "exchange", "steps", "guard"},
+    "site.max_rounds": {"name", "rounds", "exchange", "steps"},
     "site.max_epochs": {"name", "epochs", "distill_epochs"},
     "site.max_steps": {"name", "steps"},
     "site.max_batch": {"name", "batch", "dp", "dp.physical", "public_batch"},
@@ -87,15 +83,12 @@ POOL: Mapping[str, list[Any]] = {
     "dataset": ["notes", "letters"],
     "model": ["tiny", "bert-base-uncased"],
     "frozen": [True, False],
-    "pooled_scores": [False, True],
     "batch": [16, 512],
     "public_batch": [None, 999],
     "mode": ["he+secagg", "secagg", "he", "none"],
     "bits": [8, 24],
     "min_cohort": [3, 5, 2],
     "threshold": [None, 3, 2],
-    "guard": [False, True],
-    "search": [False, True],
     "record": [False, True],
     "folder": [None, "/srv"],
     "run": ["run", "../run"],
@@ -139,15 +132,11 @@ POLICIES = st.builds(
     datasets=st.sampled_from([("notes",), ("notes", "letters"), ()]),
     models=st.sampled_from([("tiny",), ("tiny", "bert-base-uncased"), ()]),
     frozen_embeddings=st.booleans(),
-    pooled_scores=st.booleans(),
     max_rounds=st.sampled_from([10, 100]),
     max_epochs=st.sampled_from([3, 9]),
     max_steps=st.sampled_from([100, 200]),
     max_batch=st.sampled_from([256, 400]),
     recording=st.booleans(),
-    votes=st.booleans(),
-    search=st.booleans(),
-    max_growth=st.sampled_from([None, 4.0]),
     not_before=st.sampled_from([None, BEFORE, TODAY, AFTER]),
     until=st.sampled_from([TODAY, AFTER, BEFORE, None]),
     dp=st.builds(
@@ -174,8 +163,8 @@ def policies(draw: st.DrawFn) -> SitePolicy:
     """An open policy with a few strict fields, or any."""
     strict = draw(POLICIES)
     taken = draw(
-        st.sets(st.sampled_from(sorted(SitePolicy.model_fields)), max_size=5)
-        | st.just(set(SitePolicy.model_fields))
+        st.sets(st.sampled_from(sorted(OwnFields.model_fields)), max_size=5)
+        | st.just(set(OwnFields.model_fields))
     )
     return policy(OPEN, **{name: getattr(strict, name) for name in taken})
 
@@ -200,9 +189,7 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
     dp, noise = p["training"]["dp"], s["noise"]
     n = len(set(company.members) - {company.host})
     t = s["threshold"] or {3: 3}[n]  # floor(2·3/3)+1 = 3
-    guard = p["guard"]
-    again = 0 if guard is None else guard["most"]
-    exchanges = (a["rounds"] + again) * (a["steps"] if a.get("exchange") == "gradient" else 1)
+    exchanges = a["rounds"] * (a["steps"] if a.get("exchange") == "gradient" else 1)
     uncovered = name == "heterofl" or p["task"]["kind"] == "ranking"
     shows = (name == "fedkd" and a["factors"] == "per_party") or (
         name == "fedid" and a["feedback"] != "none"
@@ -228,10 +215,6 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
         "records": p["dataset"] in held.datasets,
         "model": p["model"]["name"] in held.models,
         "embeddings": p["model"]["freeze_embeddings"] or not held.frozen_embeddings,
-        "scores": held.pooled_scores or not p["training"]["pooled_scores"],
-        "votes": guard is None or held.votes,
-        "halves": guard is None or not guard["search"] or held.search,
-        "growth": guard is not None or held.max_growth is None,
         "views": not p["run"]["record"] or held.recording,
         "masks": not masks or "secagg" in s["mode"],
         "sealed": not sealed or s["mode"].startswith("he"),

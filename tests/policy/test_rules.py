@@ -12,7 +12,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
-from secure_fl.policy.policy_file import DPLimits, NoiseLimits, SitePolicy
+from secure_fl.policy.policy_file import DPLimits, NoiseLimits, OwnFields, SitePolicy
 from secure_fl.policy.rules import Company, Plan, PolicyRefusal, check
 from secure_fl.settings import ModelSettings
 from tests.support.key_sites import signed, unsigned
@@ -43,9 +43,9 @@ def test_a_rule_refuses_alone_and_its_own_field_allows(case: Case) -> None:
 
 
 def test_the_table_above_has_every_field_of_the_policy() -> None:
-    # The last ones are about questions, about what is told, and about people: no plan asks for any.
-    apart = ("dp", "noise", "statistics", "share_scores", "approval", "retention_days")
-    fields = {f"site.{name}" for name in SitePolicy.model_fields if name not in apart}
+    # The last ones are about questions and about people: no plan asks for any.
+    apart = ("dp", "noise", "statistics", "approval", "retention_days")
+    fields = {f"site.{name}" for name in OwnFields.model_fields if name not in apart}
     fields |= {f"site.dp.{name}" for name in DPLimits.model_fields}
     fields |= {f"site.noise.{name}" for name in NoiseLimits.model_fields}
     assert {case[0] for case in CASES} | {"site.max_values"} == fields  # for that: test_size

@@ -45,8 +45,6 @@ PLAN: Flat = {
     "bits": 8,
     "min_cohort": 3,
     "threshold": None,
-    "guard": False,
-    "search": False,
     "record": False,
     "folder": None,
     "run": "run",
@@ -89,12 +87,12 @@ def made(flat: Flat) -> Plan:
             "training": {
                 "dp": dp,
                 "batch_size": flat["batch"],
-                "pooled_scores": flat["pooled_scores"],
+                "pooled_scores": flat.get("pooled_scores", True),
             },
             "protection": protection,
-            "guard": {"search": flat["search"]} if flat["guard"] else None,
             "algorithm": kind(**algorithm),
             "dataset": flat["dataset"],
+            **flat.get("sections", {}),  # of optional features
         }
     )
 
@@ -148,14 +146,12 @@ OPEN = SitePolicy(
     datasets=("notes", "letters"),
     models=("tiny", "bert-base-uncased"),
     frozen_embeddings=False,
-    pooled_scores=True,
     max_rounds=1111,
     max_epochs=9,
     max_steps=200,
     max_batch=1000,
     max_values=10**12,
     recording=True,
-    search=True,
     until=TODAY,
     dp=DPLimits(required=False, max_epsilon=9.0, max_delta=0.01, unit="record"),
     noise=NoiseLimits(required=False, max_epsilon=9.0, max_delta=0.01, min_colluders=0),

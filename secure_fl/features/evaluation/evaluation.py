@@ -16,12 +16,12 @@ from typing import Any
 
 from secure_fl.config.build import Settings
 from secure_fl.data.silo import Silo
-from secure_fl.display.evaluation_page import models_of, score_table
 from secure_fl.display.figures import number
 from secure_fl.errors import ModelError, RunError
 from secure_fl.events import Listener
 from secure_fl.features.evaluation.algorithm import Evaluate, EvaluatedModel
 from secure_fl.features.evaluation.examine import labels_of, read
+from secure_fl.features.evaluation.page import models_of, score_table
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.run_spec import feature_sections
 from secure_fl.learning.tasks import make_task

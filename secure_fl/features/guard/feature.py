@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.errors import SettingsError
+from secure_fl.features.guard.settings import GuardSettings
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.hooks import RoundHook
-from secure_fl.settings import GuardSettings
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
@@ -27,8 +27,8 @@ class GuardFeature(RunFeature):
         guard, entry, algorithm = settings_of(spec), spec.entry, spec.algorithm
         if guard is None:
             return
-        if entry.guarded is None:
-            able = ", ".join(sorted(n for n, e in ALGORITHMS.items() if e.guarded is not None))
+        if entry.undoable is None:
+            able = ", ".join(sorted(n for n, e in ALGORITHMS.items() if e.undoable is not None))
             raise SettingsError(
                 f"[guard] cannot test and undo the rounds of {algorithm.name}",
                 fix=f"remove [guard], or use one of {able}",
@@ -80,7 +80,7 @@ class GuardFeature(RunFeature):
     def extra_rounds(self, spec: RunSpec) -> int:
         """Return how many refused rounds may be repeated."""
         guard = settings_of(spec)
-        return guard.most if guard is not None and guard.again else 0
+        return 0 if guard is None else guard.extra_rounds
 
     def statement(self, spec: RunSpec, rules: CoordinatorRules, parties: int) -> str:
         """Say what sums over half of the parties reveal, if the guard may search."""
@@ -100,7 +100,7 @@ class GuardFeature(RunFeature):
         from secure_fl.features.guard.guard import Guard
         from secure_fl.features.guard.judge import DevRecords
 
-        settings, label = settings_of(spec), spec.entry.guarded
+        settings, label = settings_of(spec), spec.entry.undoable
         if settings is None or label is None:
             return None
         judge, cap = DevRecords(site, label), limits.options.get("max_growth")

@@ -19,12 +19,12 @@ from secure_fl.errors import RefusedRounds
 from secure_fl.events import EventLog, ExtensionEvent
 from secure_fl.features.guard.ballots import vote
 from secure_fl.features.guard.judge import Errors, Judge
+from secure_fl.features.guard.settings import GuardSettings
 from secure_fl.features.guard.subset_search import SubsetSearch
 from secure_fl.party.context import Members
 from secure_fl.party.hooks import RoundHook, Snapshot, States
 from secure_fl.party.sum_request import RoundSums
 from secure_fl.protocol.ports import TranscriptLayer
-from secure_fl.settings import GuardSettings
 
 
 class RoundVote(ExtensionEvent, frozen=True, tag="guard"):

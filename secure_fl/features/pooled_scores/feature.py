@@ -1,10 +1,9 @@
-"""Pooled scores as a feature of runs: the check of `training.patience`, and the hook."""
+"""Pooled scores as a feature of runs: the hook, which can also end a run early."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from secure_fl.errors import SettingsError
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.hooks import RoundHook
@@ -16,15 +15,9 @@ if TYPE_CHECKING:
 class PooledScoresFeature(RunFeature):
     """The sum of dev and test counts at the end of each round."""
 
-    def check(self, spec: RunSpec) -> None:
-        """Refuse early stopping in a run that does not sum scores."""
-        if spec.training.patience is not None and not pools_scores(spec):
-            raise SettingsError(
-                "a run can wait for a better score only if it sums the scores of all hospitals: "
-                "not with a host, with noise on predictions, or if the algorithm sums nothing",
-                fix="remove training.patience, and set training.pooled_scores = true if it is not",
-                field="training.patience",
-            )
+    def stops_early(self, spec: RunSpec) -> bool:
+        """Return true if there are sums of scores to wait for."""
+        return pools_scores(spec)
 
     def hook(self, spec: RunSpec, site: Site, limits: SiteLimits) -> RoundHook | None:
         """Make the hook that sums the site's counts."""

@@ -12,10 +12,10 @@ import transformers
 from secure_fl import FedAvg, Silo, TaskSettings, evaluate
 from secure_fl.config.load import load
 from secure_fl.data.splits import write
-from secure_fl.display.evaluation_page import evaluation_page, hospitals_of
 from secure_fl.errors import CohortError, DataError, ModelError, SettingsError
 from secure_fl.features.evaluation.algorithm import Evaluate, EvaluatedModel
 from secure_fl.features.evaluation.evaluation import Evaluation, evaluate_settings, named, pinned
+from secure_fl.features.evaluation.page import evaluation_page, hospitals_of
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
 from secure_fl.learning.exporting import CARD

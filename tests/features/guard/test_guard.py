@@ -15,9 +15,10 @@ from secure_fl.events import EventLog
 from secure_fl.features.guard import ballots
 from secure_fl.features.guard.ballots import Votes, ballot, count
 from secure_fl.features.guard.guard import Guard, growth, harm, needed
+from secure_fl.features.guard.settings import GuardSettings
 from secure_fl.features.guard.subset_search import TWICE, SubsetSearch
 from secure_fl.party.cohort import Cohort
-from secure_fl.settings import GuardSettings, Protection
+from secure_fl.settings import Protection
 from secure_fl.testing.harness import Federated, federate
 
 EIGHT = tuple(f"p{number}" for number in range(8))

@@ -11,10 +11,10 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import SecureFLError
 from secure_fl.features.guard import guard
+from secure_fl.features.guard.settings import GuardSettings
 from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.pilot.progress import progress
-from secure_fl.settings import GuardSettings
 from tests.support.local_pilot import local_pilot, plan_of
 
 GUARD = GuardSettings(most=1)
@@ -29,7 +29,7 @@ def spoilt(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
 def test_a_plan_with_a_guard_is_read_as_it_was_written() -> None:
     plan = plan_of(guard=GuardSettings(share=0.6, search=True, max_growth=None))
     assert read_plan(write_plan(plan)) == plan
-    assert read_plan(write_plan(plan_of())).guard is None
+    assert section_of(read_plan(write_plan(plan_of()))) is None
 
 
 def test_hospitals_undo_a_round_and_tell_their_own_people(

@@ -23,9 +23,9 @@ from secure_fl.algorithms.base import Algorithm, Entry
 from secure_fl.algorithms.fedavg import fedavg
 from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.errors import DataError, SecureFLError, SettingsError
+from secure_fl.features.guard.settings import GuardSettings
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
-from secure_fl.settings import GuardSettings
 from secure_fl.testing.hospitals import hosted, silos, small
 from tests.support.equality import equal, weights
 from tests.support.event_documents import into
@@ -77,8 +77,11 @@ def told(events: list[dict[str, Any]], party: str = "hospital-1") -> dict[int, b
     }
 
 
-def guarded(algorithm: Algorithm, mode: Any = "none", **options: Any) -> Federation:
-    return small(algorithm, mode, **{"guard": GUARD, "training": STEADY} | options)
+def guarded(
+    algorithm: Algorithm, mode: Any = "none", guard: GuardSettings | None = GUARD, **options: Any
+) -> Federation:
+    sections = {} if guard is None else {"guard": guard}
+    return small(algorithm, mode, sections=sections, training=STEADY, **options)
 
 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
@@ -178,12 +181,12 @@ def test_a_guard_that_could_not_work_is_refused(
     field: str, guard: GuardSettings, algorithm: Algorithm
 ) -> None:
     with raises(SettingsError, field=field):
-        small(algorithm, guard=guard)
+        small(algorithm, sections={"guard": guard})
 
 
 def test_a_host_s_run_cannot_be_guarded() -> None:
     with raises(SettingsError, "fedavg", field="guard"):
-        hosted(FedID(rounds=1), guard=GUARD)
+        hosted(FedID(rounds=1), sections={"guard": GUARD})
 
 
 def test_a_run_that_is_refused_too_often_stops_and_says_so() -> None:

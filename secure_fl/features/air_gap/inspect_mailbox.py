@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from secure_fl.engines.folder.end import MAX_BYTES, PATIENCE
-from secure_fl.engines.folder.file_message import Endpoint, FileMessage
-from secure_fl.engines.folder.heartbeat import Told, read_told
-from secure_fl.engines.folder.mailbox import BEAT, Mailbox
+from secure_fl.features.air_gap.file_message import Endpoint, FileMessage
+from secure_fl.features.air_gap.folder_end import MAX_BYTES, PATIENCE
+from secure_fl.features.air_gap.heartbeat import Told, read_told
+from secure_fl.features.air_gap.mailbox import BEAT, Mailbox
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from secure_fl.engines.folder.end import PATIENCE, FolderEnd
-from secure_fl.engines.folder.file_message import Endpoint
 from secure_fl.engines.responder import Deliver, Responder
 from secure_fl.errors import SecureFLError
+from secure_fl.features.air_gap.file_message import Endpoint
+from secure_fl.features.air_gap.folder_end import PATIENCE, FolderEnd
 from secure_fl.protocol.frames import Frame
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from logging import Logger
 
-    from secure_fl.engines.folder.end import FolderEnd
+    from secure_fl.features.air_gap.folder_end import FolderEnd
 
 EVERY = 0.5  # seconds between two checks of the other end
 STATES = {
@@ -36,6 +36,7 @@ COMMANDS = {"TRAINER": "secure-fl join SITE --through", "COURIER": "secure-fl co
 Example:
   login$ secure-fl courier /shared/north/letters --kit kit
   node$  secure-fl join site.toml --kit kit --through /shared/north/letters
+  node$  secure-fl status /shared/north/letters     state of both ends
 
 The courier relays sealed messages between the coordinator and FOLDER, and can open none of them.
 It needs the kit's TLS files, but no keys, records or passphrase. It ends when the coordinator ends
@@ -49,8 +50,8 @@ def courier(folder: Path, kit: Path, log_format: str, quiet: bool) -> None:
     """Relay messages for an offline training machine, through FOLDER on both machines."""
     from secure_fl.engines.flare.diagnosis import address, explaining, looking
     from secure_fl.engines.flare.flare_party import MAX_BYTES, Dialled
-    from secure_fl.engines.folder.courier import Courier
-    from secure_fl.engines.folder.file_message import message_key
+    from secure_fl.features.air_gap.courier import Courier
+    from secure_fl.features.air_gap.file_message import message_key
     from secure_fl.pilot.kits import load_kit, require_hospital
 
     signals = click.get_current_context().with_resource(StopSignals())
@@ -104,8 +105,8 @@ def show_ends(folder: Path, kit: Path, *, as_json: bool) -> None:
     from datetime import UTC, datetime
 
     from secure_fl.cli import show
-    from secure_fl.engines.folder.file_message import message_key
-    from secure_fl.engines.folder.inspect_mailbox import look
+    from secure_fl.features.air_gap.file_message import message_key
+    from secure_fl.features.air_gap.inspect_mailbox import look
     from secure_fl.pilot.kits import load_kit
 
     ends = look(folder, message_key(load_kit(kit).tls))

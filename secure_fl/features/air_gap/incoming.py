@@ -6,11 +6,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
-from secure_fl.engines.folder.file_message import NOBODY, FileMessage, Kind
-from secure_fl.engines.folder.heartbeat import Heartbeat
-from secure_fl.engines.folder.mailbox import BEAT, Mailbox, letter_name
 from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.errors import WireError
+from secure_fl.features.air_gap.file_message import NOBODY, FileMessage, Kind
+from secure_fl.features.air_gap.heartbeat import Heartbeat
+from secure_fl.features.air_gap.mailbox import BEAT, Mailbox, letter_name
 
 log = logging.getLogger(__name__)
 Taken = Callable[[], bool]  # whether a parcel that was handed on needs its letter no more

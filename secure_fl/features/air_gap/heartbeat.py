@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from secure_fl.engines.folder.file_message import LIFE, NOBODY, Endpoint, FileMessage, Kind
 from secure_fl.errors import WireError
+from secure_fl.features.air_gap.file_message import LIFE, NOBODY, Endpoint, FileMessage, Kind
 
 
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -34,8 +34,8 @@ def push(run: Path, target: str, name: str, party: str | None, public: bool, rep
 
     require_folder(run)
     from secure_fl.cli.predict import CARD, model_folder
-    from secure_fl.runs import pushing
-    from secure_fl.runs.model_card import write_card
+    from secure_fl.features.export import pushing
+    from secure_fl.features.export.model_card import write_card
 
     shared = run / name
     model = shared if party is None and (shared / CARD).is_file() else model_folder(run, party)

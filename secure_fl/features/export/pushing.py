@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from secure_fl.errors import RunError
-from secure_fl.runs.model_card import TASK
+from secure_fl.features.export.model_card import TASK
 
 HUB = "hf:"  # before ORGANISATION/NAME: the hub that huggingface_hub is set up for
 

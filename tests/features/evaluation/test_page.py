@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parent.parent / "docs" / "evaluation.md"
+PAGE = Path(__file__).parents[3] / "docs" / "evaluation.md"
 
 
 def test_the_example_runs(

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from secure_fl.engines.folder.file_message import HEADER, NOBODY, TAG, Endpoint, FileMessage, Kind
-from secure_fl.engines.folder.heartbeat import Heartbeat, Told
-from secure_fl.engines.folder.incoming import Deliver, Incoming
-from secure_fl.engines.folder.mailbox import BEAT, Mailbox, letter_name
 from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.errors import RunError, SecureFLError, WireError
+from secure_fl.features.air_gap.file_message import HEADER, NOBODY, TAG, Endpoint, FileMessage, Kind
+from secure_fl.features.air_gap.heartbeat import Heartbeat, Told
+from secure_fl.features.air_gap.incoming import Deliver, Incoming
+from secure_fl.features.air_gap.mailbox import BEAT, Mailbox, letter_name
 
 log = logging.getLogger(__name__)
 MAX_BYTES = 2**30 + 2**16  # a parcel

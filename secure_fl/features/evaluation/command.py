@@ -74,7 +74,7 @@ def evaluate(
 
 def print_evaluation(console: Console, result: Evaluation) -> None:
     """Print the tables, their models and their protection."""
-    from secure_fl.display.evaluation_page import (
+    from secure_fl.features.evaluation.page import (
         EXACT,
         bin_lines,
         difference_table,

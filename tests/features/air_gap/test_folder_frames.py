@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.engines.folder.mailbox import Mailbox
+from secure_fl.features.air_gap.mailbox import Mailbox
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
 from secure_fl.testing.engines import require_carries
 from secure_fl.testing.harness import federate
-from tests.support.folders import Folders
+from tests.features.air_gap.folders import Folders
 
 NAMES = ("east", "north", "west")
 SECRET = np.arange(1000, dtype=np.float32)

@@ -20,9 +20,9 @@ from secure_fl.cli import show
 from secure_fl.cli.main import main
 from secure_fl.cli.predict import model_folder
 from secure_fl.errors import RunError
+from secure_fl.features.export.model_card import write_card, write_cards
+from secure_fl.features.export.pushing import push
 from secure_fl.learning.fetching import quiet
-from secure_fl.runs.model_card import write_card, write_cards
-from secure_fl.runs.pushing import push
 from secure_fl.settings import DPSettings, ModelSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.families import save

@@ -1,0 +1,48 @@
+"""Evaluations in a site's policy: shared scores, and models that are named by their digests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from secure_fl.policy.site_rules import SiteRules
+from secure_fl.policy.violations import Violation
+from secure_fl.settings import Section
+
+if TYPE_CHECKING:
+    from secure_fl.policy.policy_file import SitePolicy
+    from secure_fl.policy.rules import Plan
+
+
+class EvaluationFields(Section):
+    """The field of [site] about evaluations."""
+
+    share_scores: bool = False
+    """Members of an evaluation may learn this site's own score of each model."""
+
+
+class EvaluationRules(SiteRules):
+    """The rules of a site about evaluations."""
+
+    fields = EvaluationFields
+
+    def broken(self, policy: SitePolicy, plan: Plan) -> Iterator[Violation]:
+        """Check that all sites load the same models."""
+        if not plan.algorithm.pinned:
+            fix = (
+                "name the digest of each in [[algorithm.models]]: secure-fl evaluate --invite does"
+            )
+            asked, allowed = "models by name alone", "models by name and digest"
+            yield Violation("plan.digests", asked, allowed, fix)
+
+    def sentences(self, policy: SitePolicy) -> Iterator[str]:
+        """Describe whether the site's own scores are shared."""
+        if cast(EvaluationFields, policy).share_scores:
+            yield "Members of an evaluation learn this site's own score of each model."
+
+    def limits(self, policy: SitePolicy) -> Mapping[str, Any]:
+        """Return whether the site's own scores are shared."""
+        return {"share_scores": cast(EvaluationFields, policy).share_scores}
+
+
+EVALUATION_RULES = EvaluationRules()

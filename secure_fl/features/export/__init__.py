@@ -1,0 +1,1 @@
+"""Export of finished runs: a card for each model, and copies in folders and on hubs."""
