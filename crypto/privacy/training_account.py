@@ -32,7 +32,7 @@ ADJACENCY: Literal["add-remove"] = "add-remove"  # the neighbouring data sets of
 Units = Sequence[Sequence[int]]
 
 
-class SavedTrainings(Protocol):
+class TrainingStore(Protocol):
     """Store of finished trainings by DP-SGD (`runs.trainings` implements it on disk)."""
 
     def find(self, round: int, key: str) -> Mapping[str, Any] | None:
@@ -71,7 +71,7 @@ class DpAccount:
         self.steps_per_pass = -(-len(units) // batch_size)
         self.ledger, self.run = ledger, run
         self.opacus: dict[str, Any] | None = None  # its accountant's state, from round to round
-        self.trainings: SavedTrainings | None = None  # read when a round is repeated
+        self.trainings: TrainingStore | None = None  # read when a round is repeated
         self._trained = (0, 0)  # the round of the last training, and its number of trainings
         self._passes, self._done = passes, 0  # over the units: planned for the run, finished
         self._noise = settings.noise_multiplier

@@ -146,14 +146,15 @@ class SecureSumInProgress:
         """Add the masks shared with others, then the tag, then the self mask over both."""
         context, keys, t = self._context, self._keys, COHORT.modulus
         numbers, key = context.numbers, context.keys.tag_key
-        tagged = np.empty(slots.size + 1, np.uint64)
+        tagged = np.zeros(slots.size + 1, np.uint64)
         tagged[:-1] = slots
         if keys is not None:
             host = self._rule.audience == Audience.HOST
             shared = keys.mask(
                 group.owners, stream, slots.size, t, for_host=host, salts=salts, own=False
             )
-            _add(tagged[:-1], shared)
+            tagged[:-1] += shared
+            np.minimum(tagged, tagged - np.uint64(t), out=tagged)  # below 0 wraps to the top
         me = numbers[context.me]
         tag = tags.make(key, tagged[:-1], [me], t, stream)
         if salts:
@@ -256,12 +257,6 @@ class SecureSumInProgress:
         return CohortError(
             "the coordinator asked to unmask a sum without masks", party=self._context.me
         )
-
-
-def _add(slots: Slots, masks: Slots) -> None:
-    """Add masks in place, mod the cohort's modulus."""
-    slots += masks
-    np.minimum(slots, slots - np.uint64(COHORT.modulus), out=slots)  # below 0 wraps to the top
 
 
 def _check_noise(noise: Noise, group: Group, survivors: Sequence[str]) -> None:

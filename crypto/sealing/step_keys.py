@@ -56,11 +56,10 @@ class StepKeys:
         self.parties, self.numbers, self.threshold = parties, numbers, threshold
         self.channels = channels
         self.revealed = False  # True once the shares that remove its masks left
-        self._mask_seed, self._self_seed = (
-            token_bytes(masking.SEED_BYTES),
-            token_bytes(masking.SEED_BYTES),
-        )
+        self._mask_seed = token_bytes(masking.SEED_BYTES)
+        self._self_seed = token_bytes(masking.SEED_BYTES)
         self._mask_key = masking.mask_key(self._mask_seed)
+        self._public = self._mask_key.public_key().public_bytes_raw()
         self._secrets: dict[str, bytes] = {}  # shared with each peer
         self._publics: dict[str, bytes] = {}  # mask keys of the others
         self.dropped = frozenset[str]()  # parties that masked, and are not in the sum
@@ -75,7 +74,7 @@ class StepKeys:
 
         `statement` is sent in the clear, but the seals depend on it: its removal is noticed.
         """
-        public = self._public()
+        public = self._public
         dealt: dict[str, tuple[bytes, bytes]] = {}
         if self.me != self.host:
             holders = {self.numbers[party]: party for party in self.parties}
@@ -180,7 +179,7 @@ class StepKeys:
                     party=party,
                     fix=DISTRUST,
                 )
-        publics = {**self._publics, self.me: self._public()}
+        publics = {**self._publics, self.me: self._public}
         seeds = {party: lost[party].seed for party in self.dropped}
         return RemainingMasks(self.numbers, publics, {}, seeds)
 
@@ -284,9 +283,6 @@ class StepKeys:
         about = self.run, self.index, owner, holder
         key, own = (commit(share, *about, kind) for share, kind in zip(held, DEALT, strict=True))
         return key, own, commit(public + key + own, *about)
-
-    def _public(self) -> bytes:
-        return self._mask_key.public_key().public_bytes_raw()
 
     def _host_key(self, peer: str, stream: StreamId) -> bytes:
         if peer not in self._secrets:

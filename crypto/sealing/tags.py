@@ -130,15 +130,13 @@ def dot(left: Slots, right: Slots, modulus: int) -> int:
             fix="use the modulus of the scheme",
         )
     starts = range(0, left.size, BLOCK)
-    return sum(_dot(left[at : at + BLOCK], right[at : at + BLOCK]) for at in starts) % modulus
-
-
-def _dot(left: Slots, right: Slots) -> int:
-    """Return a block's exact sum of products; the floating-point sum is at most 2^61 off."""
-    low = int(np.dot(left, right))  # wraps
-    near = int(np.dot(left.view(np.int64).astype(float), right.view(np.int64).astype(float)))
-    half = 1 << 63
-    return near + (low - near + half) % (2 * half) - half
+    total, half = 0, 1 << 63
+    for at in starts:
+        a, b = left[at : at + BLOCK], right[at : at + BLOCK]
+        low = int(np.dot(a, b))  # wraps
+        near = int(np.dot(a.view(np.int64).astype(float), b.view(np.int64).astype(float)))
+        total += near + (low - near + half) % (2 * half) - half  # `near` is at most 2^61 off
+    return total % modulus
 
 
 def _constants(key: bytes, members: Collection[int], modulus: int, stream: StreamId) -> int:

@@ -107,7 +107,7 @@ class SeenHistory:
 
     def by(self, readers: Collection[str], *, host: bool) -> bytes:
         """Return the common history of these readers; with `host`, of the host, too."""
-        return self._digest(self._of(readers, host=host))
+        return digest_of(CONTEXT, *self._chains(sorted(self._of(readers, host=host))))
 
     def beyond(
         self, me: str, peers: Collection[str], readers: Collection[str], *, host: bool
@@ -118,7 +118,7 @@ class SeenHistory:
             for peer in peers:
                 both = self._of((me, peer), host=False)
                 if both != common:
-                    salts[peer] = self._digest(both)
+                    salts[peer] = digest_of(CONTEXT, *self._chains(sorted(both)))
         return salts
 
     def turn(self) -> None:
@@ -154,9 +154,6 @@ class SeenHistory:
             if audience == ALL
             or (not host and (audience == PARTIES or wanted <= set(audience.split("\n"))))
         )
-
-    def _digest(self, audiences: Collection[str]) -> bytes:
-        return digest_of(CONTEXT, *self._chains(sorted(audiences)))
 
     def _chains(self, audiences: Sequence[str]) -> list[bytes]:
         kept, now = self._kept, self._now

@@ -227,7 +227,7 @@ class Federation:
             known = folder.known() if folder is not None else frozenset[str]()
             segment = self._segment(self.silos, self.rules, self.until, folder, listen)
             parties = list(segment.parties.values())
-            spending = Spending(log, [party.site.recorder for party in parties], before, started)
+            spending = RunCosts(log, [party.site.recorder for party in parties], before, started)
             if folder is not None:
                 self._report_members(known, log)
                 begun = self._unfinished_round(segment, folder, listen)
@@ -305,7 +305,7 @@ class Federation:
             log.event(MembershipChanged(joined=joined, left=left))
 
     def _finish(
-        self, parties: Sequence[Prepared], folder: RunFolder | None, spending: Spending
+        self, parties: Sequence[Prepared], folder: RunFolder | None, spending: RunCosts
     ) -> Result:
         """Make the result, and write it into the run's folder."""
         sites = [party.site for party in parties]
@@ -342,7 +342,7 @@ class Federation:
         return listen
 
 
-class Spending:
+class RunCosts:
     """The seconds and bytes of a run, in this session and in earlier ones."""
 
     def __init__(

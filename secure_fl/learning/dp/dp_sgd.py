@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secure_fl.crypto.privacy.training_account import DpAccount, SavedTrainings, Spending
+from secure_fl.crypto.privacy.training_account import DpAccount, Spending, TrainingStore
 from secure_fl.errors import BudgetError, ModelError, SettingsError, TrainingError
 from secure_fl.events import PrivacySpent, TrainingProgress, UpdateResent, Warned
 from secure_fl.learning.anatomy import trainable
@@ -94,7 +94,7 @@ def fit_privately(
 class SavedRound:
     """One DP-SGD training in the store, identified by its round and everything it starts from."""
 
-    store: SavedTrainings
+    store: TrainingStore
     privacy: DpAccount
     round: int
     key: str
