@@ -50,12 +50,14 @@ class Words:
 
 FEATURE_WORDS: Mapping[str, Words] = MappingProxyType(
     {
-        "guard": Words(r"\b[Gg]uard\w*", r"guard|party/(ballots|search)\.py"),
-        "questions": Words(r"\w*[Qq]uestions\w*", r"question|statistics/"),
+        # flare's Guard filters frames; scraping guards a page
+        "guard": Words(r"\b[Gg]uard\w*", r"features/guard/|engines/flare/|pilot/scraping"),
+        # the hook that limits repeated questions, which `statistics` brings
+        "questions": Words(r"[Oo]pened_?[Qq]uestions", r"statistics/|policy/questions"),
         # the pooling of tokens in learning/ is another thing
         "pooling": Words(
             r"pooled_scores|\bPooling\b|[. ]_pooling\b|\bpooling=",
-            r"pooled_scores|party/pooling|learning/",
+            r"features/pooled_scores/|learning/",
         ),
     }
 )

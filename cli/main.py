@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "compare": Lazy("secure_fl.cli.audit", "compare", "Show runs side by side."),
         "predict": Lazy("secure_fl.cli.predict", "predict", "Apply a run's model to texts."),
         **{
-            name: Lazy(*place.split(":"), text)
+            name: Lazy(place.partition(":")[0], place.partition(":")[2], text)
             for name, (place, text) in places("commands").items()
         },
         "runs": Lazy("secure_fl.cli.runs", "runs", "List, show, compare or remove runs."),

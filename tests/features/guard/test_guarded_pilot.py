@@ -29,7 +29,7 @@ def spoilt(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
 def test_a_plan_with_a_guard_is_read_as_it_was_written() -> None:
     plan = plan_of(guard=GuardSettings(share=0.6, search=True, max_growth=None))
     assert read_plan(write_plan(plan)) == plan
-    assert read_plan(write_plan(plan_of())).guard is None
+    assert section_of(read_plan(write_plan(plan_of()))) is None
 
 
 def test_hospitals_undo_a_round_and_tell_their_own_people(
