@@ -243,3 +243,7 @@ def test_snapshots_do_not_change_with_what_they_are_of() -> None:
     thing.state["x"] += 1
     snapshot.restore()
     assert thing.state["x"].tolist() == [0, 0]
+
+
+def test_a_frame_of_the_history_has_the_pooled_scores() -> None:
+    assert small(FedAvg(rounds=1)).run().to_frame()["pooled"].any()
