@@ -58,7 +58,7 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
 
     def ask(self, stop: Callable[[], object]) -> None:
-        """From now on, call `stop` instead of interrupting the process."""
+        """Call `stop` on a signal, instead of interrupting the process."""
         self._stop = stop
 
     def __enter__(self) -> Self:

@@ -139,7 +139,7 @@ PARTIES = 3
 
 
 def can_rehearse(plan: Plan) -> bool:
-    """Whether one site's records are enough: not where a host or other tiers are needed."""
+    """Tell if one site's records suffice for a rehearsal: not if it needs a host or other tiers."""
     entry = ALGORITHMS[plan.algorithm.name]
     return not entry.has_host and not entry.partial_sums
 

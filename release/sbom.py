@@ -1,4 +1,4 @@
-"""What is in a wheelhouse, as CycloneDX 1.6: names, versions, licences, digests, who needs whom."""
+"""The contents of a wheelhouse as CycloneDX 1.6: names, versions, licences, digests, users."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _component(wheel: Path, about: Message) -> dict[str, Any]:
 
 
 def _licences(about: Message) -> list[str]:
-    """What older packages say, in one field or another."""
+    """Read the licence of older packages from one of several fields."""
     classified = [
         c.rpartition(" :: ")[2] for c in about.get_all("Classifier", ()) if "License" in c
     ]

@@ -30,7 +30,7 @@ class Outgoing(Protocol):
     ended: float
 
     def done(self) -> bool:
-        """Whether all of it is handed over; it has not arrived for that."""
+        """Tell if all of it is handed over; it may not have arrived."""
 
     def cancel(self) -> None:
         """Stop sending."""
@@ -102,7 +102,7 @@ class Responder:
             self._mail.notify_all()
 
     def is_connected(self) -> bool:
-        """Whether the coordinator can be reached now."""
+        """Tell if the coordinator can be reached now."""
         return self._line.connection() is not None
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class Responder:
         self._sending = self._line.send(self._answer)
 
     def _under_way(self, sending: Outgoing) -> bool:
-        """Whether it can still arrive: a slow line must not be given the same answer twice."""
+        """Tell if it can still arrive: a slow connection must not get the same answer twice."""
         if sending.connection != self._line.connection():
             if not sending.done():
                 sending.cancel()

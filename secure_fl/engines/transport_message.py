@@ -21,7 +21,7 @@ HEADER = struct.Struct(f">BB{TOKEN_BYTES}sQ")
 
 
 class MessageKind(IntEnum):
-    """What a parcel asks or tells; the closed table."""
+    """The kinds of transport messages; a closed table."""
 
     STEP = 1
     ASK = 2

@@ -1,4 +1,4 @@
-"""What a coordinator asks of hospitals' records in place of training on them, and who may be asked.
+"""Questions about hospitals' records, asked instead of training, and the permission to ask them.
 
 What a single question may be is looked at when it is asked (`statistics.rules`): one that a site
 refuses does not end the others.
@@ -52,7 +52,7 @@ class QuestionPlan(Section):
 
     @property
     def work(self) -> str:
-        """What is done."""
+        """The kind of work: questions."""
         return "statistics"
 
     @property

@@ -69,7 +69,7 @@ else:
 
 
 class Plan(_AllSections):
-    """What a coordinator proposes to a site: everything of a run but the site's own affairs."""
+    """A coordinator's proposal to a site: all of a run but the site's own settings."""
 
     algorithm: SerializeAsAny[Algorithm]
     dataset: PartyName
@@ -83,7 +83,7 @@ class Plan(_AllSections):
 
     @property
     def work(self) -> str:
-        """What is done."""
+        """The kind of work: training."""
         return self.algorithm.name
 
     @property
@@ -93,14 +93,14 @@ class Plan(_AllSections):
 
     @property
     def joinable(self) -> bool:
-        """Whether the state of a run can be given to who does not have it: not by tiers."""
+        """Tell if newcomers can get the run's state: not in a run with tiers."""
         entry = _entry(self.algorithm.name)
         return entry is None or not entry.partial_sums
 
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """Who takes part, as the signed roster says and not as the coordinator does."""
+    """The members, from the signed roster and not from the coordinator."""
 
     me: str
     members: tuple[str, ...]

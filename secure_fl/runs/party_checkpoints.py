@@ -56,7 +56,7 @@ class PartyCheckpoints(Checkpoints):
         self._openings.note_handover(after, holders)
 
     def export(self, shared: Mapping[str, Stateful], sums: Mapping[str, Any]) -> bytes:
-        """What newcomers are given."""
+        """Return the state for newcomers."""
         state = {name: thing.state_dict() for name, thing in sorted(shared.items())}
         return checkpoint.to_bytes({"shared": state, "sums": sums})
 

@@ -42,7 +42,7 @@ def spans(rows: NDArray[np.int8], vector: NDArray[np.bool_]) -> bool:
 
 
 def few_alone(matrix: Floats, sizes: Integers, bar: int) -> bool:
-    """Whether some combination of rows is about fewer patients than `bar`.
+    """Tell if a combination of rows is about fewer patients than `bar`.
 
     Small columns have fewer. Combinations that vanish on all others are looked at one by one.
     """
@@ -103,7 +103,7 @@ def _parts(basis: Floats) -> list[Floats]:
 
 
 def tells_of_few(atoms: Atoms, least: int, *, records: int = 1) -> bool:
-    """Whether the last release, with those before it, is about too few patients in anything.
+    """Tell if the last release and all earlier ones together reveal too small a group.
 
     `records`: how many one patient may have, in as many atoms: then many small atoms are perhaps
     few patients. One atom's patients are counted exactly.

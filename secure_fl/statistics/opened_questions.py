@@ -1,4 +1,4 @@
-"""What a site was asked about records that do not change, and over whom the answer was opened.
+"""A site's record of answered questions, and of the members of each answer's sum.
 
 The same question over four hospitals and then over three gives, as a difference, one hospital's
 part. So each site notes every such question, over all runs, before it reveals a share of the sum,

@@ -94,7 +94,7 @@ def _said(count: int | None) -> str:
 
 
 def _sum(row: Sequence[int | None]) -> str:
-    """Of the cells that are shown: one with those that are withheld would tell them."""
+    """Scale colours by the shown cells only: a scale over withheld cells would reveal them."""
     return str(sum(count or 0 for count in row))
 
 

@@ -1,4 +1,4 @@
-"""Whether an engine carries frames as it must: whole, to whom they are for, and back.
+"""Checks of an engine: frames arrive complete at their recipient, and answers come back.
 
     def test_my_engine() -> None:
         require_carries(lambda sessions: MyEngine(sessions))

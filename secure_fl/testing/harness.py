@@ -98,7 +98,7 @@ class LossyEngine:
 
 @dataclass
 class Federated:
-    """What came out of a federation of programs."""
+    """The outcome of a federation of programs."""
 
     results: dict[str, Any]  # what each program returned
     sessions: dict[str, Session]

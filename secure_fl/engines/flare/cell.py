@@ -85,7 +85,7 @@ class CellOutgoing:
         future.add_done_callback(self._end)
 
     def done(self) -> bool:
-        """Whether all of it is handed to the line; it has not arrived for that."""
+        """Tell if the connection has accepted all of it; it may not have arrived."""
         return self.ended > 0
 
     def _end(self) -> None:

@@ -50,7 +50,7 @@ def congestion() -> str:
 
 
 def slowed_by_loss() -> bool:
-    """Whether a line that loses packets will be far slower than it could be."""
+    """Tell if packet loss will slow this connection down far more than necessary."""
     return congestion() not in ("", PATIENT)
 
 
@@ -93,7 +93,7 @@ KITS = (
 
 
 def diagnose(url: str, tls: TlsFiles) -> str:
-    """What keeps this end from being connected; empty if the coordinator takes its certificate."""
+    """Diagnose why this end cannot connect; empty if the coordinator accepts its certificate."""
     host, port = address(url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -171,7 +171,7 @@ def looking(look: Callable[[threading.Event], None], every: float) -> Iterator[N
 
 
 def _issuer(host: str, port: int) -> str:
-    """Who issued what is shown there; only for the words, nothing is trusted."""
+    """Name the issuer of the certificate shown there; for the message only, nothing is trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:

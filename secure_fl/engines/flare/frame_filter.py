@@ -1,4 +1,4 @@
-"""What a cell accepts: raw bytes for us, from a peer of the roster that is who it says it is.
+"""A cell's filter: it accepts raw bytes for us, from authenticated peers of the roster.
 
 CellNet alone relays between sites, believes the sender's name in a message of any authenticated
 site, and decodes objects before our code sees them. This filter runs before all of that. What is

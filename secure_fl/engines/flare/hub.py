@@ -107,7 +107,7 @@ class FlareHub:
         return missing
 
     def waited_for(self) -> dict[str, float]:
-        """Who has not answered the step that is under way, and for how many seconds."""
+        """Return the members that have not answered this step, and their seconds of waiting."""
         now = time.monotonic()
         with self._mail:
             return {p: now - d.begun for p, d in self._waiting.items() if not d.answered}

@@ -60,7 +60,7 @@ class TlsFiles:
             ) from None
 
     def validity(self) -> tuple[datetime, datetime]:
-        """From when until when both certificates hold."""
+        """Return the start and the end of the time in which both certificates are valid."""
         read = []
         for path in (self.certificate, self.root):
             try:

@@ -67,7 +67,7 @@ class Courier:
         self._stopping = True
 
     def is_connected(self) -> bool:
-        """Whether the coordinator can be reached now."""
+        """Tell if the coordinator can be reached now."""
         line = self._line
         return line is not None and line.connection() is not None
 

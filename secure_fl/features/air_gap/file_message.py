@@ -1,4 +1,4 @@
-"""What lies in the folder: letters, each authenticated by the key of this site's own kit.
+"""Messages as files, each authenticated by the key of this site's kit.
 
 Others may reach a folder on a cluster. So a letter says from which process to which one it is, and
 its number; a file that was changed, put back or meant for another is not taken for a letter. The
@@ -34,7 +34,7 @@ NOBODY = bytes(LIFE)
 
 
 class Endpoint(IntEnum):
-    """Who wrote a letter."""
+    """The sender of a message."""
 
     COURIER = 1
     TRAINER = 2
@@ -63,7 +63,7 @@ class FileMessage(NamedTuple):
     body: bytes | memoryview = b""
 
     def sealed(self, key: bytes, body: list[bytes]) -> list[bytes]:
-        """What to write, in pieces: `body` is not copied."""
+        """Return the bytes of a message in pieces, so that `body` is not copied."""
         head = HEADER.pack(MAGIC, self.side, self.kind, self.life, self.to, self.number)
         tag = hmac.new(key, head, sha256)
         for piece in body:

@@ -39,7 +39,7 @@ class Posted:
         self._box, self._name = box, name
 
     def done(self) -> bool:
-        """Whether the other end has taken it."""
+        """Tell if the other end has read the message."""
         if not self.ended and not (self.connection and self._box.has(self._name)):
             self.ended = time.monotonic()
         return self.ended > 0

@@ -1,4 +1,4 @@
-"""Who is at the other end of the folder: believed only if it answers this very process.
+"""Heartbeats between both ends of the folder; each must answer this process to be believed.
 
 Each process has a life, a random number. Its beats say it, and repeat the life that it heard last.
 A beat that repeats ours was written after we began, and one whose count rises was written since
@@ -18,7 +18,7 @@ from secure_fl.features.air_gap.file_message import LIFE, NOBODY, Endpoint, File
 
 
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an end says of itself."""
+    """The content of a heartbeat: the sender's process and its state."""
 
     line: str = ""  # the courier's connection to the coordinator
     why: str = ""  # there is none
@@ -26,7 +26,7 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Heartbeat:
-    """What one end knows of the other."""
+    """One end's knowledge of the other end."""
 
     def __init__(
         self, me: Endpoint, patience: float, clock: Callable[[], float] = time.monotonic
@@ -56,12 +56,12 @@ class Heartbeat:
 
     @property
     def there(self) -> bool:
-        """Whether the other end lives, as far as can be known."""
+        """Tell if the other end is alive, as far as this end can know."""
         silent = self._clock() - self._at > self.patience
         return self.peer != NOBODY and not silent and not self.told.leaving
 
     def knows(self, life: bytes) -> bool:
-        """Whether this is, or was, a life of the other end."""
+        """Tell if this is a present or earlier process of the other end."""
         return life == self.peer or life in self._past
 
     def beat(self, number: int) -> FileMessage:
@@ -70,7 +70,7 @@ class Heartbeat:
 
 
 def read_told(body: bytes | memoryview) -> Told:
-    """What a genuine beat says."""
+    """Read a heartbeat, if it is genuine."""
     try:
         return msgspec.json.decode(body, type=Told)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

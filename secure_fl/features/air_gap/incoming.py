@@ -1,4 +1,4 @@
-"""What the other end wrote: heard, taken in once and in order, or refused."""
+"""Incoming messages: each is verified, and accepted once and in order, or refused."""
 
 from __future__ import annotations
 

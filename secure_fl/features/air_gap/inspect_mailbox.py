@@ -24,7 +24,7 @@ class MailboxState:
 
 
 def is_letters(folder: Path) -> bool:
-    """Whether this is a folder between a courier and a trainer."""
+    """Tell if this is a folder between a courier and a training machine."""
     return all(_box(folder, side).folder.is_dir() for side in Endpoint)
 
 

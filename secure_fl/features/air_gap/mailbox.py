@@ -58,7 +58,7 @@ class Mailbox:
         return sorted(name for name in os.listdir(self.folder) if NAME.fullmatch(name))
 
     def read(self, name: str) -> bytes | None:
-        """What is in a file, if it is there."""
+        """Return the contents of a file, if it exists."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             handle = os.open(self.folder / name, flags)
@@ -77,7 +77,7 @@ class Mailbox:
             return stream.read(self._max + 1)
 
     def has(self, name: str) -> bool:
-        """Whether a letter still waits."""
+        """Tell if a message still waits."""
         return (self.folder / name).exists()
 
     def remove(self, name: str) -> None:

@@ -72,7 +72,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _front(model: Path, result: Mapping[str, Any], task: Mapping[str, Any]) -> str:
-    """What hubs read: no path of a hospital's machine."""
+    """Return the metadata for hubs, without paths of a hospital's machine."""
     tags = ["federated-learning", "secure-fl", str(result["algorithm"])]
     tags += ["differential-privacy"] if result["privacy"] or result["noise"] else []
     lines = ["library_name: " + ("peft" if (model / ADAPTERS).exists() else "transformers")]
