@@ -15,6 +15,7 @@ from some parties and mask keys from others, and sum over fewer parties than any
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from secrets import token_bytes
 
 import msgspec
@@ -59,7 +60,6 @@ class StepKeys:
         self._mask_seed = token_bytes(masking.SEED_BYTES)
         self._self_seed = token_bytes(masking.SEED_BYTES)
         self._mask_key = masking.mask_key(self._mask_seed)
-        self._public = self._mask_key.public_key().public_bytes_raw()
         self._secrets: dict[str, bytes] = {}  # shared with each peer
         self._publics: dict[str, bytes] = {}  # mask keys of the others
         self.dropped = frozenset[str]()  # parties that masked, and are not in the sum
@@ -283,6 +283,11 @@ class StepKeys:
         about = self.run, self.index, owner, holder
         key, own = (commit(share, *about, kind) for share, kind in zip(held, DEALT, strict=True))
         return key, own, commit(public + key + own, *about)
+
+    @cached_property
+    def _public(self) -> bytes:
+        """The public mask key of this party."""
+        return self._mask_key.public_key().public_bytes_raw()
 
     def _host_key(self, peer: str, stream: StreamId) -> bytes:
         if peer not in self._secrets:
