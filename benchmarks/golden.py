@@ -352,7 +352,7 @@ def _by_library(folder: Path | None, *, together: bool) -> Tree:
     ]
     options: Tree = {"folder": folder} if folder is not None else {}
     if together:
-        options["trainer"] = BatchedTraining()
+        options["trainer"] = BatchedTraining
     with recorded(Case("library")) as frames:
         result = Federation(
             hospitals,
