@@ -245,5 +245,7 @@ def test_snapshots_do_not_change_with_what_they_are_of() -> None:
     assert thing.state["x"].tolist() == [0, 0]
 
 
-def test_a_frame_of_the_history_has_the_pooled_scores() -> None:
-    assert small(FedAvg(rounds=1)).run().to_frame()["pooled"].any()
+def test_histories_and_plots_have_the_pooled_scores() -> None:
+    result = small(FedAvg(rounds=1)).run()
+    assert result.to_frame()["pooled"].any()
+    assert "all records, test" in result.plot().html
