@@ -166,4 +166,4 @@ def test_the_command_writes_a_file_that_trains_and_a_page(tmp_path: Path) -> Non
     assert "http:" not in html and document["metric"] in html
     assert CliRunner().invoke(main, ["tune", str(file), "--try", "nothing"]).exit_code == 2
     dead = CliRunner().invoke(main, ["tune", str(file), "--try", f"{RATE}=1e-9,2e-9"])
-    assert "After 2 rounds all score the same" in dead.stdout
+    assert "After 2 rounds all scores are equal" in dead.stdout
