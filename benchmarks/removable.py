@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,7 +51,8 @@ def copy_without(name: str, folder: Path) -> None:
     table.write_text(without_entry(table.read_text(encoding="utf-8"), name), encoding="utf-8")
     project = folder / "pyproject.toml"
     lines = project.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = (line for line in lines if f"secure_fl.features.{name}." not in line)
+    named = re.compile(rf"secure_fl\.features\.{name}\b")
+    kept = (line for line in lines if not named.search(line))
     project.write_text("".join(kept), encoding="utf-8")
 
 
