@@ -57,7 +57,8 @@ def at_a_terminal(columns: int, *arguments: str, term: str = "xterm") -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     command = [sys.executable, "-c", PROGRAM, *arguments]
-    environment = {**os.environ, "TERM": term}
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    environment["TERM"] = term
     with subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, close_fds=True
     ) as process:

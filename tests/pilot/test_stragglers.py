@@ -198,7 +198,7 @@ def test_a_coordinator_says_how_many_are_missing_and_until_when() -> None:
     )  # who may still come, at the start
     assert (
         log_line(replace(waiting, parties=()), 3)
-        == f"waits for answers of those who are there {until}"
+        == f"waits for answers of connected members {until}"
     )
     stopped = Stopped(code="returned")
     assert log_line(stopped, 3) is None  # the run is gathered again
