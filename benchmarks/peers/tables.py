@@ -114,7 +114,7 @@ def broken(rows: Rows) -> Grid:
 
 
 def learning(rows: Rows) -> Grid:
-    """Lay out how much of a site's update is known, and by whom."""
+    """Lay out the known share of a site's update, for each role."""
     lines = [
         [who, *(known(row, mishap, key) for row in rows.values())]
         for mishap, key, who in WHO_LEARNS

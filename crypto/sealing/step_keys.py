@@ -136,7 +136,7 @@ class StepKeys:
                 self._take(sender, offer, held)
 
     def peers(self, owners: Collection[str]) -> set[str]:
-        """Return the owners with whom this party shares masks."""
+        """Return the owners that share masks with this party."""
         return set(owners).intersection(self._secrets) - {self.host}
 
     def mask(

@@ -4,7 +4,7 @@ A coordinator that shows one party the true model and all others a dead one, fro
 be learned, reads that party's update from the next sum (Pasquini, Francati, Ateniese: Eluding
 Secure Aggregation via Model Inconsistency, CCS 2022). A host could do so by its broadcasts.
 Therefore the stream of every mask depends on its party's history: masks between two parties with
-different histories do not cancel, whoever deceived them, and the sum stays noise.
+different histories do not cancel, and the sum stays noise, even if another party deceived them.
 
 The history contains opened sums and their parties, a host's broadcasts, values that parties share
 or hand over, the members, and the contributors of each sum.

@@ -21,7 +21,7 @@ class Feature:
     policy: str = ""  # a `policy.site_rules.SiteRules`: fields of [site], and their rules
     algorithm: str = ""  # an `algorithms.base.Entry`
     model_part: str = ""  # a `learning.models.ModelPart`
-    transport: str = ""  # a `cli.join.Transport`: another way to the coordinator
+    transport: str = ""  # a `cli.transports.Transport`: another way to the coordinator
     settings: Mapping[str, str] = field(default_factory=dict)  # a section's name -> its class
     pages: Mapping[str, str] = field(default_factory=dict)  # a section of result.json -> its page
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # name -> place, help

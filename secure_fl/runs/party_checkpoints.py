@@ -110,7 +110,7 @@ class PartyCheckpoints(Checkpoints):
                 checkpoint.set_aside(self._path(later))
 
     def admit(self, round: int, number: int, survivors: tuple[str, ...], what: str) -> None:
-        """Note over whom a sum is opened; a repeated round must open the same sums.
+        """Record the parties of an opened sum; a repeated round must open the same sums.
 
         Masks are bound to what was seen in a session: the old end of a round that is repeated does
         not fit to others' new one, so what was set aside is let go of here.
@@ -176,7 +176,7 @@ class OpenedSumsLog:
     """The record of one party; it is never deleted, since any round may be repeated."""
 
     def __init__(self, file: Path) -> None:
-        self._lines = Lines(file, "over whom a sum is opened")
+        self._lines = Lines(file, "the record of opened sums")
         self.without = frozenset[str]()  # convicted members: sums are repeated without their input
 
     @classmethod
