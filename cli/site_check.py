@@ -19,7 +19,6 @@ from secure_fl.data.silo import Silo
 from secure_fl.data.splits import Splits
 from secure_fl.engines.flare.diagnosis import diagnose
 from secure_fl.errors import SecureFLError
-from secure_fl.federation.federation import Federation
 from secure_fl.pilot.approving import Approving
 from secure_fl.pilot.kit_files import PLAN
 from secure_fl.pilot.kits import Kit
@@ -150,6 +149,8 @@ def rehearse(plan: Plan, silo: Silo, folder: Path) -> float:
     `folder`: where things lie meanwhile, on the site's own disk. Privacy is spent in a ledger that
     goes with it: nothing of what was learned outlives the rehearsal.
     """
+    from secure_fl.federation.federation import Federation  # it loads torch
+
     parts = iid(silo.train, PARTIES, np.random.default_rng(0))
     silos = [
         Silo(f"part-{n}", part, silo.dev, silo.test, public=silo.public)

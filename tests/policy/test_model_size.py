@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from secure_fl.errors import CohortError, ModelError
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.models import load_backbone
-from secure_fl.policy.model_size import check_size, trained_values, values_asked
+from secure_fl.pilot.plan import write_plan
+from secure_fl.policy.model_size import BUILT_IN, check_size, trained_values, values_asked
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.rules import Plan, PolicyRefusal
 from secure_fl.settings import ModelSettings, ProtectionSettings, TrainingSettings
@@ -43,6 +46,24 @@ def test_it_counts_what_is_trained(frozen: bool, layers: int | None) -> None:
     spec = ModelSettings(layers=layers, freeze_embeddings=frozen)
     model = load_backbone(spec, tiny_tokenizer(), 0)
     assert trained_values(spec) == sum(v.numel() for v in trainable(model).values()) > 0
+
+
+def test_the_built_in_model_is_allowed_without_building_it() -> None:
+    assert trained_values(ModelSettings(freeze_embeddings=False, pooling="attentive")) < BUILT_IN
+    code = (
+        "import sys\n"
+        "from secure_fl.pilot.plan import read_plan\n"
+        "from secure_fl.policy.model_size import check_size\n"
+        "from secure_fl.policy.policy_file import SitePolicy\n"
+        "check_size(SitePolicy(), read_plan(sys.argv[1]), 'north')\n"
+        "print({'torch', 'transformers'} & set(sys.modules) or 'neither')"
+    )
+    text = write_plan(plan())
+    run = [sys.executable, "-c", code, text]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "neither"
+    with raises(PolicyRefusal, "site.max_values", party="north"):
+        check_size(SitePolicy(max_values=1000), plan(), "north")
 
 
 def test_a_large_model_is_counted_without_its_memory(folder: str) -> None:
