@@ -199,15 +199,14 @@ def shipped_inputs(clear: Sequence[Slots], modulus: int) -> list[Slots]:
     """Mask consecutive inputs of one of three parties as the program does."""
     sites = {name: Identity.generate(name) for name in PARTIES}
     numbers = {name: number for number, name in enumerate(PARTIES, 1)}
-    cards = {name: site.public for name, site in sites.items()}
     channels = {
         a: {b: channel(sites[a], sites[b].public, b"audit") for b in PARTIES if b != a}
         for a in PARTIES
     }
     masked = []
     for index, slots in enumerate(clear, 1):
-        shared = (cards, None, "audit", index, frozenset(PARTIES), numbers, len(PARTIES))
-        keys = {p: StepKeys(sites[p], *shared, channels[p]) for p in PARTIES}
+        shared = (None, "audit", index, frozenset(PARTIES), numbers, len(PARTIES))
+        keys = {p: StepKeys(p, *shared, channels[p]) for p in PARTIES}
         offers = {p: keys[p].offer() for p in PARTIES}
         me = PARTIES[0]
         keys[me].accept(offers_to(me, offers), PARTIES)

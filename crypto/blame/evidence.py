@@ -1,8 +1,9 @@
-"""Evidence that a member broke the protocol, made of its own signatures: anybody can check it.
+"""A party's signed statements about the keys of one sum, and evidence of a false share.
 
-A dealer signs a digest of each share. A holder checks share, digest and signature before it masks
-anything. If it later signs a message with another share, the two signatures together convict it:
-nobody else could have made either, and no honest holder ever has to sign both.
+With its upload a party signs its own commitments (`bound`) and a digest of all keys and shares that
+it took from the others (`taken`). The coordinator compares both with the offers that it passed on.
+A holder that later reveals another share contradicts its own signature: two of its messages convict
+it, and no word of anybody else is needed.
 """
 
 from __future__ import annotations
@@ -14,57 +15,74 @@ import msgspec
 from secure_fl.crypto.keys.identity import PublicIdentity, commit
 from secure_fl.errors import CryptoError, WireError
 from secure_fl.protocol.frames import Frame, decode, peek
-from secure_fl.protocol.messages import Deal, Name, UnmaskShares
+from secure_fl.protocol.messages import Deal, Name, Offer, SumInput, UnmaskShares
+
+BOUND = 64  # bytes of a party's commitments: its mask key, and the digest of its self mask's seed
+DIGEST = 32
 
 
-class SeedCommitment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A party's commitment to its seeds of one sum, signed for one holder of its shares."""
+def entry(bound: bytes, deal: Deal | None) -> bytes:
+    """Encode what a holder took from one party."""
+    return bound if deal is None else bound + deal.key + deal.own
 
-    public: bytes  # the mask key, and the digest of the self mask's seed
-    deal: Deal
-    holder: Name
 
-    def check(self, owner: PublicIdentity, run: str, index: int) -> None:
-        """Refuse a commitment that the owner did not sign."""
-        statement = self.public + self.deal.key + self.deal.own
-        about = run, index, owner.name, self.holder
-        owner.verify(commit(statement, *about), self.deal.signature)
+def taken_by(holder: str, offers: Mapping[str, Offer], host: str | None) -> dict[str, bytes]:
+    """List what a holder took from each party, as the coordinator passed it on."""
+    return {
+        party: entry(offer.public + offer.seed, offer.deals.get(holder))
+        for party, offer in offers.items()
+        if party != host
+    }
 
-    def binds(self, seed: bytes, run: str, index: int, owner: str) -> bool:
-        """Return True if this is the committed seed of the self mask."""
-        return commit(seed, run, index, owner) == self.public[-32:]
+
+def digest_taken(taken: Mapping[str, bytes], run: str, index: int, holder: str) -> bytes:
+    """Compute the digest of `taken_by` that the holder signs."""
+    return commit(msgspec.msgpack.encode(sorted(taken.items())), run, index, holder, "taken")
+
+
+def digest_inputs(heads: Mapping[str, bytes]) -> bytes:
+    """Compute the digest of all uploads of a sum that the coordinator signs, from their digests."""
+    return commit(msgspec.msgpack.encode(sorted(heads.items())), "inputs")
 
 
 class FalseShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A share that a member revealed, and the different digest that its owner signed."""
+    """Two messages of one member: what it took, and a different share that it revealed."""
 
     owner: Name  # of the secret
-    bound: bytes  # its mask key and the digest of its self mask's seed, which it signed, too
-    deal: Deal
-    head: bytes  # of the accused member's frame
+    taken: dict[Name, bytes]  # the content of the digest in the upload
+    upload: bytes  # the head of the member's upload
+    head: bytes  # of its message with shares
 
     @property
     def accused(self) -> str:
-        """Return the sender of the frame."""
+        """Return the sender of the frames."""
         return peek(self.head).sender
 
     def check(self, cards: Mapping[str, PublicIdentity]) -> None:
         """Refuse evidence that does not convict: edited, of strangers, or of a valid share."""
         if not {self.owner, self.accused} <= set(cards):
             raise CryptoError("this evidence names a member that is not on the roster")
-        envelope = decode(Frame(self.head), cards[self.accused].verify)
-        message, deal = envelope.message, self.deal
-        if not isinstance(message, UnmaskShares):
+        upload, reveal = (
+            decode(Frame(head), cards[self.accused].verify, whole=False)
+            for head in (self.upload, self.head)
+        )
+        given, message = upload.message, reveal.message
+        if not isinstance(given, SumInput) or not isinstance(message, UnmaskShares):
             raise WireError("this evidence holds no message with shares", party=self.accused)
-        about = envelope.run.hex(), message.sum, self.owner, self.accused
-        signed = commit(self.bound + deal.key + deal.own, *about)
-        cards[self.owner].verify(signed, deal.signature)
-        for kind, dealt, revealed in (
-            ("key", deal.key, message.keys),
-            ("self", deal.own, message.seeds),
+        about = reveal.run.hex(), message.sum
+        if (upload.run.hex(), given.sum) != about or given.taken != digest_taken(
+            self.taken, *about, self.accused
         ):
-            if self.owner in revealed and commit(revealed[self.owner], *about, kind) != dealt:
-                return
+            raise CryptoError(
+                "this evidence is not about the shares that the member took", party=self.accused
+            )
+        dealt = self.taken.get(self.owner, b"")[BOUND:]
+        key, own = dealt[:DIGEST], dealt[DIGEST:]
+        for kind, digest, revealed in (("key", key, message.keys), ("self", own, message.seeds)):
+            if self.owner in revealed:
+                share = revealed[self.owner]
+                if commit(share, *about, self.owner, self.accused, kind) != digest:
+                    return
         raise CryptoError(
             "the share in this evidence is the one that was dealt: it convicts nobody",
             party=self.accused,

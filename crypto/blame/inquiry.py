@@ -1,50 +1,56 @@
 """The members' part of the blame protocol: find the author of a wrong tag, and reveal no values.
 
-If a total does not fit its tag, the party that noticed shows the frame of the total. The
-coordinator then shows all members each upload of the sum, as its author signed it, with the seed of
-its self mask. So a member sees z_i = x_i + the masks that i shares with its peers, and its tag
-(`sealing.tags`):
+If a part of a total does not fit its tag, the party that noticed shows the frame of the total. The
+coordinator then shows each upload of this part, as its author signed it, with the seed of its self
+mask, to the members whose part it is. So a member sees z_i = x_i + the masks that i shares with its
+peers, and its tag (`sealing.tags`):
 
     a complaint whose total fits                  convicts the plaintiff
     an upload that does not fit its own tag       convicts its author, who signed it
     uploads that fit, and a different total       convict the coordinator, which signed both
 
+All frames are judged against one transcript. With `Unmask`, before anything is revealed, the
+coordinator signs the sum's number and a digest of all uploads. Each upload carries its author's
+commitments, and a digest of the keys that the author took from the others. A frame about another
+sum, or an upload that the coordinator did not commit to, convicts the coordinator or nobody.
+
 What this reveals. To the coordinator: that a total failed, which the failure shows anyway. It has
-all uploads already, and members answer only about signed ones. To members: z_i of each survivor.
-Masks between parties stay on. A member that knows those of c parties learns the sum over all
-others, which the total would have revealed, and nothing else. A coordinator with one colluder has
-uploads, seeds and the cohort's key without any inquiry. The tag reveals nothing more, because it is
-a function of z_i and of keys that members have. `tests/security/test_inquiry.py` shows that the
-values themselves would reveal more.
+all uploads already, and members answer only about signed ones. To members: z_i of each survivor, in
+a part of the sum that they read. Masks between parties stay on. A member that knows those of c
+parties learns the sum over all others, which the total would have revealed, and nothing else. A
+coordinator with one colluder has uploads, seeds and the cohort's key without any inquiry. The tag
+reveals nothing more, because it is a function of z_i and of keys that members have.
+`tests/security/test_inquiry.py` shows that the values themselves would reveal more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
 
-from secure_fl.crypto.blame.evidence import SeedCommitment
-from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.crypto.blame.evidence import BOUND, digest_inputs, digest_taken
+from secure_fl.crypto.keys.identity import PublicIdentity, commit
 from secure_fl.crypto.sealing import masking, secret, tags
-from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, unlike_salts
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
 from secure_fl.crypto.sealing.packing import to_slots
 from secure_fl.crypto.sealing.public import context_bytes, load, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError, SecureFLError, WireError
-from secure_fl.protocol.frames import Envelope, Frame, cut, decode, peek
+from secure_fl.protocol.frames import Envelope, Frame, decode, digest, peek
 from secure_fl.protocol.messages import (
     Audience,
     Complaint,
     Examine,
     Name,
+    Salt,
     Segment,
     SumInput,
     Total,
+    Unmask,
 )
 from secure_fl.protocol.ports import OfferedKeys
 
@@ -52,7 +58,7 @@ MOST_KEPT = 2**28  # largest evidence in bytes
 
 
 class InquiryEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Evidence against one party: frames signed by the coordinator, in order, and commitments.
+    """Evidence against one party: frames signed by the coordinator, in order.
 
     A holder of the cohort's keys comes to the same verdict by examining them again.
     """
@@ -60,12 +66,12 @@ class InquiryEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accused: Name
     reader: Name  # receiver of the frames
     host: Name | None
-    bounds: dict[Name, SeedCommitment]
+    lists: bytes  # the head of the coordinator's commitment to the uploads
     frames: tuple[bytes, ...]
 
     def check(self, keys: PartyKeys, coordinator: PublicIdentity) -> None:
         """Refuse evidence that does not convict the accused: edited, cut, or of a valid tag."""
-        inquiry = Inquiry(keys, coordinator, self.reader, self.host, self.bounds)
+        inquiry = Inquiry(keys, coordinator, self.reader, self.host, self.lists)
         verdict = ""
         for data in self.frames:
             verdict = verdict or inquiry.look(Frame.from_bytes(data))
@@ -89,11 +95,14 @@ class InquiryEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise CryptoError("these bytes are not evidence of a wrong tag") from error
 
 
-class _Failed(NamedTuple):
-    """A segment whose total did not fit its tag, and that total."""
+class _Dispute(NamedTuple):
+    """The disputed segment, as the plaintiff signed it, and its part of the total."""
 
     segment: Segment
-    total: bytes
+    audience: Audience
+    part: bytes
+    left: RemainingMasks  # masks shared with dropped parties
+    owners: frozenset[str]  # contributors that are in the sum
 
 
 class Inquiry:
@@ -105,32 +114,41 @@ class Inquiry:
         coordinator: PublicIdentity,
         reader: str,
         host: str | None,
-        bounds: Mapping[str, SeedCommitment],  # of all parties that began the sum
+        lists: bytes,
     ) -> None:
         self._keys, self._coordinator, self._reader, self._host = keys, coordinator, reader, host
+        self._lists = lists
         me = keys.identity
         self._cards = {**keys.peers, me.name: me.public}
         self._numbers = {name: number for number, name in enumerate(sorted(self._cards), 1)}
-        self._bounds = bounds
+        envelope = decode(Frame(lists), coordinator.verify, whole=False)
+        commitment = envelope.message
+        if not isinstance(commitment, Unmask) or envelope.receiver != reader:
+            raise WireError("an inquiry needs the coordinator's lists of the sum")
+        self._run, self._commitment = envelope.run, commitment
+        self._index, self._survivors = commitment.sum, commitment.survivors
+        self._inputs: dict[str, bytes] = {}  # digests of the uploads' heads
         self._frames: list[Frame] = []
-        self._run, self._index = b"", 0
-        self._survivors: tuple[str, ...] = ()
-        self._failed: dict[bytes, _Failed] = {}
+        self._dispute: _Dispute | None = None
         self._seeds: dict[str, bytes] = {}  # of self masks of the uploads shown so far
-        self._left = RemainingMasks(self._numbers, {}, {}, {})
+        self._salts: dict[str, tuple[Salt, ...]] = {}
         self._total: ProtectedTotal | None = None
         self.verdict = ""
+        self.explained = False  # True if all uploads were shown, and they add up to the total
 
     def look(self, frame: Frame) -> str:
         """Examine one frame of the coordinator; returns the convicted name, or ""."""
         envelope = decode(frame, self._coordinator.verify)
         shown = envelope.message
-        if not isinstance(shown, Examine) or envelope.receiver != self._reader:
+        address = envelope.run, envelope.receiver
+        if not isinstance(shown, Examine) or address != (self._run, self._reader):
             raise WireError("an inquiry accepts frames of the coordinator to one member only")
+        if shown.sum != self._index:
+            raise WireError("the coordinator shows frames of another sum")
         self._frames.append(frame)
-        if not self.verdict and self._bounds:  # a host holds no shares, so it has no commitments
-            examine = self._complaint if shown.input else self._upload
-            self.verdict = examine(envelope.run, shown, frame.bulk)
+        if not self.verdict:
+            examine = self._complaint if self._dispute is None else self._upload
+            self.verdict = examine(shown, frame.bulk)
         return self.verdict
 
     def case(self) -> InquiryEvidence | None:
@@ -141,121 +159,122 @@ class Inquiry:
         frames = [first, *uploads]
         if not self.verdict or sum(frame.size for frame in frames) > MOST_KEPT:
             return None
-        return InquiryEvidence(
-            self.verdict,
-            self._reader,
-            self._host,
-            dict(self._bounds),
-            tuple(frame.to_bytes() for frame in frames),
-        )
+        shown = tuple(frame.to_bytes() for frame in frames)
+        return InquiryEvidence(self.verdict, self._reader, self._host, self._lists, shown)
 
     # --- the complaint ----------------------------------------------------------------------------
 
-    def _complaint(self, run: bytes, shown: Examine, bulk: bytes) -> str:
+    def _complaint(self, shown: Examine, part: bytes) -> str:
         """Return the party that a complaint convicts at once: its author or the coordinator."""
-        coordinator, party = self._coordinator.name, shown.who
+        coordinator, party, run = self._coordinator.name, shown.who, self._run.hex()
         try:
-            if self._run:
-                raise WireError("an inquiry has one complaint")
-            complaint = self._signed(Frame(shown.head, bulk), party, run).message
-            given = self._signed(Frame(shown.input), party, run, whole=False).message
-            if not isinstance(complaint, Complaint) or not isinstance(given, SumInput):
-                raise WireError("the frames are not a complaint and an upload")
+            if digest_inputs(shown.inputs) != self._commitment.inputs or set(shown.inputs) != set(
+                self._survivors
+            ):
+                raise WireError("the coordinator committed itself to other uploads")
+            self._inputs = shown.inputs
+            complaint = self._signed(Frame(shown.head), party).message
+            given = self._input(party, shown.input)
+            if not isinstance(complaint, Complaint):
+                raise WireError("the frame is not a complaint")
+            if digest_taken(shown.taken, run, self._index, party) != given.taken:
+                raise WireError("the plaintiff took other keys")
         except SecureFLError:
             return coordinator  # it signed a frame that this party did not
         try:
-            sent = decode(Frame(complaint.total, bulk), self._coordinator.verify)
+            sent = decode(Frame(complaint.total), self._coordinator.verify, whole=False)
             total = sent.message
-            if not isinstance(total, Total) or (sent.run, sent.receiver) != (run, party):
+            if not isinstance(total, Total) or (sent.run, sent.receiver) != (self._run, party):
                 raise WireError("the complaint is not about a total sent to this party")
-            parts = cut(bulk, total.sizes)
-        except SecureFLError:
+            segment = given.segments[complaint.segment]
+        except (SecureFLError, IndexError):
             return party
-        self._run, self._index, self._survivors = run, total.sum, total.survivors
-        if given.sum != self._index:
-            return coordinator  # it chose the upload that belongs to the total
-        self._left = self._remaining(total)
-        for place, (segment, part) in enumerate(zip(given.segments, parts, strict=False)):
-            if not self._fits_total(place, segment, given.audience, part, total):
-                self._failed[segment.key] = _Failed(segment, part)
-        if not self._failed:
-            return party
-        members = sorted(self._cards)
-        public = None if self._opens(given.audience) is None else load(context_bytes(COHORT))
+        genuine = complaint.segment < len(total.sizes) and (
+            digest(part) == (total.digests[complaint.segment] if total.digests else sent.digest)
+        )
+        if not genuine or (total.sum, total.survivors) != (self._index, self._survivors):
+            return coordinator  # it shows another sum, or sent totals of other parties
+        publics = {name: taken[:32] for name, taken in shown.taken.items()}
+        dropped = {name: lost.seed for name, lost in total.lost.items()}
+        owners = segment.owners or tuple(name for name in self._numbers if name != self._host)
+        self._dispute = _Dispute(
+            segment,
+            given.audience,
+            part,
+            RemainingMasks(self._numbers, publics, {}, dropped),
+            frozenset(owners).intersection(self._survivors),
+        )
+        return party if self._fits_total(total, complaint.segment) else self._begin()
+
+    def _begin(self) -> str:
+        """Prepare to add the uploads of the disputed segment."""
+        assert self._dispute is not None  # noqa: S101 - set by the complaint
+        public = None if self._opens() is None else load(context_bytes(COHORT))
         self._total = ProtectedTotal(
             COHORT.modulus,
             public,
             masks=True,
             offered=OfferedKeys(number=self._index),
-            numbers={name: self._numbers[name] for name in members},
+            numbers=self._numbers,
             host=self._host,
             threshold=1,
-            run=run,
+            run=self._run,
         )
         return ""
 
-    def _remaining(self, total: Total) -> RemainingMasks:
-        """Return the masks shared with lost parties, as the coordinator sent them."""
-        publics = {party: bound.public[:32] for party, bound in self._bounds.items()}
-        dropped = {party: lost.seed for party, lost in total.lost.items()}
-        return RemainingMasks(self._numbers, publics, {}, dropped)
-
-    def _fits_total(
-        self, place: int, segment: Segment, audience: Audience, data: bytes, total: Total
-    ) -> bool:
-        """Return True if a part of the total fits its tag."""
-        owners = self._owners(segment)
+    def _fits_total(self, total: Total, place: int) -> bool:
+        """Return True if the disputed part fits its tag, so that there was nothing to complain."""
+        dispute = self._dispute
+        assert dispute is not None  # noqa: S101 - set by the complaint
+        owners = sorted(dispute.owners)
         try:
-            slots = self._slots(data, segment, audience, len(owners))
             if any(
-                masking.public_key(seed) != self._left.publics.get(party)
-                for party, seed in self._left.dropped.items()
+                masking.public_key(seed) != dispute.left.publics.get(party)
+                for party, seed in dispute.left.dropped.items()
             ):
-                return False
+                return True  # an honest plaintiff refuses this total, and does not complain
+            slots = self._slots(dispute.part, len(owners))
             salts = tags.salts_with(total.lost, place, owners)
-            key, stream = self._keys.tag_key, self._stream(segment)
-            tags.check_sum(
-                key, slots, owners, self._numbers, stream, segment.owners, self._left, salts
-            )
+            key, stream, of = self._keys.tag_key, self._stream(), dispute.segment.owners
+            tags.check_sum(key, slots, owners, self._numbers, stream, of, dispute.left, salts)
         except SecureFLError:
             return False
         return True
 
     # --- uploads ----------------------------------------------------------------------------------
 
-    def _upload(self, run: bytes, shown: Examine, bulk: bytes) -> str:
+    def _upload(self, shown: Examine, part: bytes) -> str:
         """Return the party that an upload convicts; the last one may convict the coordinator."""
-        coordinator, party = self._coordinator.name, shown.who
-        bound = self._bounds.get(party)
-        if self._total is None or party not in self._survivors or bound is None:
+        coordinator, party, dispute = self._coordinator.name, shown.who, self._dispute
+        if dispute is None or self._total is None or party not in dispute.owners:
             raise WireError("the coordinator shows an upload without a complaint about its sum")
         try:
-            sent = self._signed(Frame(shown.head, bulk), party, run).message
-            genuine = isinstance(sent, SumInput) and sent.sum == self._index
-            bound.check(self._cards[party], run.hex(), self._index)
-            if not genuine or not bound.binds(shown.seed, run.hex(), self._index, party):
-                return coordinator
+            sent = self._input(party, shown.head)
+            places = [s for s in sent.segments if s.key == dispute.segment.key]
+            if len(places) != 1 or len(sent.bound) != BOUND or not places[0].size:
+                raise WireError("no honest coordinator accepts this upload")
+            segment = places[0]
+            if digest(part) != (segment.digest or peek(shown.head).digest):
+                raise WireError("the part is not the one that its author signed")
+            about = self._run.hex(), self._index, party
+            if commit(shown.seed, *about) != sent.bound[-32:]:
+                raise WireError("the seed is not the one that its owner committed to")
         except SecureFLError:
             return coordinator
-        assert isinstance(sent, SumInput)  # noqa: S101 - it is genuine
-        self._seeds[party] = shown.seed
-        for segment, data in _segments(sent, bulk):
-            if segment.key in self._failed and not self._fits(
-                party, sent, segment, data, shown.seed
-            ):
-                return party
+        self._seeds[party], self._salts[party] = shown.seed, segment.salts
+        if not self._fits(party, segment, part, shown.seed):
+            return party
         try:
-            self._total.add(party, sent.segments, bulk)
+            self._total.add(party, [segment], part)
         except SecureFLError:
             return coordinator  # no honest coordinator counts such an upload
-        parties = {name for name in self._survivors if name != self._host}
-        return self._end() if self._seeds.keys() == parties else ""
+        return self._end() if self._seeds.keys() == dispute.owners else ""
 
-    def _fits(self, party: str, sent: SumInput, segment: Segment, data: bytes, seed: bytes) -> bool:
+    def _fits(self, party: str, segment: Segment, data: bytes, seed: bytes) -> bool:
         """Return True if an upload fits its own tag, after its self mask is removed."""
-        t, me, stream = COHORT.modulus, self._numbers[party], self._stream(segment)
+        t, me, stream = COHORT.modulus, self._numbers[party], self._stream()
         try:
-            slots = self._slots(data, segment, sent.audience, 1)
+            slots = self._slots(data, 1)
             salts = {self._numbers[p]: s.digest for s in segment.salts for p in s.peers}
         except (SecureFLError, KeyError):
             return False
@@ -267,65 +286,66 @@ class Inquiry:
 
     def _end(self) -> str:
         """Judge the total after all uploads: it is another sum, or one upload was too noisy."""
-        assert self._total is not None  # noqa: S101 - uploads come after a complaint
-        self._total.left = RemainingMasks(
-            self._numbers, self._left.publics, self._seeds, self._left.dropped
-        )
-        totals = self._total.unmasked()
-        if any(totals.get(key) != failed.total for key, failed in self._failed.items()):
+        dispute = self._dispute
+        assert self._total is not None and dispute is not None  # noqa: S101 - uploads come after
+        if unlike_salts(self._salts):
+            return self._coordinator.name  # an honest coordinator opens no such sum
+        left = dispute.left
+        self._total.left = RemainingMasks(self._numbers, left.publics, self._seeds, left.dropped)
+        if self._total.unmasked().get(dispute.segment.key) != dispute.part:
             return self._coordinator.name
+        self.explained = True
         return self._noisy()
 
     def _noisy(self) -> str:
         """Find an upload sealed with too much noise: it opens alone, but spoils every sum."""
+        cohort, dispute = self._opens(), self._dispute
+        if cohort is None or dispute is None:
+            return ""
         for frame in self._frames[1:]:
             shown = peek(frame.head).message
             assert isinstance(shown, Examine)  # noqa: S101 - it was looked at
-            sent = peek(shown.head).message
-            assert isinstance(sent, SumInput)  # noqa: S101 - it was looked at
-            cohort = self._opens(sent.audience)
-            for segment, data in _segments(sent, frame.bulk):
-                if cohort is None or segment.key not in self._failed:
-                    continue
-                if not secret.is_fresh(cohort, to_parts(data, segment.slots), segment.slots):
-                    return shown.who
+            slots = dispute.segment.slots
+            if not secret.is_fresh(cohort, to_parts(frame.bulk, slots), slots):
+                return shown.who
         return ""
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _signed(self, frame: Frame, party: str, run: bytes, *, whole: bool = True) -> Envelope:
-        """Decode a frame that a member signed in this run."""
+    def _signed(self, frame: Frame, party: str) -> Envelope:
+        """Decode a head that a member signed in this run."""
         card = self._cards.get(party)
         if card is None:
             raise WireError("a frame of a member that is not on the roster", party=party)
-        envelope = decode(frame, card.verify, whole=whole)
-        if (envelope.run, envelope.sender) != (run, party):
+        envelope = decode(frame, card.verify, whole=False)
+        if (envelope.run, envelope.sender) != (self._run, party):
             raise WireError("a frame of another run, or of another sender", party=party)
         return envelope
 
-    def _owners(self, segment: Segment) -> list[str]:
-        """Return the contributors to a segment that are in the sum."""
-        owners = segment.owners or tuple(n for n in self._numbers if n != self._host)
-        return [party for party in self._survivors if party in owners]
+    def _input(self, party: str, head: bytes) -> SumInput:
+        """Decode an upload of this sum that the coordinator committed to."""
+        message = self._signed(Frame(head), party).message
+        if digest(head) != self._inputs.get(party) or not isinstance(message, SumInput):
+            raise WireError("the coordinator committed itself to another upload", party=party)
+        if message.sum != self._index:
+            raise WireError("an upload of another sum", party=party)
+        return message
 
-    def _opens(self, audience: Audience) -> secret.SecretKey | None:
+    def _opens(self) -> secret.SecretKey | None:
         """Return the key of the ciphertexts; None if integers are masked only."""
-        return None if audience == Audience.HOST else self._keys.cohort
+        assert self._dispute is not None  # noqa: S101 - set by the complaint
+        return None if self._dispute.audience == Audience.HOST else self._keys.cohort
 
-    def _slots(self, data: bytes, segment: Segment, audience: Audience, summed: int) -> Slots:
-        cohort = self._opens(audience)
+    def _slots(self, data: bytes, summed: int) -> Slots:
+        assert self._dispute is not None  # noqa: S101 - set by the complaint
+        cohort, count = self._opens(), self._dispute.segment.slots
         if cohort is None:
-            slots = to_slots(data, segment.slots)
+            slots = to_slots(data, count)
             if int(slots.max(initial=0)) >= COHORT.modulus:
                 raise WireError("a masked value is not below the modulus", field="slots")
             return slots
-        return secret.open(cohort, to_parts(data, segment.slots), segment.slots, summed)
+        return secret.open(cohort, to_parts(data, count), count, summed)
 
-    def _stream(self, segment: Segment) -> StreamId:
-        return StreamId(self._run.hex(), segment.key.hex(), self._index)
-
-
-def _segments(sent: SumInput, bulk: bytes) -> Iterator[tuple[Segment, bytes]]:
-    """Yield the segments that a party contributed to, with their parts of its bulk."""
-    filled: Sequence[Segment] = [segment for segment in sent.segments if segment.size]
-    yield from zip(filled, cut(bulk, [segment.size for segment in filled]), strict=True)
+    def _stream(self) -> StreamId:
+        assert self._dispute is not None  # noqa: S101 - set by the complaint
+        return StreamId(self._run.hex(), self._dispute.segment.key.hex(), self._index)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from secure_fl.crypto.blame.evidence import digest_taken, taken_by
 from secure_fl.crypto.keys.identity import commit
 from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.clear_sum import ClearTotal
@@ -31,13 +32,29 @@ from secure_fl.crypto.sealing.public import (
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.step_keys import DEALT
 from secure_fl.crypto.sealing.tags import salt_of
-from secure_fl.errors import CohortError, CryptoError, Disagreement, Misconduct, WireError
-from secure_fl.protocol.messages import Audience, Lost, Offer, Salt, Segment, UnmaskShares
+from secure_fl.errors import (
+    CohortError,
+    CryptoError,
+    Disagreement,
+    Misconduct,
+    PartyFailed,
+    WireError,
+)
+from secure_fl.protocol.messages import (
+    Audience,
+    Lost,
+    Offer,
+    Salt,
+    Segment,
+    SumInput,
+    UnmaskShares,
+)
 from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
 from secure_fl.settings import ProtectionSettings
 
 ENCRYPTED = ("he", "he+secagg")
 MASKED = ("secagg", "he+secagg")
+SALTS = "salts"  # the code of two parties whose salts differ
 
 
 class MaskedInts:
@@ -131,9 +148,22 @@ class ProtectedTotal:
         self._vectors: dict[bytes, _Vector] = {}
         self.left: RemainingMasks | None = None  # masks of the sum, once their seeds are known
 
+    def admit(self, sender: str, upload: SumInput) -> None:
+        if not self.masked:
+            return
+        offers, number = self._offered.offers, self._offered.number
+        own = offers.get(sender)
+        taken = digest_taken(taken_by(sender, offers, self._host), self._run, number, sender)
+        if upload.sum != number:
+            raise WireError("an upload of another sum", party=sender, field="sum")
+        if own is None or (upload.bound, upload.taken) != (own.public + own.seed, taken):
+            raise WireError("an upload with other keys than were exchanged", party=sender)
+
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if sum(s.size for s in segments) != len(data):
             raise WireError("a sum's segments do not fit their bulk", party=sender)
+        if len({segment.key for segment in segments}) < len(segments):
+            raise WireError("an upload holds a segment twice", party=sender, field="segments")
         start, vectors, adding = 0, dict(self._vectors), []
         for segment in segments:
             vector = vectors.get(segment.key)
@@ -163,6 +193,20 @@ class ProtectedTotal:
     def forget(self, keys: Collection[bytes]) -> None:
         for key in keys:
             self._vectors.pop(key, None)
+
+    def require_equal_salts(self, survivors: Collection[str]) -> None:
+        """Refuse a sum in which two parties salt their shared masks differently, by name."""
+        for vector in self._vectors.values():
+            salted = {party: of for party, of in vector.salts.items() if party in survivors}
+            if pair := unlike_salts(salted):
+                raise PartyFailed(
+                    f"this party and {pair[1]!r} salt the masks that they share differently: one "
+                    "of them lies, or the coordinator sent them different data before",
+                    fix="resume the run: the round is repeated; if it recurs, leave both out",
+                    party=pair[0],
+                    peer=pair[1],
+                    reason=SALTS,
+                )
 
     def salts(self, key: bytes) -> dict[str, dict[str, bytes]]:
         """Return each contributor's salts of its masks with dropped parties, for one segment."""
@@ -240,6 +284,18 @@ class ProtectedTotal:
                     masking.reduce(masks, self._modulus)
                 vector.total.subtract(masks)
         return {key: vector.total.result() for key, vector in self._vectors.items()}
+
+
+def unlike_salts(salted: Mapping[str, Sequence[Salt]]) -> tuple[str, str] | None:
+    """Find two contributors whose salts of the masks that they share differ."""
+    listed = {
+        party: {p: salt.digest for salt in of for p in salt.peers} for party, of in salted.items()
+    }
+    for party, by_peer in listed.items():
+        for peer, digest in by_peer.items():
+            if peer in listed and listed[peer].get(party) != digest:
+                return min(party, peer), max(party, peer)
+    return None
 
 
 def recovered(

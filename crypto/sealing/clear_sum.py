@@ -23,6 +23,7 @@ from secure_fl.protocol.messages import (
     Offer,
     Segment,
     SumId,
+    SumInput,
     SurvivorStatement,
     Unmask,
     UnmaskShares,
@@ -83,6 +84,12 @@ class ClearTotal:
     def __init__(self) -> None:
         self._totals: dict[bytes, ExactFloats] = {}
 
+    def admit(self, sender: str, upload: SumInput) -> None:
+        pass
+
+    def require_equal_salts(self, survivors: Collection[str]) -> None:
+        pass
+
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         values = np.frombuffer(data, dtype="<f4") if len(data) % 4 == 0 else None
         if values is None or sum(s.size for s in segments) != len(data):
@@ -126,7 +133,7 @@ class ClearSums:
     def __init__(self, me: str) -> None:
         self.me = me
 
-    def inquiry(self, coordinator: PublicIdentity) -> None:
+    def inquiry(self, coordinator: PublicIdentity, lists: bytes) -> None:
         """Return None: sums in the clear have no tags."""
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> ClearSumInProgress:

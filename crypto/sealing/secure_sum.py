@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
-from secure_fl.crypto.blame.evidence import SeedCommitment
 from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.keys.identity import PublicIdentity, channel, keyed_digest
 from secure_fl.crypto.sealing import secret, tags
@@ -37,6 +37,7 @@ from secure_fl.crypto.sealing.scheme import COHORT, check_cohort
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.crypto.sealing.transcript import Transcript, audience_of
 from secure_fl.errors import DISTRUST, CohortError, TamperError
+from secure_fl.protocol.frames import digest
 from secure_fl.protocol.messages import (
     Audience,
     Confirm,
@@ -95,8 +96,13 @@ class SecureSumInProgress:
         self.unscaled: list[str] = []  # names whose norms in this sum were invalid
         sealed = [self._seal(group, at) for group in groups]
         segments = tuple(segment for segment, _ in sealed)
-        masked = 0 if keys is None else index
-        self.upload = Upload(segments, b"".join(data for _, data in sealed), masked)
+        if sum(bool(segment.size) for segment in segments) > 1:
+            segments = tuple(
+                structs.replace(segment, digest=digest(data)) for segment, data in sealed
+            )
+        self.upload = Upload(segments, b"".join(data for _, data in sealed))
+        if keys is not None:
+            self.upload = self.upload._replace(sum=index, bound=keys.bound, taken=keys.taken_digest)
         self.layouts = tuple(part.layout for part in self._parts)
 
     # --- sealing (docs/protocol.md, section "A sum") ----------------------------------------------
@@ -172,6 +178,10 @@ class SecureSumInProgress:
                 _check_noise(self._rule.noise, part.group, lists.survivors)
         if self._keys is None:
             raise self._unmasked()
+        if lists.sum != self._index:
+            raise CohortError(
+                "the coordinator asks to unmask another sum", party=self._context.me, fix=DISTRUST
+            )
         statement = self._keys.settle(lists.survivors, lists.dropped)
         return Confirm(self._context.keys.identity.sign(statement)) if lists.dropped else None
 
@@ -200,7 +210,10 @@ class SecureSumInProgress:
         self._opened = True
         opened: dict[str, NDArray[np.float64]] = {}
         for place, (sent, data) in enumerate(zip(self._parts, parts, strict=False)):
-            opened |= self._open(place, sent, data, survivors, lost)
+            try:
+                opened |= self._open(place, sent, data, survivors, lost)
+            except TamperError as error:
+                raise error.at(segment=place) from None
         if rule.carry:
             for sent in self._parts:
                 if me in sent.group.owners:
@@ -297,7 +310,6 @@ class SecureSums:
         self._keys: StepKeys | None = None  # of the sum that begins next
         self._drawn: StepKeys | None = None  # offered, and not yet answered
         self.sent = b""  # the upload of the last sum that began
-        self._bounds: Mapping[str, SeedCommitment] | None = None  # of the parties that began it
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SecureSumInProgress:
         if rule.audience == Audience.HOST and not self._masks:
@@ -310,14 +322,13 @@ class SecureSums:
         index = self._index if keys is None else keys.index
         under_way = SecureSumInProgress(self.context, index, keys, groups, rule, at)
         self.sent = under_way.upload.data
-        self._bounds = None if keys is None else keys.bounds
         return under_way
 
-    def inquiry(self, coordinator: PublicIdentity) -> Inquiry | None:
-        if self._bounds is None:
+    def inquiry(self, coordinator: PublicIdentity, lists: bytes) -> Inquiry | None:
+        if not self._masks or not lists:
             return None
         context = self.context
-        return Inquiry(context.keys, coordinator, context.me, context.host, self._bounds)
+        return Inquiry(context.keys, coordinator, context.me, context.host, lists)
 
     # --- keys of the next sum -------------------------------------------------------------------
 
@@ -333,8 +344,7 @@ class SecureSums:
             )
         self._index += 1
         self._drawn = StepKeys(
-            context.keys.identity,
-            context.keys.peers,
+            context.me,
             context.host,
             context.run,
             self._index,

@@ -19,9 +19,10 @@ from functools import cached_property
 from secrets import token_bytes
 
 import msgspec
+from msgspec import structs
 
-from secure_fl.crypto.blame.evidence import SeedCommitment
-from secure_fl.crypto.keys.identity import Channel, Identity, PublicIdentity, commit, digest_of
+from secure_fl.crypto.blame.evidence import digest_taken, entry
+from secure_fl.crypto.keys.identity import Channel, PublicIdentity, commit, digest_of
 from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
 from secure_fl.errors import DISTRUST, CohortError, CryptoError
@@ -42,8 +43,7 @@ class StepKeys:
 
     def __init__(
         self,
-        identity: Identity,
-        cards: Mapping[str, PublicIdentity],  # of the other members
+        me: str,
         host: str | None,
         run: str,
         index: int,
@@ -52,8 +52,7 @@ class StepKeys:
         threshold: int,
         channels: Mapping[str, Channel],
     ) -> None:
-        self.identity, self.cards, self.me = identity, cards, identity.name
-        self.host, self.run, self.index = host, run, index
+        self.me, self.host, self.run, self.index = me, host, run, index
         self.parties, self.numbers, self.threshold = parties, numbers, threshold
         self.channels = channels
         self.revealed = False  # True once the shares that remove its masks left
@@ -63,7 +62,8 @@ class StepKeys:
         self._secrets: dict[str, bytes] = {}  # shared with each peer
         self._publics: dict[str, bytes] = {}  # mask keys of the others
         self.dropped = frozenset[str]()  # parties that masked, and are not in the sum
-        self.bounds: dict[str, SeedCommitment] = {}  # by owner, for the shares dealt to this party
+        self._taken: dict[str, bytes] = {}  # by owner, the keys and digests of shares it offered
+        self.bound = b""  # commitments to its own seeds
         self._held: dict[str, tuple[bytes, bytes]] = {}
         self._members = frozenset[str]()  # all parties that mask
         self._lists: tuple[frozenset[str], frozenset[str]] | None = None
@@ -72,7 +72,7 @@ class StepKeys:
     def offer(self, statement: SurvivorStatement | None = None) -> Offer:
         """Return the public key sealed to all other members, with shares of both seeds for parties.
 
-        `statement` is sent in the clear, but the seals depend on it: its removal is noticed.
+        The seals depend on all that is sent in the clear, `statement` too: changes are noticed.
         """
         public = self._public
         dealt: dict[str, tuple[bytes, bytes]] = {}
@@ -85,21 +85,19 @@ class StepKeys:
             dealt = {party: (keys[number], selves[number]) for number, party in holders.items()}
             self._held[self.me] = dealt[self.me]
         others = {*self.parties, *({self.host} if self.host else ())} - {self.me}
+        seed = commit(self._self_seed, self.run, self.index, self.me)
+        deals = {holder: self._deal(self.me, holder, held) for holder, held in dealt.items()}
+        offered = Offer(public, {}, seed, deals, statement)
         shares = {
             peer: self.channels[peer].seal(
-                public + b"".join(dealt.get(peer, ())), self._about(self.me, peer, statement)
+                public + b"".join(dealt.get(peer, ())), self._about(self.me, peer, offered)
             )
             for peer in sorted(others)
         }
-        seed = commit(self._self_seed, self.run, self.index, self.me)
-        digests = {h: self._digests(self.me, h, public + seed, held) for h, held in dealt.items()}
-        deals = {
-            holder: Deal(key, own, self.identity.sign(signed))
-            for holder, (key, own, signed) in digests.items()
-        }
+        self.bound = public + seed
         if self.me in deals:
-            self.bounds[self.me] = SeedCommitment(public + seed, deals[self.me], self.me)
-        return Offer(public, shares, seed, deals, statement)
+            self._taken[self.me] = entry(self.bound, deals[self.me])
+        return structs.replace(offered, shares=shares)
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """Open the keys that all other members sealed for this party; all must be there."""
@@ -118,7 +116,7 @@ class StepKeys:
         for sender, offer in offers.items():
             if sender not in self.channels or self.me not in offer.shares:
                 raise CryptoError("keys arrived from a party that is not on the roster")
-            about = self._about(sender, self.me, offer.statement)
+            about = self._about(sender, self.me, offer)
             opened = self.channels[sender].open(offer.shares[self.me], about)
             to_or_from_host = self.host in (sender, self.me)
             cut = KEY + masking.SHARE_BYTES
@@ -132,8 +130,15 @@ class StepKeys:
                 )
             self._secrets[sender] = masking.agree(self._mask_key, offer.public)
             self._publics[sender] = offer.public
+            if sender != self.host:
+                self._taken[sender] = entry(offer.public + offer.seed, offer.deals.get(self.me))
             if not to_or_from_host:
                 self._take(sender, offer, held)
+
+    @property
+    def taken_digest(self) -> bytes:
+        """The digest of all keys and shares that this party took."""
+        return digest_taken(self._taken, self.run, self.index, self.me)
 
     def peers(self, owners: Collection[str]) -> set[str]:
         """Return the owners that share masks with this party."""
@@ -258,31 +263,26 @@ class StepKeys:
             )
 
     def _take(self, sender: str, offer: Offer, held: tuple[bytes, bytes]) -> None:
-        """Store a dealt share, if the dealer signed its digest: so no holder is blamed falsely."""
-        key, own, signed = self._digests(sender, self.me, offer.public + offer.seed, held)
-        deal = offer.deals.get(self.me)
-        if deal is None or (deal.key, deal.own) != (key, own):
+        """Store a dealt share, if it fits its digest: so no holder is blamed falsely."""
+        if offer.deals.get(self.me) != self._deal(sender, self.me, held):
             raise CryptoError(
                 "this party dealt shares that differ from its signed digests",
                 fix=DISTRUST,
                 party=sender,
             )
-        self.cards[sender].verify(signed, deal.signature)
         self._held[sender] = held
-        self.bounds[sender] = SeedCommitment(offer.public + offer.seed, deal, self.me)
 
-    def _about(self, sender: str, receiver: str, statement: SurvivorStatement | None) -> bytes:
+    def _about(self, sender: str, receiver: str, offer: Offer) -> bytes:
         """Return the context under which keys are sealed; the coordinator cannot change it."""
         about = f"step keys {self.run} {self.index} {sender} {receiver}".encode()
-        return about if statement is None else digest_of(about, msgspec.msgpack.encode(statement))
+        clear = offer.public, offer.seed, offer.deals.get(receiver), offer.statement
+        return digest_of(about, msgspec.msgpack.encode(clear))
 
-    def _digests(
-        self, owner: str, holder: str, public: bytes, held: tuple[bytes, bytes]
-    ) -> tuple[bytes, bytes, bytes]:
-        """Return the digests of two dealt shares, and the digest that their owner signs."""
+    def _deal(self, owner: str, holder: str, held: tuple[bytes, bytes]) -> Deal:
+        """Return the digests of two dealt shares."""
         about = self.run, self.index, owner, holder
         key, own = (commit(share, *about, kind) for share, kind in zip(held, DEALT, strict=True))
-        return key, own, commit(public + key + own, *about)
+        return Deal(key, own)
 
     @cached_property
     def _public(self) -> bytes:

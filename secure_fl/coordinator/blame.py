@@ -9,38 +9,60 @@ docs/protocol.md, section "An inquiry", lists the messages.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 from msgspec import structs
 
+from secure_fl.crypto.blame.evidence import taken_by
 from secure_fl.errors import Misconduct, PartyFailed, TamperError, WireError
-from secure_fl.protocol.frames import Frame, digest, peek
-from secure_fl.protocol.messages import Complaint, Examine
+from secure_fl.protocol.frames import Frame, cut, digest, peek
+from secure_fl.protocol.messages import Complaint, Examine, Offer, Segment, SumInput, Total
 
 HIDDEN = "hidden"  # the code of a party that does not show the upload that it sent
 
 
 class SentSum(NamedTuple):
-    """A sum whose total was sent: the heads of all uploads, and the seeds of their self masks."""
+    """A sum whose total was sent: its uploads' heads, self-mask seeds and keys."""
 
     heads: Mapping[str, bytes]
     seeds: Mapping[str, bytes]
+    inputs: Mapping[str, bytes]  # the digests of the heads that the coordinator committed to
+    offers: Mapping[str, Offer]
+    number: int
+    host: str | None
 
-    def sent(self, party: str, complaint: Complaint) -> bool:
-        """Return True if the complaint is about this sum, and its sender took part in it.
+    def segments(self, party: str) -> Sequence[Segment]:
+        """Return the segments of a party's upload."""
+        message = peek(self.heads[party]).message
+        return message.segments if isinstance(message, SumInput) else ()
 
-        Shown with the uploads of another sum, a complaint would convict the coordinator.
+    def part_of(self, party: str, key: bytes, upload: bytes) -> bytes:
+        """Cut the part of one segment out of a party's upload."""
+        sizes = {segment.key: segment.size for segment in self.segments(party)}
+        parts = dict(zip(sizes, cut(upload, list(sizes.values())), strict=True))
+        return parts.get(key, b"")
+
+    def disputed(self, party: str, complaint: Complaint, total: bytes) -> tuple[bytes, bytes]:
+        """Return the segment of a complaint and its part of the total.
+
+        Refuse a complaint about another sum: shown with these uploads, it would convict the
+        coordinator.
         """
         if party not in self.heads:
-            return False
+            raise WireError("a complaint of a party that was not in the sum", party=party)
         try:
-            total, upload = peek(complaint.total).message, peek(self.heads[party]).message
+            sent = peek(complaint.total).message
         except (ValueError, msgspec.MsgspecError):
-            return False
-        return getattr(total, "sum", None) == getattr(upload, "sum", 0)
+            sent = None
+        segments = self.segments(party)
+        if not isinstance(sent, Total) or sent.sum != self.number:
+            raise WireError("a complaint of no total of the last sum", party=party)
+        if complaint.segment >= min(len(segments), len(sent.sizes)):
+            raise WireError("a complaint of a part that the total does not have", party=party)
+        return segments[complaint.segment].key, cut(total, sent.sizes)[complaint.segment]
 
 
 @dataclass
@@ -53,14 +75,21 @@ class Inquest:
     coordinator: str  # the name on its card
     begun: bool = False
     waiting: list[str] = field(default_factory=list)  # parties that were not asked yet
+    readers: frozenset[str] = frozenset()  # members that the disputed segment is for
     asked: str = ""  # the party that was asked for its upload
-    upload: bytes | None = None  # the answer of that party
+    upload: bytes | None = None  # the part that this party showed
     votes: dict[str, str] = field(default_factory=dict)  # by member, the party that it convicts
     silent: list[str] = field(default_factory=list)  # parties that were lost before they answered
     hid: list[str] = field(default_factory=list)  # parties that showed another upload, or none
 
     def __post_init__(self) -> None:
-        self.waiting = sorted(self.sum.seeds)
+        complaint = peek(self.complaint.head).message
+        assert isinstance(complaint, Complaint)  # noqa: S101 - it was received as one
+        of = self.sum
+        self.key, self.part = of.disputed(self.plaintiff, complaint, self.complaint.bulk)
+        sizes = {p: {s.key: s.size for s in of.segments(p)} for p in of.inputs if p != of.host}
+        self.readers = frozenset(party for party, keys in sizes.items() if self.key in keys)
+        self.waiting = sorted(party for party, keys in sizes.items() if keys.get(self.key))
 
     def note(self, party: str, accused: str, upload: bytes) -> None:
         """Count a member's vote; the party that was asked also shows its upload."""
@@ -69,15 +98,21 @@ class Inquest:
             if digest(upload) != peek(self.sum.heads[party]).digest:
                 self.hid.append(party)
                 raise WireError("a party shows another upload than it sent", party=party)
-            self.upload = upload
+            self.upload = self.sum.part_of(party, self.key, upload)
 
     def next(self, members: tuple[str, ...]) -> tuple[Examine, bytes] | None:
         """Return the complaint or the upload to show next; None: all were shown."""
         party, upload, heads = self.asked, self.upload, self.sum.heads
         self.upload = None
         if not self.begun:
-            self.begun, party, upload = True, self.plaintiff, self.complaint.bulk
-            shown = Examine(party, self.complaint.head, input=heads[party])
+            self.begun, party, upload = True, self.plaintiff, self.part
+            shown = Examine(
+                party,
+                self.complaint.head,
+                input=heads[party],
+                inputs=dict(self.sum.inputs),
+                taken=taken_by(party, self.sum.offers, self.sum.host),
+            )
         elif party and upload is not None:
             shown = Examine(party, heads[party], self.sum.seeds[party])
         else:  # this party was lost, or hides its upload
@@ -85,14 +120,15 @@ class Inquest:
             shown, upload = Examine("", b""), b""
         if not party and not self.waiting:
             return None
-        shown = structs.replace(shown, show=self._ask_next(members))
+        shown = structs.replace(shown, show=self._ask_next(members), sum=self.sum.number)
         return (shown, upload) if shown.who or shown.show else None
 
     def require_no_verdict(self, members: tuple[str, ...]) -> None:
         """Raise the error that names the party whom a majority of these members convicts."""
-        votes = Counter(self.votes[m] for m in members if self.votes.get(m))
+        readers = self.readers.intersection(members)
+        votes = Counter(self.votes[m] for m in readers if self.votes.get(m))
         accused, count = votes.most_common(1)[0] if votes else ("", 0)
-        if 2 * count <= len(members):
+        if 2 * count <= len(readers):
             return
         if accused == self.coordinator:
             raise TamperError(

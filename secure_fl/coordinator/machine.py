@@ -15,7 +15,7 @@ from secure_fl.coordinator.blame import Inquest, SentSum
 from secure_fl.coordinator.resume import OpenedSums, SavedRounds, Unfinished
 from secure_fl.coordinator.run_steps import STEPS, FindingStep
 from secure_fl.coordinator.sum_steps import CoordinatorRules, Reply, Step, StepContext
-from secure_fl.crypto.blame.evidence import FalseShare
+from secure_fl.crypto.blame.evidence import FalseShare, taken_by
 from secure_fl.errors import (
     CohortError,
     Disagreement,
@@ -200,8 +200,12 @@ class Coordinator:
         if isinstance(message, messages.Failed):
             self._fail(party, message.code)
         elif isinstance(message, messages.Complaint):
-            if self._sent is None or answers.context.inquest or not self._sent.sent(party, message):
-                self._reject(party, WireError("a complaint of no total of the last sum"))
+            try:
+                if self._sent is None or answers.context.inquest:
+                    raise WireError("a complaint of no total of the last sum", party=party)
+                self._sent.disputed(party, message, frame.bulk)
+            except SecureFLError as error:
+                self._reject(party, error)
                 return
             if not answers.complaints:  # recorded first: the next frame may end this process
                 self.inquired = True
@@ -241,7 +245,7 @@ class Coordinator:
                 raise
             self._reject(party, error)
             if isinstance(error, Misconduct):
-                self._name_for_share(party, str(error.where["owner"]), frame)
+                self._name_for_share(party, str(error.where["owner"]), frame, context)
             return step
         adding.heard.append(party)
         adding.heads[party] = frame.head
@@ -344,12 +348,12 @@ class Coordinator:
                 round=self.round or None,
             )
 
-    def _name_for_share(self, party: str, owner: str, frame: Frame) -> None:
+    def _name_for_share(self, party: str, owner: str, frame: Frame, context: StepContext) -> None:
         """Record the evidence that a party revealed a different share than it was dealt."""
-        offer = self._offered.offers[owner]
-        bound, deal = offer.public + offer.seed, offer.deals[party]
-        evidence = FalseShare(owner, bound, deal, frame.head).text()
-        self._name(party, evidence)
+        assert context.waiting_sum is not None  # noqa: S101 - shares belong to a sum
+        taken = taken_by(party, context.offered.offers, self._rules.host)
+        upload = context.waiting_sum.heads[party]
+        self._name(party, FalseShare(owner, taken, upload, frame.head).text())
 
     def _name(self, party: str, evidence: str | None = None) -> None:
         self.named.add(party)

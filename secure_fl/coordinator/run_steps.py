@@ -16,6 +16,7 @@ from secure_fl.coordinator.sum_steps import (
     Step,
     StepContext,
     SumStep,
+    check_offer,
     offers_to,
 )
 from secure_fl.errors import CohortError, Disagreement, TamperError, TooFewParties, WireError
@@ -40,6 +41,7 @@ class ReadyStep(Step):
         self.ready[party] = message
         self.newest[party] = max(message.checkpoints, default=0)
         if message.offer:
+            check_offer(party, message.offer, self.context.members, self.context.rules.host)
             self.offers[party] = message.offer
 
     def reply(self, members: tuple[str, ...]) -> Reply:
@@ -241,8 +243,14 @@ class FindingStep(Step):
         inquest = self.inquest
         inquest.require_no_verdict(members)
         if (shown := inquest.next(members)) is not None:
-            message, upload = dict.fromkeys(members, shown[0]), Bulk.of(shown[1])
-            return Reply(message, dict.fromkeys(members, upload), inquest=inquest)
+            message, upload = shown[0], Bulk.of(shown[1])
+            others = messages.Examine("", b"", sum=message.sum)  # there is nothing for them
+            readers = {m for m in members if m in inquest.readers}
+            return Reply(
+                {m: message if m in readers else others for m in members},
+                dict.fromkeys(readers, upload),
+                inquest=inquest,
+            )
         inquest.require_shown(*inquest.silent)
         raise TamperError(
             "a sum failed, and the uploads that were shown convict nobody",

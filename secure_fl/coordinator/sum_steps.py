@@ -6,14 +6,15 @@ a whole sum, and docs/protocol.md, section "A sum", its messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from secure_fl.coordinator.blame import Inquest, SentSum
 from secure_fl.coordinator.resume import OpenedSums
-from secure_fl.errors import CohortError, Disagreement, TooFewParties
-from secure_fl.protocol.frames import Bulk
+from secure_fl.crypto.blame.evidence import digest_inputs
+from secure_fl.errors import CohortError, Disagreement, TooFewParties, WireError
+from secure_fl.protocol.frames import Bulk, digest
 from secure_fl.protocol.messages import (
     Audience,
     Confirm,
@@ -108,6 +109,13 @@ def offers_to(member: str, offers: Mapping[str, Offer]) -> dict[str, Offer]:
     }
 
 
+def check_offer(party: str, offer: Offer, members: Collection[str], host: str | None) -> None:
+    """Refuse an offer that lacks keys or shares for a member: the others could not go on."""
+    holders = set[str]() if party == host else set(members) - {host}
+    if set(offer.shares) != set(members) - {party} or set(offer.deals) != holders:
+        raise WireError("this party offers no keys or shares to a member", party=party)
+
+
 class SumStep(Step):
     """Collects the uploads of a sum, adds them as they arrive, and replies with the survivors."""
 
@@ -133,10 +141,12 @@ class SumStep(Step):
         self.keys[party] = tuple(s.key for s in message.segments)
         self.given[party] = tuple(s.key for s in message.segments if s.size)
         if party == self.context.rules.host:
+            self.total.admit(party, message)
             return
         self.more = message.more if self.more is None else self.more
         if self.more != message.more:
             raise Disagreement("only some parties announce another part of this sum", party=party)
+        self.total.admit(party, message)
         self.total.add(party, message.segments, bulk)
         self.owners |= {s.key: s.owners for s in message.segments if s.size}
 
@@ -172,9 +182,16 @@ class SumStep(Step):
         if self.total.masked:
             # Includes parties lost since the keys came: all others masked with their keys, too.
             here = set(members)
+            self.total.require_equal_salts(here)
             dropped = tuple(m for m in sorted(self.context.offered.offers) if m not in here)
-            return Reply({m: Unmask(members, dropped) for m in members}, waiting_sum=self)
+            number, inputs = self.context.offered.number, digest_inputs(self.inputs(members))
+            lists = Unmask(members, dropped, sum=number, inputs=inputs)
+            return Reply(dict.fromkeys(members, lists), waiting_sum=self)
         return self.totals(members, members, {}, {})
+
+    def inputs(self, members: tuple[str, ...]) -> dict[str, bytes]:
+        """Return the digest of each member's upload."""
+        return {member: digest(self.heads[member]) for member in members}
 
     def totals(
         self,
@@ -189,7 +206,7 @@ class SumStep(Step):
         assert self.total is not None  # noqa: S101 - set by the first answer
         result = {} if withheld else self.total.result(survivors, shares)
         for_host, more = self.audience == Audience.HOST, bool(self.more)
-        number = self.context.offered.number if self.total.masked else 0
+        rules, number = self.context.rules, self.context.offered.number if self.total.masked else 0
         totals: dict[str, Total] = {}
         bulks: dict[str, Bulk] = {}
         shared: dict[tuple[bytes, ...], Bulk] = {}
@@ -200,12 +217,16 @@ class SumStep(Step):
                 shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
             sizes = tuple(len(result[k]) for k in keys)
             lost = self.total.lost(keys) if keys and number else {}
+            digests = tuple(digest(result[k]) for k in keys) if number and len(keys) > 1 else ()
             totals[member] = Total(
-                survivors, members, sizes, offers_to(member, offers), more, lost, number
+                survivors, members, sizes, offers_to(member, offers), more, lost, number, digests
             )
             bulks[member] = shared[keys]
         seeds = self.total.self_mask_seeds() if number and not withheld else {}
-        return Reply(totals, bulks, sent=SentSum(self.heads, seeds) if seeds else None)
+        inputs = self.inputs(survivors) if seeds else {}
+        offers_of_sum = self.context.offered.offers
+        sent = SentSum(self.heads, seeds, inputs, offers_of_sum, number, rules.host)
+        return Reply(totals, bulks, sent=sent if seeds else None)
 
     def _check_contributors(self, members: tuple[str, ...]) -> None:
         """Refuse a segment with fewer contributors than `min_cohort`."""
@@ -268,6 +289,7 @@ class RevealStep(Step):
             self.sum.total.check(party, message, self.survivors)
             self.shares[party] = message
         if message.offer:
+            check_offer(party, message.offer, self.survivors, self.context.rules.host)
             self.offers[party] = message.offer
 
     def reply(self, members: tuple[str, ...]) -> Reply:

@@ -52,6 +52,7 @@ class Session:
         self._last: tuple[bytes, Frame] | None = None
         self.convicted = ""  # the member that spoiled a sum, by this party's own evidence
         self._inquiry: SumInquiry | None = None  # into the last failed sum
+        self._lists = b""  # the coordinator's commitment to the uploads of the last sum
         self._complained = self._over = False
         self._looks = 0  # number of frames that inquiries examined
         self._survivor_log = frames.SurvivorLog(link.run)
@@ -84,7 +85,7 @@ class Session:
     def _examine(self, message: messages.Examine, frame: Frame) -> tuple[FromParty, bytes]:
         """Examine a frame of a failed sum, which the coordinator forwards."""
         if self._inquiry is None:
-            self._inquiry = self._sums.inquiry(self._link.peer)
+            self._inquiry = self._sums.inquiry(self._link.peer, self._lists)
         if self._inquiry is None or self._over:
             return messages.Failed(CohortError.code), b""
         culprit, self._looks = "", self._looks + 1
@@ -104,6 +105,8 @@ class Session:
     def _answer(self, message: Any, frame: Frame) -> tuple[FromParty, bytes]:
         try:
             with self._surroundings():
+                if isinstance(message, messages.Unmask):
+                    self._lists = frame.head
                 return self._advance(message, frame.bulk)
         except SecureFLError as error:
             problem = error.at(party=self.party, round=self._recorder.round or None)
@@ -113,10 +116,11 @@ class Session:
             problem.__cause__ = error
         self.error = self.error or problem  # the first is the cause; later ones only follow
         if isinstance(problem, TamperError) and "sum" in problem.where:
-            self._inquiry = self._sums.inquiry(self._link.peer)
+            self._inquiry = self._sums.inquiry(self._link.peer, self._lists)
             if self._inquiry is not None:
                 self._complained = True
-                return messages.Complaint(frame.head), frame.bulk
+                place = int(str(problem.where["segment"]))
+                return messages.Complaint(frame.head, place), frame.bulk
         return messages.Failed(problem.code), b""  # the text may be private
 
     def _advance(self, message: FromCoordinator, data: bytes) -> tuple[FromParty, bytes]:

@@ -216,7 +216,10 @@ class Summing:
             under_way = self._sums.begin(groups, rule, at)
         upload = under_way.upload
         answer, data = await exchange(
-            SumInput(rule.audience, upload.segments, more, at, upload.sum), upload.data
+            SumInput(
+                rule.audience, upload.segments, more, at, upload.sum, upload.bound, upload.taken
+            ),
+            upload.data,
         )
         admitted = self._admit(groups, getattr(answer, "survivors", ()), request)
         if isinstance(answer, Unmask):
@@ -224,7 +227,7 @@ class Summing:
             answer, data = await unmask(under_way, answer)
         if not isinstance(answer, Total):
             raise unexpected(answer, Total)
-        self._check_total(answer, more)
+        self._check_total(answer, more, upload.sum)
         with self._recorder.phase("open"):
             values: Arrays | None = None
             if admitted:
@@ -235,8 +238,10 @@ class Summing:
             self._sums.accept(answer.offers, answer.members)
         return Opened(values, answer.more)
 
-    def _check_total(self, total: Total, more: bool) -> None:
+    def _check_total(self, total: Total, more: bool, number: int) -> None:
         """Refuse the total of another sum, or over other parties than were announced."""
+        if total.sum != number:
+            raise CohortError("the coordinator sent the total of another sum", fix=DISTRUST)
         if total.survivors != self.survivors:
             raise CohortError(
                 "the coordinator changed its mind about who took part in a sum", fix=DISTRUST

@@ -43,14 +43,14 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Deal(Message, frozen=True, tag=False):
-    """Digests of the two shares that a party deals to a holder, with the party's signature.
+    """Digests of the two shares that a party deals to a holder.
 
-    They expose a holder that reveals a different share, and a party that dealt false shares.
+    The seal of the shares depends on them, so the coordinator cannot change them. A holder signs
+    what it took (`SumInput.taken`), which exposes it if it reveals a different share.
     """
 
     key: Digest  # of the share of the mask key
     own: Digest  # of the share of the self mask's seed
-    signature: Signature  # of these, with the public key and the seed's digest
 
 
 class SurvivorStatement(Message, frozen=True, tag=False):
@@ -89,6 +89,7 @@ class Segment(Message, frozen=True, tag=False):
     salts: Annotated[  # of its sender's masks with single peers
         tuple[Salt, ...], msgspec.Meta(max_length=MOST_SEGMENTS)
     ] = ()
+    digest: Annotated[bytes, msgspec.Meta(max_length=32)] = b""  # of its part of several
 
 
 class Lost(Message, frozen=True, tag=False):
@@ -128,6 +129,8 @@ class SumInput(Message, frozen=True, tag=3):
     more: bool = False  # another sum follows at once: the values after their scales, or a part
     at: SumId = (0, 0)  # as in `Declare`
     sum: Count = 0  # masked sums are counted from 1
+    bound: Annotated[bytes, msgspec.Meta(max_length=64)] = b""  # own mask key and seed's digest
+    taken: Annotated[bytes, msgspec.Meta(max_length=32)] = b""  # digest of all keys and shares
 
 
 class UnmaskShares(Message, frozen=True, tag=4):
@@ -199,6 +202,7 @@ class Complaint(Message, frozen=True, tag=15):
     """The received total, in the bulk, does not fit its tag."""
 
     total: Annotated[bytes, msgspec.Meta(max_length=MAX_PLAN * 8)]  # the head of its frame
+    segment: Annotated[int, msgspec.Meta(ge=0, lt=MOST_SEGMENTS)] = 0  # place of the first failure
 
 
 class Finding(Message, frozen=True, tag=16):
@@ -238,11 +242,17 @@ class Owners(Message, frozen=True, tag=22):
 
 
 class Unmask(Message, frozen=True, tag=23):
-    """Survivors and dropouts of a sum; reveal the shares that remove its masks."""
+    """Survivors and dropouts of a sum; reveal the shares that remove its masks.
+
+    With it the coordinator commits itself to all uploads before anything is revealed: an inquiry
+    judges these uploads only.
+    """
 
     survivors: Names
     dropped: Names
     statement: SurvivorStatement | None = None  # the coordinator's signature to these lists
+    sum: Count = 0  # as in `SumInput`
+    inputs: Annotated[bytes, msgspec.Meta(max_length=32)] = b""  # digest of the uploads' heads
 
 
 class Total(Message, frozen=True, tag=24):
@@ -255,6 +265,7 @@ class Total(Message, frozen=True, tag=24):
     more: bool = False  # as in `SumInput`, for the host
     lost: Annotated[dict[Name, Lost], msgspec.Meta(max_length=MOST_LOST)] = {}
     sum: Count = 0  # as in `SumInput`
+    digests: tuple[Digest, ...] = ()  # of the vectors, if there are several
 
 
 class Relayed(Message, frozen=True, tag=25):
@@ -313,13 +324,19 @@ class Gather(Message, frozen=True, tag=32):
 
 
 class Examine(Message, frozen=True, tag=33):
-    """A complaint, or an upload of the disputed sum, as its author signed it."""
+    """A complaint, or an upload of the disputed sum, as its author signed it.
 
-    who: Annotated[str, msgspec.Meta(max_length=200)]  # author; "": the upload is missing
+    The bulk is the part of the total, or of the upload, that belongs to the disputed segment.
+    """
+
+    who: Annotated[str, msgspec.Meta(max_length=200)]  # author; "": there is nothing to examine
     head: Annotated[bytes, msgspec.Meta(max_length=MAX_PLAN * 16)]
     seed: Annotated[bytes, msgspec.Meta(max_length=64)] = b""  # of an upload's self mask
     input: Annotated[bytes, msgspec.Meta(max_length=MAX_PLAN * 8)] = b""  # upload of the plaintiff
     show: Annotated[str, msgspec.Meta(max_length=200)] = ""  # the next party to show its upload
+    sum: Count = 0  # as in `SumInput`
+    inputs: dict[Name, Digest] = {}  # the heads that `Unmask` committed to; with a complaint
+    taken: dict[Name, bytes] = {}  # the keys and shares that the plaintiff took; with a complaint
 
 
 FromParty: TypeAlias = (

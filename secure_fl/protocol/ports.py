@@ -22,6 +22,7 @@ from secure_fl.protocol.messages import (
     Offer,
     Segment,
     SumId,
+    SumInput,
     SurvivorStatement,
     Unmask,
     UnmaskShares,
@@ -79,6 +80,8 @@ class Upload(NamedTuple):
     segments: tuple[Segment, ...]
     data: bytes
     sum: int = 0  # masked sums are counted from 1
+    bound: bytes = b""  # this party's commitments to its masks
+    taken: bytes = b""  # digest of the keys and shares that it took
 
 
 class SlotLayout(Protocol):
@@ -144,8 +147,11 @@ class SumLayer(Protocol):
     def sent(self) -> bytes:
         """The upload of the last sum that began."""
 
-    def inquiry(self, coordinator: PublicIdentity) -> SumInquiry | None:
-        """Begin an inquiry into that sum; None without masks, where uploads are values."""
+    def inquiry(self, coordinator: PublicIdentity, lists: bytes) -> SumInquiry | None:
+        """Begin an inquiry into the sum of these lists (the head of the coordinator's `Unmask`).
+
+        None without masks, where uploads are values.
+        """
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SumInProgress:
         """Encode, noise, mask and encrypt, with keys for this sum alone."""
@@ -257,8 +263,14 @@ class BlindTotal(Protocol):
     def masked(self) -> bool:
         """True if the parties must answer an `Unmask` before there is a result."""
 
+    def admit(self, sender: str, upload: SumInput) -> None:
+        """Refuse an upload of another sum, or under other keys than were exchanged."""
+
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         """Add one party's contribution; it is not stored separately."""
+
+    def require_equal_salts(self, survivors: Collection[str]) -> None:
+        """Refuse a sum in which two parties salt their shared masks differently."""
 
     def forget(self, keys: Collection[bytes]) -> None:
         """Drop segments of parties that are removed from the sum."""

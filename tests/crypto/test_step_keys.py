@@ -110,8 +110,7 @@ def keys_of(index: int = 1, run: str = "run", host: str | None = None) -> dict[s
     parties, numbers = frozenset(sites) - {host}, {n: i for i, n in enumerate(sites, 1)}
     return {
         a: StepKeys(
-            sites[a],
-            {b: site.public for b, site in sites.items()},
+            a,
             host,
             run,
             index,

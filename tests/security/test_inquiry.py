@@ -235,8 +235,8 @@ def test_evidence_that_was_edited_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         structs.replace(case, frames=(first, flipped)),
         structs.replace(case, frames=(second, first)),
         structs.replace(case, reader="south"),
-        structs.replace(case, bounds={}),
-        structs.replace(case, bounds={**case.bounds, LIAR: case.bounds["south"]}),
+        structs.replace(case, lists=InquiryEvidence.from_bytes(kept["west"].cases[LIAR]).lists),
+        structs.replace(case, lists=case.lists[:-1] + bytes([case.lists[-1] ^ 1])),
     ):
         with pytest.raises(SecureFLError):
             edited.check(KEYS["south"], coordinator)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto.blame.evidence import FalseShare
+from secure_fl.crypto.blame.evidence import FalseShare, taken_by
 from secure_fl.crypto.keys.identity import Identity, PublicIdentity
 from secure_fl.crypto.sealing import blind_sum, masking, packing, step_keys, transcript
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
@@ -20,7 +20,7 @@ from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import CryptoError, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
-from secure_fl.protocol.messages import Ready, SumId, UnmaskShares
+from secure_fl.protocol.messages import Ready, SumId, SumInput, UnmaskShares
 from secure_fl.protocol.ports import Group, Rule
 from secure_fl.testing.harness import Federated, federate
 from tests.support.attacker import NAMES, Wiretap, summing
@@ -228,9 +228,9 @@ def test_evidence_that_was_edited_convicts_nobody(monkeypatch: pytest.MonkeyPatc
     found, other = FalseShare.read(told["evidence"]), Identity.generate("east").public
     for edited, cards in (
         (structs.replace(found, head=found.head[:-1] + bytes([found.head[-1] ^ 1])), CARDS),
-        (structs.replace(found, bound=bytes(64)), CARDS),
+        (structs.replace(found, upload=found.head), CARDS),
         (structs.replace(found, owner="south"), CARDS),
-        (structs.replace(found, deal=structs.replace(found.deal, own=bytes(32))), CARDS),
+        (structs.replace(found, taken={**found.taken, found.owner: bytes(128)}), CARDS),
         (found, {**CARDS, "east": other}),
         (found, {"east": CARDS["east"]}),
     ):
@@ -245,8 +245,8 @@ def test_an_honest_share_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None
     tap = Wiretap()
     programs = {name: summing(VALUES, bound=2.0) for name in NAMES}
     federate(programs, mode="he+secagg", min_cohort=3, keys=KEYS, engine=tap)
-    (ready, *_), (revealed, *_) = tap.of(Ready, "north"), tap.of(UnmaskShares, "east")
-    offer = ready.message.offer
-    found = FalseShare("north", offer.public + offer.seed, offer.deals["east"], revealed.head)
+    offers = {name: tap.of(Ready, name)[0].message.offer for name in NAMES}
+    (upload, *_), (revealed, *_) = tap.of(SumInput, "east"), tap.of(UnmaskShares, "east")
+    found = FalseShare("north", taken_by("east", offers, None), upload.head, revealed.head)
     with raises(CryptoError, party="east"):
         found.check(CARDS)

@@ -54,11 +54,9 @@ class MaskedStep:
         self.threshold = threshold
         self.numbers = {name: number for number, name in enumerate(self.names, 1)}
         parties = frozenset(self.names)
-        cards = {name: site.public for name, site in self.sites.items()}
         self.keys = {
             name: StepKeys(
-                self.sites[name],
-                cards,
+                name,
                 None,
                 run,
                 1,
