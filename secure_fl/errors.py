@@ -240,6 +240,16 @@ class PartyFailed(CohortError):  # noqa: N818
         self.reason = reason
 
 
+class PairFailed(PartyFailed):
+    """Two members cannot use what one sent the other; nobody can tell which of them lies."""
+
+    advice = "resume the run: the round is repeated; if it recurs, leave both out"
+
+    def __init__(self, party: str, peer: str, what: str) -> None:
+        super().__init__(f"this party and {peer!r} {what}", reason="pair", party=party)
+        self.pair = (party, peer)
+
+
 class Disagreement(CohortError):  # noqa: N818
     """State that must be equal at all parties differs."""
 
@@ -260,6 +270,10 @@ class CryptoError(SecureFLError):
     advice = "compare version, run and keys at both ends; if they match, messages are being changed"
     code = "crypto"
     exit_status = 6
+
+
+class PeerKeysError(CryptoError):
+    """Keys or shares of another member (`party`) that this member cannot use."""
 
 
 class KeyringError(CryptoError):

@@ -37,7 +37,7 @@ from secure_fl.errors import (
     CryptoError,
     Disagreement,
     Misconduct,
-    PartyFailed,
+    PairFailed,
     WireError,
 )
 from secure_fl.protocol.messages import (
@@ -54,7 +54,6 @@ from secure_fl.settings import ProtectionSettings
 
 ENCRYPTED = ("he", "he+secagg")
 MASKED = ("secagg", "he+secagg")
-SALTS = "salts"  # the code of two parties whose salts differ
 
 
 class MaskedInts:
@@ -199,13 +198,10 @@ class ProtectedTotal:
         for vector in self._vectors.values():
             salted = {party: of for party, of in vector.salts.items() if party in survivors}
             if pair := unlike_salts(salted):
-                raise PartyFailed(
-                    f"this party and {pair[1]!r} salt the masks that they share differently: one "
-                    "of them lies, or the coordinator sent them different data before",
-                    fix="resume the run: the round is repeated; if it recurs, leave both out",
-                    party=pair[0],
-                    peer=pair[1],
-                    reason=SALTS,
+                raise PairFailed(
+                    *pair,
+                    "salt the masks that they share differently: one of them lies, or the "
+                    "coordinator sent them different data before",
                 )
 
     def salts(self, key: bytes) -> dict[str, dict[str, bytes]]:

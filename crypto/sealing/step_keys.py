@@ -25,7 +25,7 @@ from secure_fl.crypto.blame.evidence import digest_taken, entry
 from secure_fl.crypto.keys.identity import Channel, PublicIdentity, commit, digest_of
 from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
-from secure_fl.errors import DISTRUST, CohortError, CryptoError
+from secure_fl.errors import DISTRUST, CohortError, CryptoError, PeerKeysError
 from secure_fl.protocol.messages import Deal, Lost, Offer, SurvivorStatement, UnmaskShares
 
 KEY = 32
@@ -117,13 +117,16 @@ class StepKeys:
             if sender not in self.channels or self.me not in offer.shares:
                 raise CryptoError("keys arrived from a party that is not on the roster")
             about = self._about(sender, self.me, offer)
-            opened = self.channels[sender].open(offer.shares[self.me], about)
+            try:
+                opened = self.channels[sender].open(offer.shares[self.me], about)
+            except CryptoError as error:
+                raise PeerKeysError(error.what, party=sender, fix=error.fix) from error
             to_or_from_host = self.host in (sender, self.me)
             cut = KEY + masking.SHARE_BYTES
             held = opened[KEY:cut], opened[cut:]
             size = KEY if to_or_from_host else PAYLOAD
             if len(opened) != size or opened[:KEY] != offer.public:
-                raise CryptoError(
+                raise PeerKeysError(
                     "this party's keys were swapped in transit",
                     fix=DISTRUST,
                     party=sender,
@@ -265,7 +268,7 @@ class StepKeys:
     def _take(self, sender: str, offer: Offer, held: tuple[bytes, bytes]) -> None:
         """Store a dealt share, if it fits its digest: so no holder is blamed falsely."""
         if offer.deals.get(self.me) != self._deal(sender, self.me, held):
-            raise CryptoError(
+            raise PeerKeysError(
                 "this party dealt shares that differ from its signed digests",
                 fix=DISTRUST,
                 party=sender,

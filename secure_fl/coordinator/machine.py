@@ -20,6 +20,7 @@ from secure_fl.errors import (
     CohortError,
     Disagreement,
     Misconduct,
+    PairFailed,
     PartyFailed,
     SecureFLError,
     TamperError,
@@ -198,7 +199,7 @@ class Coordinator:
             return
         answers.awaited.remove(party)
         if isinstance(message, messages.Failed):
-            self._fail(party, message.code)
+            self._fail(party, message)
         elif isinstance(message, messages.Complaint):
             try:
                 if self._sent is None or answers.context.inquest:
@@ -275,8 +276,11 @@ class Coordinator:
         self._last.rejected[party] = error
         self._recorder.event(Refused(round=self.round, parties=(party,), code=error.code))
 
-    def _fail(self, party: str, code: str) -> None:
+    def _fail(self, party: str, message: messages.Failed) -> None:
         """Drop a party that cannot continue, if the others may; otherwise end the run."""
+        if message.about in self.members and message.about != party:
+            raise PairFailed(party, message.about, "cannot use the keys that they offered")
+        code = message.code
         error = PartyFailed(
             f"this party cannot go on ({code})",
             fix="its own log says why; nothing of this step was released",

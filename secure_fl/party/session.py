@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
-from secure_fl.errors import DISTRUST, CohortError, SecureFLError, TamperError
+from secure_fl.errors import DISTRUST, CohortError, PeerKeysError, SecureFLError, TamperError
 from secure_fl.events import Convicted, Crossing, EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.context import Checkpoints, Request
@@ -78,6 +78,11 @@ class Session:
         return reply
 
     @property
+    def explained(self) -> bool:
+        """True if an inquiry showed that the coordinator changed nothing in the failed sum."""
+        return self._inquiry is not None and self._inquiry.explained
+
+    @property
     def disputes(self) -> bool:
         """True if this party complained of a sum, and the coordinator has not stopped the run."""
         return self._complained and not self._over
@@ -121,7 +126,8 @@ class Session:
                 self._complained = True
                 place = int(str(problem.where["segment"]))
                 return messages.Complaint(frame.head, place), frame.bulk
-        return messages.Failed(problem.code), b""  # the text may be private
+        about = str(problem.where["party"]) if isinstance(problem, PeerKeysError) else ""
+        return messages.Failed(problem.code, about), b""  # the text may be private
 
     def _advance(self, message: FromCoordinator, data: bytes) -> tuple[FromParty, bytes]:
         """Start or resume the program, until its next request."""

@@ -23,6 +23,7 @@ from secure_fl.crypto.keys.roster import Roster
 from secure_fl.errors import (
     CohortError,
     Misconduct,
+    PairFailed,
     PartyFailed,
     PlanRefused,
     SecureFLError,
@@ -31,6 +32,7 @@ from secure_fl.errors import (
 )
 from secure_fl.events import (
     EventLog,
+    MemberFailed,
     MemberRestarted,
     MembersExcluded,
     MembersGathered,
@@ -214,6 +216,9 @@ class RunLeader:
             self._wait(error)
         except Misconduct as error:
             self._go_on_without(error)
+        except PairFailed as error:  # each failure counts for both; at the limit both are left out
+            self._recorder.event(MemberFailed(parties=error.pair, code=error.reason))
+            self._faults.failed += error.pair
         except PartyFailed as error:
             if error.reason == RESTARTED:
                 self._recorder.event(MemberRestarted(parties=(str(error.where["party"]),)))

@@ -229,10 +229,10 @@ class HospitalProcess:
             if isinstance(session.error, TamperError) and "sum" in session.error.where:
                 # Before the answer is sent: success or failure reveals bits of the key.
                 self._memory.forged(run.name, self._roster)
-        if session.convicted not in ("", self._roster.coordinator.name) and not run.cleared:
-            run.cleared = True
-            if run.error_logged:  # the convicted member has the keys anyway
-                self._memory.explained(run.name, self._roster)
+        by_member = session.convicted not in ("", self._roster.coordinator.name)
+        if (by_member or session.explained) and run.error_logged and not run.cleared:
+            run.cleared = True  # no coordinator learned anything about the key by this sum
+            self._memory.explained(run.name, self._roster)
         if session.done:
             try:
                 run.finish()

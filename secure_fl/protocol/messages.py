@@ -171,6 +171,7 @@ class Failed(Message, frozen=True, tag=10):
     """The party cannot continue: a code from the error tree, without text, which may be private."""
 
     code: Code
+    about: Annotated[str, msgspec.Meta(max_length=200)] = ""  # a member whose keys it cannot use
 
 
 class Confirm(Message, frozen=True, tag=11):

@@ -133,6 +133,10 @@ class StoredEvidence(Protocol):
 class SumInquiry(Protocol):
     """A member's examination of a failed sum (`crypto.blame.inquiry.Inquiry`)."""
 
+    @property
+    def explained(self) -> bool:
+        """True if all uploads were shown, and add up to the total: nobody changed it."""
+
     def look(self, frame: Frame) -> str:
         """Examine one frame of the coordinator; returns the convicted name, or ""."""
 
