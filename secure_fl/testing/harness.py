@@ -14,8 +14,8 @@ contribution of north through `change(message, bulk)`, and signs the result with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msgspec import structs
@@ -107,38 +107,55 @@ class Federated:
     error: Exception | None = None  # of the coordinator, where it was caught
 
 
-def federate(
-    programs: Mapping[str, Program],
-    *,
-    mode: Protection = "none",
-    host: str | None = None,
-    min_cohort: int = 2,
-    threshold: int | None = None,
-    bits: Any = 16,
-    engine: Callable[[Mapping[str, Session]], Engine] = LocalEngine,
-    keys: Mapping[str, PartyKeys] | None = None,
-    new_total: TotalFor | None = None,
-    lead: Callable[..., Coordinator] | None = None,
-    run: bytes | None = None,
-    catch: bool = False,
-    ledgers: Callable[[str], NoiseAccount] | None = None,
-    kept: Mapping[str, Checkpoints] | None = None,
-    hooks: Callable[[str, EventLog], RoundHook] | None = None,
-    faults: Mapping[str, Faults] | None = None,
-) -> Federated:
-    """Run one program per party through the real sessions and the real coordinator.
+@dataclass(frozen=True, kw_only=True)
+class HarnessOptions:
+    """The options of a federation of programs; `engine`, `new_total` and `lead` may misbehave."""
 
-    `new_total` and `lead` put a coordinator's half of sums, or a whole coordinator, that lies.
-    `catch`: keep what stops the coordinator as `error`. `ledgers`: each party's noise budget.
-    `kept`: each party's checkpoints. `hooks`: each party's hook, given its name and its log.
-    `faults`: the steps at which parties misbehave, by party.
-    """
-    protection = ProtectionSettings(mode=mode, bits=bits, min_cohort=min_cohort)
-    parties = [name for name in programs if name != host]
-    rules = CoordinatorRules(host, min_cohort, threshold or default_threshold(len(parties)))
-    keys = keys or make_keys(mode, list(programs), host)
-    wires = connect({name: keys[name] for name in programs}, run)
+    mode: Protection = "none"
+    host: str | None = None
+    min_cohort: int = 2
+    threshold: int | None = None
+    bits: Any = 16
+    engine: Callable[[Mapping[str, Session]], Engine] = LocalEngine
+    keys: Mapping[str, PartyKeys] | None = None
+    new_total: TotalFor | None = None  # the coordinator's half of sums
+    lead: Callable[..., Coordinator] | None = None  # the whole coordinator
+    run: bytes | None = None
+    catch: bool = False  # keep what stops the coordinator as `error`
+    ledgers: Callable[[str], NoiseAccount] | None = None  # each party's noise budget
+    kept: Mapping[str, Checkpoints] | None = None  # each party's checkpoints
+    hooks: Callable[[str, EventLog], RoundHook] | None = None  # of a party's name and log
+    faults: Mapping[str, Faults] | None = None  # the steps at which parties misbehave, by party
+
+    @property
+    def protection(self) -> ProtectionSettings:
+        """The protection of all sums."""
+        return ProtectionSettings(mode=self.mode, bits=self.bits, min_cohort=self.min_cohort)
+
+    def rules(self, members: Iterable[str]) -> CoordinatorRules:
+        """Return the rules that a federation of these members follows."""
+        parties = [name for name in members if name != self.host]
+        threshold = self.threshold or default_threshold(len(parties))
+        return CoordinatorRules(self.host, self.min_cohort, threshold)
+
+    def extend(self, context: PartyContext, name: str, recorder: EventLog) -> PartyContext:
+        """Add a party's log, checkpoints, hooks and noise budget to its context."""
+        return replace(
+            context,
+            recorder=recorder,
+            checkpoints=self.kept[name] if self.kept else Checkpoints(),
+            hooks=[self.hooks(name, recorder)] if self.hooks else (),
+            noise=self.ledgers(name) if self.ledgers else None,
+        )
+
+
+def federate(programs: Mapping[str, Program], **options: Any) -> Federated:
+    """Run programs of parties through real sessions; options are those of `HarnessOptions`."""
+    given = HarnessOptions(**options)
     out = Federated({}, {}, [], {})
+    rules, protection = given.rules(programs), given.protection
+    keys = given.keys or make_keys(given.mode, list(programs), given.host)
+    wires = connect({name: keys[name] for name in programs}, given.run)
 
     def listen(event: Event) -> None:
         out.events.append(event.document())
@@ -150,33 +167,23 @@ def federate(
         return program
 
     for name in programs:
-        out.recorders[name] = EventLog(name, listen)
-        out.sessions[name] = join_run(
-            noted(name),
-            PartyContext(
-                keys[name],
-                wires.parties[name],
-                rules,
-                protection,
-                recorder=out.recorders[name],
-                checkpoints=kept[name] if kept else Checkpoints(),
-                hooks=[hooks(name, out.recorders[name])] if hooks else (),
-                noise=ledgers(name) if ledgers else None,
-            ),
-        )
+        recorder = out.recorders[name] = EventLog(name, listen)
+        context = PartyContext(keys[name], wires.parties[name], rules, protection)
+        out.sessions[name] = join_run(noted(name), given.extend(context, name, recorder))
+    engine = given.engine(out.sessions)
     coordinator = lead_run(
         wires.coordinator,
-        FaultyEngine(engine(out.sessions), keys, faults) if faults else engine(out.sessions),
+        FaultyEngine(engine, keys, given.faults) if given.faults else engine,
         rules,
         protection,
         recorder=EventLog(COORDINATOR, listen),
-        totals=new_total,
-        make=lead,
+        totals=given.new_total,
+        make=given.lead,
     )
     try:
         coordinator.run()
     except Exception as error:
-        if not catch:
+        if not given.catch:
             raise
         out.error = error
     return out
