@@ -25,8 +25,9 @@ from secure_fl.pilot.kits import Kit
 from secure_fl.pilot.plan import read_plan, spec_of
 from secure_fl.pilot.site_memory import records_of
 from secure_fl.policy.model_size import check_size
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SiteFile
-from secure_fl.policy.rules import Company, Plan, check
+from secure_fl.policy.rules import Company, check
 
 BACKDATED = timedelta(hours=1)  # certificates begin this long before their creation
 

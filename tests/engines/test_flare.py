@@ -29,8 +29,7 @@ from secure_fl.party.session import Session
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from secure_fl.settings import Protection
-from secure_fl.testing.engines import require_carries
-from secure_fl.testing.harness import Federated, Program, federate
+from secure_fl.testing.harness import Federated, Program, federate, require_carries
 from tests.support.hubs import SITES, echo, federation, free_url, parties
 from tests.support.raising import raises
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.engines.flare.diagnosis import diagnose
+from secure_fl.engines.flare.diagnosis import EXCEPT, VARIABLES, diagnose, proxy_to
 from secure_fl.engines.flare.hub import FlareHub
-from secure_fl.engines.flare.proxy import EXCEPT, VARIABLES, proxy_to
 from secure_fl.pilot.certificates import Authority, Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from tests.support.hubs import echo, free_url, parties

@@ -12,8 +12,9 @@ import pytest
 
 from secure_fl.errors import SettingsError
 from secure_fl.pilot.plan import read_plan, write_plan
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import DPLimits, SitePolicy
-from secure_fl.policy.rules import Company, Plan, check
+from secure_fl.policy.rules import Company, check
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.messages import Failed, Gather, Hello, Stop
 from tests.support.edge import PLAN, Asker

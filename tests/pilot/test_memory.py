@@ -19,7 +19,7 @@ from secure_fl.crypto.sealing.public import _planes, _words
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError, KeyringError, SecureFLError
 from secure_fl.pilot.site_memory import MOST_FORGED, SiteMemory
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.plan import Plan
 from tests.support.attacker import tampering
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises

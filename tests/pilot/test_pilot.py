@@ -17,7 +17,8 @@ from secure_fl.errors import CohortError, SettingsError, TooFewParties
 from secure_fl.pilot.coordinator_process import OperatorStop
 from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.pilot.run_id import run_id
-from secure_fl.policy.rules import Plan, PolicyRefusal
+from secure_fl.policy.plan import Plan
+from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Gather, Hello, Invite, Stop
 from secure_fl.settings import ProtectionSettings, TrainingSettings

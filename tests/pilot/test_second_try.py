@@ -15,7 +15,8 @@ from secure_fl.errors import CohortError, DataError, RunError
 from secure_fl.events import Event, EventLog, MembersGathered, RoundStarted, Waiting
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.plan import write_plan
-from secure_fl.policy.rules import Plan, PolicyRefusal
+from secure_fl.policy.plan import Plan
+from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.runs.folder import RunFolder
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises

@@ -6,7 +6,7 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.features import places
 from secure_fl.field_errors import sections
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.plan import Plan
 from secure_fl.settings import Section
 
 # Fields that no rule reads, and why a coordinator may set them.

@@ -23,8 +23,9 @@ from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.models import load_backbone
 from secure_fl.pilot.plan import write_plan
 from secure_fl.policy.model_size import BUILT_IN, check_size, trained_values, values_asked
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SitePolicy
-from secure_fl.policy.rules import Plan, PolicyRefusal
+from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.settings import ModelSettings, ProtectionSettings, TrainingSettings
 from tests.support.clinic import Clinic
 from tests.support.local_pilot import plan_of

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import DPLimits, NoiseLimits, OwnFields, SitePolicy
-from secure_fl.policy.rules import Company, Plan, PolicyRefusal, Violation, broken_rules, check
+from secure_fl.policy.rules import Company, PolicyRefusal, Violation, broken_rules, check
 from tests.support.policy_plans import (
     AFTER,
     BEFORE,

@@ -8,8 +8,7 @@ import pytest
 
 from secure_fl.party.session import LocalEngine, Session
 from secure_fl.protocol.frames import Frame
-from secure_fl.testing.engines import require_carries
-from secure_fl.testing.harness import LossyEngine
+from secure_fl.testing.harness import LossyEngine, require_carries
 
 
 class Swapping(LocalEngine):

@@ -17,8 +17,7 @@ from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.features.air_gap.courier import Courier
 from secure_fl.features.air_gap.file_message import message_key
-from secure_fl.features.air_gap.folder_end import FolderEnd, Posted
-from secure_fl.features.air_gap.folder_party import FolderParty
+from secure_fl.features.air_gap.folder_end import FolderEnd, FolderParty, Posted
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from tests.support.hubs import echo, free_url

@@ -12,11 +12,19 @@ from numpy.typing import NDArray
 
 from secure_fl.errors import PartyFailed
 from secure_fl.events import EventLog
-from secure_fl.features.guard import ballots
-from secure_fl.features.guard.ballots import Votes, ballot, count
-from secure_fl.features.guard.guard import Guard, growth, harm, needed
+from secure_fl.features.guard import guard as guard_module
+from secure_fl.features.guard.guard import (
+    TWICE,
+    Guard,
+    SubsetSearch,
+    Votes,
+    ballot,
+    count,
+    growth,
+    harm,
+    needed,
+)
 from secure_fl.features.guard.settings import GuardSettings
-from secure_fl.features.guard.subset_search import TWICE, SubsetSearch
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Federated, federate
@@ -30,7 +38,7 @@ GUESSED = 0  # the slot in which who takes a vote away supposes one
 
 @pytest.fixture
 def guesses_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once in some 60 tries the guess is right, and the vote is gone: see `ballots.SLOTS`."""
+    """Once in some 60 tries the guess is right, and the vote is gone: see `guard_module.SLOTS`."""
     monkeypatch.setattr("secrets.randbelow", lambda n: GUESSED + 1 + randbelow(n - 1))
 
 
@@ -51,7 +59,7 @@ def test_ballots_are_counted(against: int) -> None:
 def test_a_sum_of_plain_votes_is_what_one_member_says() -> None:
     """Seven are against; the eighth sends -7, and nothing shows it. A ballot shows it."""
     assert sum([1] * 7 + [-7]) == 0
-    honest, guess = papers(7, 7), np.zeros((2, ballots.SLOTS))
+    honest, guess = papers(7, 7), np.zeros((2, guard_module.SLOTS))
     guess[1, GUESSED] = 1
     for lie in (
         -honest.sum() * guess,  # takes them away where it guesses that they are
@@ -67,7 +75,7 @@ def test_a_sum_of_plain_votes_is_what_one_member_says() -> None:
 
 def test_nobody_knows_where_another_s_vote_lies() -> None:
     at = [int(np.flatnonzero(ballot(True)[1])[0]) for _ in range(2000)]
-    assert len(set(at)) > 0.99 * ballots.SLOTS and max(np.bincount(at)) < 40
+    assert len(set(at)) > 0.99 * guard_module.SLOTS and max(np.bincount(at)) < 40
 
 
 def test_one_vote_never_decides() -> None:
@@ -319,13 +327,13 @@ def test_whoever_spoils_a_ballot_refuses_the_round(
     cheat: Callable[[NDArray[np.float32]], NDArray[np.float32]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bad party wants its rounds in, which all others are against, and counts more than one."""
-    original, cast = ballots.ballot, iter(range(1000))
+    original, cast = guard_module.ballot, iter(range(1000))
 
     def cast_by(against: bool) -> NDArray[np.float32]:
         paper = original(against)
         return cheat(paper) if FIVE[next(cast) % 5] == BAD else paper  # they answer in order
 
-    monkeypatch.setattr(ballots, "ballot", cast_by)
+    monkeypatch.setattr(guard_module, "ballot", cast_by)
     out = run(GuardSettings(most=1), catch=True)
     assert [(e["spoiled"], e["refused"]) for e in told(out)] == [(True, True)] * 2
     assert isinstance(out.error, PartyFailed)

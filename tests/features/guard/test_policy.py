@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from secure_fl.policy.describe import describe
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SitePolicy
-from secure_fl.policy.rules import Plan, check
+from secure_fl.policy.rules import check
 from tests.support.policy_plans import COMPANY, OPEN, POLICY, TODAY, plan, policy, refused
 
 

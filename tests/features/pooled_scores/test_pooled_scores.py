@@ -12,8 +12,8 @@ import pytest
 from secure_fl import FedAdam, FedAvg, FedID, FedKD, InclusiveFL, Local, Silo, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.errors import SettingsError
-from secure_fl.features.pooled_scores import pooling
-from secure_fl.features.pooled_scores.pooling import Pooling
+from secure_fl.features.pooled_scores import feature
+from secure_fl.features.pooled_scores.feature import Pooling
 from secure_fl.federation.result import Result
 from secure_fl.learning.tasks.classification import label_name
 from secure_fl.party.context import Members
@@ -140,7 +140,7 @@ def test_no_two_sums_of_scores_differ_by_one_hospital(
 
     monkeypatch.setattr(Summing, "sum", spy)
     if not protected:
-        monkeypatch.setattr(pooling, "Pooling", Forgetful)
+        monkeypatch.setattr(feature, "Pooling", Forgetful)
     stopped(tmp_path, after(3), algorithm=FedAvg(rounds=4))
     result = small(FedAvg(rounds=4), silos=list(FOUR), folder=tmp_path, resume=True).run()
     by_round = dict(opened)
