@@ -122,6 +122,11 @@ class Task(ABC):
     def metric(self) -> str:
         """The main metric's name in `evaluate`; higher is better."""
 
+    @property
+    def scored_class(self) -> str | None:
+        """The class of precision, recall and F1; None if they are not scores of one class."""
+        return None
+
     @abstractmethod
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
