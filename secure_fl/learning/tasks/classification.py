@@ -207,7 +207,7 @@ def encode_texts(
         if paired and example.pair is None:
             raise DataError(
                 "the second text is missing",
-                row=row,
+                record=row + 1,
                 field="pair",
                 fix="name the column of the second text, or use kind 'classification'",
             )
