@@ -152,17 +152,30 @@ class FieldDescription:
 
 
 def describe_fields(section: type[Section]) -> Iterator[FieldDescription]:
-    """Describe the fields that hold values, in their order; nested sections are left to others."""
+    """Describe the fields in their order; fields of a table are in a section of their own."""
     from secure_fl.settings import Section
 
     schema = section.model_json_schema()
     for name, field in section.model_fields.items():
         property_schema = schema["properties"][name]
         if isinstance(field.default, Section) or _is_section(property_schema, schema):
+            yield _table(section, name)
             continue
         default = "" if field.is_required() else _value(field.default)
         allowed = _allowed(property_schema, schema)
         yield FieldDescription(name, allowed, default, _help(section, name))
+
+
+def _table(section: type[Section], name: str) -> FieldDescription:
+    """Describe a field that holds a table by the section with the table's fields."""
+    from secure_fl.field_errors import sections as sections_in
+
+    inner = set(sections_in(section.model_fields[name].annotation))
+    titles = [_typed(title) for title, one in sections().items() if one in inner]
+    see = f"fields: see {' or '.join(titles)}" if titles else ""
+    return FieldDescription(
+        name, "table", NO_DEFAULT, " ".join([_help(section, name), see]).strip()
+    )
 
 
 def _help(section: type[Section], name: str) -> str:

@@ -103,9 +103,7 @@ def _preflight(rules: SiteFile, plan: Plan, silo: Silo) -> Iterator[Check]:
     by_patient = rules.sets[plan.dataset].columns.patient is not None
     splits = Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test))
     task, weights = plan.task, weighed(plan.task, plan.training)
-    for problem in problems(
-        silo.name, splits, task.kind, task.labels, by_patient=by_patient, weighed=weights
-    ):
+    for problem in problems(silo.name, splits, task, by_patient=by_patient, weighed=weights):
         yield Check("records", "note", problem.what, problem.fix)
 
 

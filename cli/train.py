@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from secure_fl.config.load import Settings
     from secure_fl.data.silo import Silo
     from secure_fl.events import Event, Listener
+    from secure_fl.federation.federation import Federation
 
 
 @click.command(
@@ -85,6 +86,7 @@ def train(
 
 def _print_result(document: dict[str, Any], folder: Path) -> None:
     from secure_fl.cli import show
+    from secure_fl.display.learning_check import not_learned
 
     seconds = show.duration(document["seconds"]["total"])
     figures: list[Any] = []
@@ -108,6 +110,7 @@ def _print_result(document: dict[str, Any], folder: Path) -> None:
     for line in lines:
         if line is not None:
             console.print(line)
+    show.warn(console, not_learned(document))
 
 
 def run(
@@ -128,8 +131,10 @@ def run(
 
         federation = Federation.of(settings, folder, resume=resume)
     _warn_of_copies(federation.hospitals, settings, console)
-    metric = next(iter(federation.tasks.values())).metric
-    with Watch(console, title or name, settings.algorithm.rounds, metric) as watch:
+    _warn_of_class(federation, settings, console)
+    task, rounds = next(iter(federation.tasks.values())), settings.algorithm.rounds
+    shown = Watch(console, title or name, rounds, task.metric, scored_class=task.scored_class)
+    with shown as watch:
         listeners: list[Listener] = [watch, *sinks]
 
         def notify(event: Event) -> None:
@@ -150,6 +155,19 @@ def _warn_of_copies(silos: Sequence[Silo], settings: Settings, console: Console)
         splits = {s.name: Splits(tuple(s.train), tuple(s.dev), tuple(s.test)) for s in silos}
         for copy in alike(splits):
             console.print(f"warning: {copy.party}: {copy.what}\n  -> {copy.fix}", style="yellow")
+
+
+def _warn_of_class(federation: Federation, settings: Settings, console: Console) -> None:
+    """Warn if scores are of the negative class; the order of a corpus' own labels is no choice."""
+    from secure_fl.cli import show
+    from secure_fl.config.data import CorpusData
+    from secure_fl.data.positive_class import counted_labels
+
+    if settings.task.labels is None and isinstance(settings.data, CorpusData):
+        return
+    labels = next(iter(federation.tasks.values())).labels
+    counts = counted_labels(record for silo in federation.hospitals for record in silo.train)
+    show.warn_of_class(console, settings.task, labels, counts)
 
 
 def protection_line(document: dict[str, Any]) -> str:

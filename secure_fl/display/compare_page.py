@@ -73,7 +73,7 @@ def side_by_side(histories: Sequence[RunHistory]) -> Grid:
                 "-" if total is None else duration(total),
             ]
         )
-    metric = first.metric
+    metric = first.metric_name
     heads = ["run", "algorithm", "protection", "round", f"dev {metric}", f"test {metric}"]
     return grid("", [*heads, "to the first, points", "sent", "time"], rows)
 
@@ -126,7 +126,8 @@ def comparison(histories: Sequence[RunHistory]) -> str:
             Curve(name, history.curve(split) or history.mean(split))
             for name, history in zip(names, histories, strict=True)
         ]
-        title = f"{histories[0].metric.capitalize()} over all {split} records, by round"
+        metric = histories[0].metric_name
+        title = f"{metric[:1].upper()}{metric[1:]} over all {split} records, by round"
         body += chart(f"compared-{split}", curves, "round", title, number)
     heads = ["field", *names]
     return body + table("Settings that differ", heads, settings_apart(histories), figures=False)

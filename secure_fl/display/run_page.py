@@ -159,7 +159,9 @@ def _learning(history: RunHistory, at: str, shared: bool) -> str:
         Curve("all dev records", history.curve("dev", "loss") or history.mean("dev", "loss")),
         Curve("all test records", history.curve("test", "loss") or history.mean("test", "loss")),
     ]
-    drawn = chart(f"{at}-curve", curves, "round", f"Score over rounds ({metric})", number)
+    drawn = chart(
+        f"{at}-curve", curves, "round", f"Score over rounds ({history.metric_name})", number
+    )
     drawn += chart(f"{at}-loss", losses, "round", "Loss over rounds", number)
     return drawn + paragraph(_rates(history))
 

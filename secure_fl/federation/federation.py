@@ -328,9 +328,10 @@ class Federation:
             listeners += [folder.record, PageWriter(folder.path)]
         progress = self._options.get("progress")
         shown = False if progress is None and self.listener is not None else progress
-        metric = next(iter(self.tasks.values())).metric
+        task = next(iter(self.tasks.values()))
         name, rounds = self.spec.algorithm.name, self.spec.algorithm.rounds
-        if watch := stack.enter_context(watching(name, rounds, metric, shown)):
+        display = watching(name, rounds, task.metric, shown, task.scored_class)
+        if watch := stack.enter_context(display):
             listeners.append(watch)
         if self.listener is not None:
             listeners.append(self.listener)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from secure_fl.data.examples import Example, Text
 from secure_fl.display.charts import Curve, chart, colours
-from secure_fl.display.figures import counted, number, overall
+from secure_fl.display.figures import counted, main_metric, number, overall
 from secure_fl.display.html import page
 from secure_fl.display.result_tables import result_table
 from secure_fl.errors import DataError, RunError, SettingsError
@@ -225,7 +225,7 @@ class Result:
         d = self.document
         last = d["metrics"].get("last", {})
         value = overall(last).get("test", {}).get(d["main_metric"])
-        score = "nothing measured" if value is None else f"test {d['main_metric']} {number(value)}"
+        score = "nothing measured" if value is None else f"test {main_metric(d)} {number(value)}"
         mode = d["protection"]["mode"]
         return (
             f"<Result of {d['algorithm']} over {len(d['parties'])} hospitals, "

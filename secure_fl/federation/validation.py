@@ -228,7 +228,7 @@ def _check_labels(host: Silo) -> None:
                 fix="label its records; records without labels belong to the public ones",
                 party=host.name,
                 split=split,
-                row=row,
+                record=row + 1,
             )
 
 

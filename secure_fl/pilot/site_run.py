@@ -10,10 +10,12 @@ from pathlib import Path
 from secure_fl.crypto.blame.inquiry import InquiryEvidence
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.data.positive_class import counted_labels, reversed_class
 from secure_fl.data.silo import Silo
+from secure_fl.display.learning_check import not_learned
 from secure_fl.display.run_page import PageWriter
 from secure_fl.errors import CohortError, RunError, SecureFLError
-from secure_fl.events import Event, Listener, PlanApproved
+from secure_fl.events import Event, Listener, PlanApproved, Warned
 from secure_fl.federation.outcome import ResultContext, document_of, export_to
 from secure_fl.federation.prepared import RunContext, prepare
 from secure_fl.federation.run_feature import SiteLimits, finish_run
@@ -105,6 +107,9 @@ class SiteRun:
             opened=context.memory.opened(*self._inputs),
         )
         self._prepared = prepare(spec, silo, run)
+        counts = counted_labels(silo.train)
+        if (found := reversed_class(spec.task, task.labels, counts)) is not None:
+            self._record(Warned(code="positive class", text=". Fix: ".join(found)))
         parties = sum(name != rules.host for name in context.roster.names)
         roster = context.roster.fingerprint()
         self._outline = ResultContext(
@@ -166,6 +171,8 @@ class SiteRun:
             kept = self._prepared.checkpoints
             names = sorted(kept.evidence()) if isinstance(kept, PartyCheckpoints) else []
             self._folder.finish(document | {"convicted": names} | approved)
+            if (text := not_learned(document)) is not None:
+                self._record(Warned(code="not learned", text=text))
             finish_run(self._folder.path)
             self._page.write()
         except SecureFLError as error:

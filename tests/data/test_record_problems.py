@@ -18,6 +18,7 @@ from secure_fl.settings import DPSettings, TaskSettings, TrainingSettings
 from tests.support.raising import raises
 
 LABELS = ("a", "b")
+CLASSES = TaskSettings(labels=LABELS)
 
 
 def notes(*ids: str, label: str = "a") -> tuple[Text, ...]:
@@ -46,20 +47,20 @@ def test_a_fault_is_found_alone(splits: Splits, said: str) -> None:
 
     found = list(
         problems(
-            "north", splits, "classification", LABELS,
+            "north", splits, CLASSES,
             by_patient=splits is LATER, lengths=lengths, longest=5,
         )
     )  # fmt: skip
     assert [one.party for one in found] == ["north"] and said in found[0].what and found[0].fix
-    assert not list(problems("n", GOOD, "classification", LABELS, lengths=lengths, longest=5))
+    assert not list(problems("n", GOOD, CLASSES, lengths=lengths, longest=5))
 
 
 def test_a_rare_class_is_worth_a_word_unless_somebody_said_what_it_counts() -> None:
     few = Splits((*notes(*"12345678"), *notes("9", label="b")))
-    (found,) = problems("north", few, "classification", LABELS)
+    (found,) = problems("north", few, CLASSES)
     assert "1 of 9 training records have the label b" in found.what
     assert "task.positive" in found.fix
-    assert not list(problems("north", few, "classification", LABELS, weighed=True))
+    assert not list(problems("north", few, CLASSES, weighed=True))
     task, training = TaskSettings(labels=LABELS), TrainingSettings()
     private = TrainingSettings(dp=DPSettings(epsilon=8.0, delta=1e-3))
     assert not weighed(task, training) and weighed(task, private)

@@ -107,15 +107,15 @@ def test_wrong_settings_are_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "example", "where"),
     [
-        ("classification", Text("9", "SECRET", label="SECRET"), {"row": 1, "field": "label"}),
-        ("classification", Text("9", "SECRET"), {"row": 1, "field": "label"}),
-        ("pair", Text("9", "SECRET", label="yes"), {"row": 1, "field": "pair"}),
-        ("regression", Text("9", "SECRET", label="SECRET"), {"row": 1, "field": "label"}),
-        ("regression", Text("9", "SECRET", label=float("nan")), {"row": 1, "field": "label"}),
-        ("ner", Tagged("9", ("SECRET",), ("B-SECRET",)), {"row": 1, "field": "tags[0]"}),
-        ("ner", Tagged("9", ("SECRET",), ()), {"row": 1, "field": "tags"}),
-        ("ranking", Impression("9", (), ("SECRET",), ()), {"row": 1, "field": "clicks"}),
-        ("ranking", Text("9", "SECRET"), {"row": 1}),
+        ("classification", Text("9", "SECRET", label="SECRET"), {"record": 2, "field": "label"}),
+        ("classification", Text("9", "SECRET"), {"record": 2, "field": "label"}),
+        ("pair", Text("9", "SECRET", label="yes"), {"record": 2, "field": "pair"}),
+        ("regression", Text("9", "SECRET", label="SECRET"), {"record": 2, "field": "label"}),
+        ("regression", Text("9", "SECRET", label=float("nan")), {"record": 2, "field": "label"}),
+        ("ner", Tagged("9", ("SECRET",), ("B-SECRET",)), {"record": 2, "field": "tags[0]"}),
+        ("ner", Tagged("9", ("SECRET",), ()), {"record": 2, "field": "tags"}),
+        ("ranking", Impression("9", (), ("SECRET",), ()), {"record": 2, "field": "clicks"}),
+        ("ranking", Text("9", "SECRET"), {"record": 2}),
     ],
 )
 def test_bad_examples_are_named_by_row_and_not_shown(
