@@ -16,7 +16,7 @@ from secure_fl.errors import ModelError, RunError, SettingsError
 # Importing `benchmarks.evidence.tables` would import torch for a help text.
 TABLES = ("fedid", "fedkd", "inclusivefl", "adapters", "whole")
 OUTDATED, FAILED = 1, 5
-FOLDER, PAGE = Path("docs") / "results", Path("docs") / "results.md"
+FOLDER, PAGE = Path("benchmarks") / "results", Path("docs") / "results.md"
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
 POSITIVE = click.IntRange(min=1)
@@ -88,7 +88,7 @@ def papers(
 @click.command(
     epilog="""\b
 Examples:
-  python -m benchmarks papers --table fedkd --work docs/results/fedkd   finish cells
+  python -m benchmarks papers --table fedkd --work benchmarks/results/fedkd   finish cells
   python -m benchmarks results                  write the pages
   python -m benchmarks results --check          compare the pages with the cells"""
 )

@@ -26,7 +26,7 @@ from secure_fl.errors import SettingsError
 
 NAME = "defaults"
 SEED, PARTIES = 7, 4  # settings were chosen on seed 107
-WORK = Path(__file__).parents[2] / "docs" / "results" / NAME
+WORK = Path(__file__).parents[2] / "benchmarks" / "results" / NAME
 PUBLIC, LABELLED = 0.5, 0.2  # of the records, and of the public ones, for algorithms with a host
 TIERS = ("weak", "weak", "medium", "strong")
 OPENING = f"""\
@@ -207,7 +207,7 @@ def rows(cell: Cell, outcome: Outcome) -> Iterator[DefaultsRow]:
 
 
 def page(folder: Path) -> Iterator[str]:
-    """Write `docs/results/defaults.md` from the finished cells."""
+    """Write `benchmarks/results/defaults.md` from the finished cells."""
     store = Store(folder / NAME)
     outcomes = [(cell, store.find(cell, store.model)) for cell in cells(SIZES)]
     found = [row for cell, outcome in outcomes if outcome for row in rows(cell, outcome)]

@@ -153,7 +153,7 @@ def _paper(evidence: Evidence, listed: Sequence[Row]) -> Iterator[str]:
 def _conditions(evidence: Evidence) -> Iterator[str]:
     """List the machines, versions and the command of a table's cells."""
     name, outcomes = evidence.table.name, [outcome for _, outcome in evidence.finished]
-    command = f"python -m benchmarks papers --table {name} --work docs/results/{name}"
+    command = f"python -m benchmarks papers --table {name} --work benchmarks/results/{name}"
     yield f"- to reproduce: `{command}`; `--seeds` and `--only` for rows with more than 3 seeds"
     yield f"- cells: {_finished(evidence)} finished"
     if evidence.unused:

@@ -15,7 +15,7 @@ from benchmarks.peers.ways import WITHOUT_MASKS
 from benchmarks.report import Grid
 
 ROOT = Path(__file__).parents[2]
-RESULTS, PAGE = ROOT / "docs" / "results" / "peers", ROOT / "docs" / "peers.md"
+RESULTS, PAGE = ROOT / "benchmarks" / "results" / "peers", ROOT / "docs" / "benchmarks.md"
 GROWN = ("networked", "values-1M", "values-10M", "values-100M")
 BLOCK = re.compile(r"<!-- table (?P<name>[\w -]+) -->\n.*?<!-- end -->", re.DOTALL)
 
