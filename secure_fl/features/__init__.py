@@ -30,7 +30,7 @@ class Feature:
 
 FEATURES: Mapping[str, Feature] = {
     "guard": Feature(
-        doc="poisoning.md",
+        doc="threat-model.md",
         run="secure_fl.features.guard.feature:GUARD",
         policy="secure_fl.features.guard.policy:GUARD_RULES",
         settings={"guard": "secure_fl.features.guard.settings:GuardSettings"},
