@@ -126,7 +126,29 @@ class FederationOptions(TypedDict, total=False):
 
 
 class Federation:
-    """Hospitals, an algorithm and the rules of their run. `run()` trains."""
+    """Hospitals, an algorithm and the rules of their run. `run()` trains.
+
+    Args:
+        silos: The hospitals with their records.
+        algorithm: Settings of an algorithm, its class, or its name.
+        task: The learning task. Default: classification with the labels of the records.
+        model: The transformer. Default: the built-in one.
+        training: Learning rate, batch size, device, DP-SGD and other settings of local training.
+        protection: Protection of sums. Default: encryption and masks.
+        seed: Seed of all random draws.
+        folder: Folder for checkpoints, events and the result. Default: nothing is written.
+
+    Other Args:
+        sections: Settings of optional features, by the name of their section in a settings file.
+        metrics: Metrics of the program's own, by name, in addition to the task's.
+        listener: A function that receives every event.
+        progress: Show progress. Default: only on a terminal, and only without a listener.
+        resume: Continue the run in the folder after its last checkpoint.
+        keep_checkpoints: Keep the checkpoints of a finished run. Default: true.
+        record: Record each role's view in the folder, for an audit.
+        trainer: Makes an object that trains many small sites as one batch.
+        settings_text: The content of the folder's settings file. Default: made from the settings.
+    """
 
     def __init__(
         self,
