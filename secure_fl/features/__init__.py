@@ -58,7 +58,7 @@ FEATURES: Mapping[str, Feature] = {
         },
     ),
     "adapters": Feature(
-        doc="adapters.md",
+        doc="models.md",
         run="secure_fl.features.adapters.feature:ADAPTERS",
         model_part="secure_fl.features.adapters:part",
     ),
@@ -69,7 +69,7 @@ FEATURES: Mapping[str, Feature] = {
         },
     ),
     "tuning": Feature(
-        doc="choices.md",
+        doc="evaluation.md",
         commands={
             "tune": (
                 "secure_fl.features.tuning.command:tune",

@@ -62,7 +62,16 @@ def test_programs_are_found() -> None:
 def test_mypy_finds_nothing(written: Path) -> None:
     skipped = "".join(
         f"[mypy-{name}.*]\nignore_missing_imports = True\nfollow_imports = skip\n"
-        for name in ("torch", "transformers", "opacus", "tenseal", "pyarrow", "pandas", "scipy")
+        for name in (
+            "torch",
+            "transformers",
+            "opacus",
+            "tenseal",
+            "pyarrow",
+            "pandas",
+            "scipy",
+            "torchao",
+        )
     )
     (written / "mypy.ini").write_text(f"[mypy]\ncheck_untyped_defs = True\n{skipped}")
     files = sorted(str(file) for file in written.glob("*.py"))
