@@ -68,7 +68,8 @@ def require_parses(line: str) -> None:
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_commands_and_their_options_exist(name: str) -> None:
-    for line in lines(name):
+    assert (typed := [*lines(name)])
+    for line in typed:
         try:
             require_parses(line)
         except click.UsageError as error:
