@@ -55,7 +55,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_programs_are_found() -> None:
     found = programs()
-    assert {"README_0", "reading_an_audit", "api_0", "api_1", "architecture_0"} <= found.keys()
+    assert {"README_0", "reading_an_audit", "audits_0", "evaluation_1", "models_2"} <= found.keys()
     assert "Federation(hospitals, to_csv" not in "".join(found.values())
 
 
