@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages from other folders, generated pages, and the links between all of them."""
+"""A hook of mkdocs: pages of other folders, generated pages, and the links between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 from secure_fl.cli.reference import SITE
 
 ROOT = Path(__file__).parent.parent
-TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+TOP = ("README.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 OTHER = ("examples/*", "benchmarks/results/*.md")
 LINK = re.compile(r"(\]\()([^)#:\s]+)(#[^)\s]*)?\)")
 

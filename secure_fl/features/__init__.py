@@ -63,7 +63,7 @@ FEATURES: Mapping[str, Feature] = {
         model_part="secure_fl.features.adapters:part",
     ),
     "batched_simulation": Feature(
-        doc="peers.md",
+        doc="benchmarks.md",
         exports={
             "BatchedTraining": "secure_fl.features.batched_simulation.trainer:BatchedTraining"
         },
