@@ -1,4 +1,4 @@
-"""The guides' TOML blocks are valid, and their command lines parse."""
+"""The TOML blocks of all pages are valid, and their command lines parse."""
 
 from __future__ import annotations
 
@@ -15,60 +15,68 @@ import pytest
 from secure_fl.cli.main import main
 from secure_fl.config import toml as config_toml
 from secure_fl.config.load import loads
-from secure_fl.policy.policy_file import SitePolicy
+from secure_fl.pilot.plan import load_proposal
+from secure_fl.policy.policy_file import DataSet, SitePolicy
 from secure_fl.statistics import questions
 
-DOCS = Path(__file__).parents[1] / "docs"
-GUIDES = ("algorithms", "models", "differential-privacy", "evaluation", "statistics", "audits")
-BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = {"algorithms", "models", "differential-privacy", "evaluation", "statistics", "audits"}
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.M | re.S)
 INLINE = re.compile(r"`(secure-fl [^`]+)`")
 COMPLETE = {"data": {"corpus": "ade", "parties": 3}, "algorithm": {"name": "fedavg"}}
 
 
-def page(name: str) -> str:
-    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+def require_valid(body: str, folder: Path) -> None:
+    """Refuse a block of a settings file, plan, site file or file of questions with wrong fields."""
+    tables: dict[str, Any] = tomllib.loads(body)
+    if "dataset" in tables:
+        plan = folder / "plan.toml"
+        plan.write_text(body, encoding="utf-8")
+        load_proposal(plan)
+    elif "question" in tables:
+        assert questions.loads(body)
+    elif "site" in tables or "set" in tables.get("data", {}):
+        SitePolicy.model_validate(tables.get("site", {}))
+        for data_set in tables.get("data", {}).get("set", []):
+            DataSet.model_validate(data_set)
+    elif "project" not in tables:  # a package's file, which is not ours
+        loads(config_toml.write(COMPLETE | tables))
 
 
-def blocks(name: str, *kinds: str) -> Iterator[str]:
-    yield from (body for kind, body in BLOCK.findall(page(name)) if kind in kinds)
-
-
-@pytest.mark.parametrize("name", GUIDES)
-def test_toml_is_valid(name: str) -> None:
-    for body in blocks(name, "toml"):
-        tables: dict[str, Any] = tomllib.loads(body)
-        if "question" in tables:
-            assert questions.loads(body[body.index("[[question]]") :])
-        elif "site" in tables:
-            SitePolicy.model_validate(tables["site"])
-        else:
-            loads(config_toml.write(COMPLETE | tables))
-
-
-def lines(name: str) -> Iterator[str]:
-    """Every command line of secure-fl in blocks, without prompts and comments, and in sentences."""
-    for body in blocks(name, "bash", "text"):
+def lines(page: Path) -> Iterator[str]:
+    """Every command line of secure-fl in blocks, without prompts, and in sentences."""
+    text = page.read_text(encoding="utf-8")
+    for _, body in BLOCK.findall(text):
         for line in body.replace("\\\n", " ").splitlines():
-            if (typed := line.removeprefix("$ ")).startswith("secure-fl "):
+            if (typed := line.strip().removeprefix("$ ")).startswith("secure-fl "):
                 yield typed
-    prose = BLOCK.sub("", page(name)).replace("\n", " ")
-    yield from INLINE.findall(prose)
+    yield from INLINE.findall(BLOCK.sub("", text).replace("\n", " "))
 
 
 def require_parses(line: str) -> None:
     command: click.Command = main
     words = shlex.split(line, comments=True)[1:]
-    while isinstance(command, click.Group) and words:
-        name = words.pop(0)
-        found = command.get_command(click.Context(command), name)
-        assert found is not None, f"{line}: there is no command {name}"
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        _, found, words = command.resolve_command(click.Context(command), words)
+        assert found is not None, line
         command = found
+    if words and words[-1].startswith("--"):  # a sentence names an option without its value
+        words.append("VALUE")
     command.make_parser(click.Context(command)).parse_args(words)
 
 
-@pytest.mark.parametrize("name", GUIDES)
-def test_commands_and_their_options_exist(name: str) -> None:
-    assert (typed := [*lines(name)])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_toml_is_valid(page: Path, tmp_path: Path) -> None:
+    for kind, body in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if kind == "toml":
+            require_valid(body, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    typed = [line for line in lines(page) if not line.endswith("COMMAND --help")]
+    assert typed or page.stem not in GUIDES
     for line in typed:
         try:
             require_parses(line)
@@ -77,6 +85,12 @@ def test_commands_and_their_options_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["secure-fl trian x", "secure-fl train x --sett a=b"])
-def test_a_wrong_line_is_found(line: str) -> None:
-    with pytest.raises((AssertionError, click.UsageError)):
+def test_a_wrong_command_line_is_found(line: str) -> None:
+    with pytest.raises(click.UsageError):
         require_parses(line)
+
+
+@pytest.mark.parametrize("body", ["[modle]\n", "[site]\nrouns = 3\n", "[model]\nrank = 8\n"])
+def test_a_wrong_block_is_found(body: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"rouns|modle|rank"):
+        require_valid(body, tmp_path)
