@@ -1,7 +1,8 @@
 """The data sets of the papers' tables, and the layout of their files.
 
-Each set is a folder of gzipped JSON lines; benchmarks/results/README.md lists sources and digests. Where a set has no public test records (GLUE), its dev file is the test, and
-a tenth of the training file, picked by id, compares rounds.
+Each set is a folder of gzipped JSON lines; benchmarks/results/README.md lists sources and digests.
+Where a set has no public test records (GLUE), its dev file is the test, and a tenth of the training
+file, picked by id, compares rounds.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def pages(folder: Path, page: Path) -> dict[Path, str]:
         name: [found for claim in one.table.claims for found in judge(listed[name], claim)]
         for name, one in evidence.items()
     }
-    found = {page: fill(page.read_text(), lambda _: _summary(evidence, judged))}
+    found = {page: fill(page.read_text(), lambda _: _summary(judged))}
     found[folder / "claims.md"] = _claims_page(evidence, judged)
     for name, one in evidence.items():
         found[folder / f"{name}.md"] = _text(_paper(one, listed[name]))
@@ -180,13 +180,11 @@ def _machine(found: Mapping[str, Any]) -> str:
     return " and ".join(filter(None, (found["processor"], found.get("accelerator"))))
 
 
-def _summary(
-    evidence: Mapping[str, Evidence], judged: Mapping[str, Sequence[Judgement]]
-) -> Grid:
+def _summary(judged: Mapping[str, Sequence[Judgement]]) -> Grid:
     """Lay out one line for each claim, with the verdicts on its data sets."""
     lines = []
-    for name, one in evidence.items():
-        for text, some in groupby(judged[name], key=lambda found: found.claim.text):
+    for name, judgements in judged.items():
+        for text, some in groupby(judgements, key=lambda found: found.claim.text):
             found = [f"{it.data}: {it.verdict}" for it in some if it.verdict]
             if found:
                 link = f"[{name}](../benchmarks/results/{name}.md)"

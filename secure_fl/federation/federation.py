@@ -148,6 +148,7 @@ class Federation:
         record: Record each role's view in the folder, for an audit.
         trainer: Makes an object that trains many small sites as one batch.
         settings_text: The content of the folder's settings file. Default: made from the settings.
+
     """
 
     def __init__(
