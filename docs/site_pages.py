@@ -12,8 +12,8 @@ from mkdocs.structure.files import File, Files
 from secure_fl.cli.reference import SITE
 
 ROOT = Path(__file__).parent.parent
-TOP = ("README.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
-OTHER = ("examples/*", "benchmarks/results/*.md")
+TOP = ("README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+OTHER = ("examples/*", "benchmarks/results/*.md", "benchmarks/results/*.svg")
 LINK = re.compile(r"(\]\()([^)#:\s]+)(#[^)\s]*)?\)")
 
 
