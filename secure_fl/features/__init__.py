@@ -89,7 +89,7 @@ FEATURES: Mapping[str, Feature] = {
         },
     ),
     "air_gap": Feature(
-        doc="pilot.md",
+        doc="operations.md",
         transport="secure_fl.features.air_gap.transport:FOLDER_TRANSPORT",
         commands={
             "courier": (

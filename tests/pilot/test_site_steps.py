@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -26,7 +25,6 @@ from secure_fl.data.splits import write
 from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.kit_files import open_kit
 from secure_fl.pilot.kits import load_kit, require_host, require_own
-from secure_fl.pilot.plan import load_plan
 from secure_fl.policy.policy_file import SitePolicy, load_site
 from tests.support.processes import PROGRAM, free_port, killed_after, this_code
 from tests.support.raising import raises
@@ -148,30 +146,6 @@ def test_a_newcomer_is_ready_by_the_page(places: Places) -> None:
     places.follow(steps(NEWCOMER, "## Limits"))
     assert load_roster(places.folder / "west" / "kit" / "roster.json").version == 2
     assert "ready: secure-fl join site.toml --kit kit" in places.printed
-
-
-def test_the_rules_and_plans_of_the_page_are_read(tmp_path: Path) -> None:
-    plan, columns, dp, rules, people = (
-        tomllib.loads(text) for text in blocks("toml", "## The plan", NEWCOMER)
-    )
-    (tmp_path / "plan.toml").write_text(the_plan() + "\n" + _toml("## Differential privacy"))
-    assert load_plan(tmp_path / "plan.toml").training.dp is not None
-    assert plan["task"]["positive"] == "ade" and dp and people
-    site = tmp_path / "site.toml"
-    for name in ("train.jsonl", "dev.jsonl", "test.jsonl", "notes.csv"):
-        (tmp_path / name).write_text("")
-    site.write_text(_toml("## Rules").replace("[[data", _toml("## Approvals") + "[[data"))
-    assert load_site(site).policy.approval is not None and rules["site"]["rosters"]
-    first, _, last = _toml("## Rules").partition("[[data.set]]")
-    keys = "[keys]" + last.partition("[keys]")[2]
-    site.write_text(first + _toml("## Your own columns") + keys)
-    read = load_site(site).sets["notes"].columns.model_dump(exclude_none=True)
-    assert read == columns["data"]["set"][0]["columns"]
-
-
-def _toml(heading: str) -> str:
-    """The first block of TOML below a heading."""
-    return next(blocks("toml", heading, "## Limits"))
 
 
 def commands_in(lines: list[str]) -> set[tuple[str, ...]]:
