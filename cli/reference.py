@@ -168,7 +168,7 @@ def _parameter(text: str) -> str:
 def _text(found: Any) -> str:
     """Return a docstring as Markdown: lists of arguments become lists."""
     text = inspect.getdoc(found) or ""
-    return re.sub(r"^    (\w+): ", r"- `\1`: ", text, flags=re.MULTILINE)
+    return re.sub(r"^    (\w+)(?: \(.*?\))?: ", r"- `\1`: ", text, flags=re.MULTILINE)
 
 
 PAGES: Mapping[str, Callable[[], str]] = MappingProxyType(

@@ -28,7 +28,7 @@ NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]  # it names earlie
 GENERATED = {ROOT / "docs" / name for name in reference.SITE}
 FOLDERS = ("secure_fl", "tests", "benchmarks", "docs", "examples", "deploy", *MAPPED)
 DATA = ("json", "jsonl", "toml", "html", "sqlite", "key", "csv", "bundle", "pem", "md", "public",
-        "safetensors", "yaml")  # fmt: skip
+        "safetensors", "yaml", "gz")  # fmt: skip
 
 
 def quoted(page: Path) -> set[str]:

@@ -139,15 +139,15 @@ class Federation:
         folder: Folder for checkpoints, events and the result. Default: nothing is written.
 
     Other Args:
-        sections: Settings of optional features, by the name of their section in a settings file.
-        metrics: Metrics of the program's own, by name, in addition to the task's.
-        listener: A function that receives every event.
-        progress: Show progress. Default: only on a terminal, and only without a listener.
-        resume: Continue the run in the folder after its last checkpoint.
-        keep_checkpoints: Keep the checkpoints of a finished run. Default: true.
-        record: Record each role's view in the folder, for an audit.
-        trainer: Makes an object that trains many small sites as one batch.
-        settings_text: The content of the folder's settings file. Default: made from the settings.
+        sections (Mapping[str, Section]): Settings of optional features, by section name.
+        metrics (Mapping[str, Metric]): Your own metrics by name, in addition to the task's.
+        listener (Listener): A function that receives every event.
+        progress (bool): Show progress. Default: only on a terminal, and only without a listener.
+        resume (bool): Continue the run in the folder after its last checkpoint.
+        keep_checkpoints (bool): Keep the checkpoints of a finished run. Default: true.
+        record (bool): Record each role's view in the folder, for an audit.
+        trainer (Callable): Makes an object that trains many small sites as one batch.
+        settings_text (str): Content of the folder's settings file. Default: from the settings.
 
     """
 
