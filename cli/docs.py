@@ -61,7 +61,7 @@ def _show(text: str) -> None:
 
     rendered = StringIO()
     Console(file=rendered, force_terminal=True, width=min(get_terminal_size().columns, 100)).print(
-        Markdown(text)
+        Markdown(text, hyperlinks=False)
     )
     click.echo_via_pager(rendered.getvalue())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -99,6 +100,18 @@ def test_the_api_lists_every_public_name_with_its_signature() -> None:
     assert sorted(names) == secure_fl.__all__
     assert "    algorithm: Algorithm | type[Algorithm] | str,\n" in text and ":::" not in text
     assert "- `protection`: " in text and "Federation.run(engine: MakeEngine = LocalEngine)" in text
+
+
+def test_a_terminal_shows_pages_rendered() -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "secure_fl", "docs", "commands"]
+    environment = {**os.environ, "TERM": "xterm", "PAGER": "cat"}
+    done = subprocess.run(command, cwd=ROOT, stdout=theirs, stdin=theirs, env=environment)
+    os.close(theirs)
+    text = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert "Commands" in text and "# Commands" not in text and "| --- |" not in text
 
 
 def test_a_mistyped_page_is_an_error_of_the_command_line() -> None:
