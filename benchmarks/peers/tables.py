@@ -1,4 +1,4 @@
-"""The tables of measurements, for the terminal and for docs/peers.md."""
+"""The tables of measurements, for the terminal and for benchmarks/results/peers.md."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import subprocess
@@ -15,7 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from secure_fl.audits.document import ENTITIES, AuditDocument, encode, json_schema
+from secure_fl.audits.document import ENTITIES, AuditDocument, encode
 from secure_fl.audits.report.page import compared_cells, render
 from secure_fl.audits.report.report_terms import ACCESS, STATUS, VERDICTS
 from secure_fl.audits.report.sentences import (
@@ -42,14 +41,6 @@ def one() -> Page:
 @pytest.fixture(scope="module")
 def several() -> Page:
     return Page(render(three()))
-
-
-def test_the_published_schema_is_current() -> None:
-    made = json.dumps(json_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    file = ROOT / "docs" / "audit-schema.json"
-    if os.environ.get("WRITE_SCHEMA"):
-        file.write_text(made)
-    assert file.read_text() == made, "run this test with WRITE_SCHEMA=1, and commit the file"
 
 
 def test_the_page_refers_to_nothing_outside(several: Page) -> None:
