@@ -40,6 +40,8 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "convicted": "in a pilot: members found to have spoiled a sum; the evidence is in "
         "`parties/*/evidence`",
         "main_metric": "metric that selects the best round; higher is better",
+        "scored_class": "the class of precision, recall and f1 (task.positive, else the last "
+        "label); null if they are not scores of one class",
         "local_heads": "`true` if label sets differ, so that each party keeps its own output layer",
         "metrics": "`last` and `best`, each {`round`, `pooled`, `mean`, `party`, `counts`, "
         "`intervals`, `bounds`}; see below",
