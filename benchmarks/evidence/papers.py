@@ -58,14 +58,14 @@ def plan(
     if not cells:
         fix = f"the first cell's title is {every[0].title!r}"
         raise SettingsError(f"no cell's title contains {only!r}", fix=fix, option="--only")
+    place = collection.find(data)
+    collection.require(sorted({name for cell in cells for name in cell.spread.sets}), place)
+    for cell in cells:
+        request(cell)
     named = model or chosen.model
     asked = named or any("name" not in cell.model for cell in cells)
     found = checkpoint.require(named) if asked else checkpoint.find(named)
-    inputs = Inputs(collection.find(data), found)
-    collection.require(sorted({name for cell in cells for name in cell.spread.sets}), inputs.data)
-    for cell in cells:
-        request(cell)
-    return Plan(chosen, inputs, cells)
+    return Plan(chosen, Inputs(place, found), cells)
 
 
 def measure(

@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 from benchmarks import checkpoint
 from benchmarks.__main__ import main
 from benchmarks.checkpoint import BUILT_IN, Checkpoint
+from benchmarks.collection import SETS
 from benchmarks.datasets import Spread, silos
 from benchmarks.evidence import claims, commands, pages, papers, sealing
 from benchmarks.evidence.cells import Cell, Inputs, request, run, sections
@@ -149,10 +150,10 @@ def test_a_failing_cell_leaves_the_others(tmp_path: Path) -> None:
         yield cell("FedAvg", seed, training=TRAINING | {"learning_rate": 1e30, "optimizer": "sgd"})
         yield cell("Local", seed)
 
-    found, told = fill(Table("t", "t", cells), tmp_path)
+    found, told = fill(Table("t", "t", cells, model=BUILT_IN), tmp_path)
     assert [row["method"] for row in found["rows"]] == ["Local"]
     assert "FAILED" in told and list(found["failed"]) == ["ade · FedAvg · seed 0"]
-    assert "1 to run" in fill(Table("t", "t", cells), tmp_path)[1]
+    assert "1 to run" in fill(Table("t", "t", cells, model=BUILT_IN), tmp_path)[1]
 
 
 CHANGES: dict[str, Any] = {
@@ -461,11 +462,14 @@ def test_a_table_is_not_filled_with_another_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "PACKAGE", "no_such_checkpoint")
-    command = ["papers", "--table", "fedkd", "--work", str(tmp_path)]
+    for name in ("ade_cls", "sst2"):
+        for path in SETS[name].paths(name, tmp_path):
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+    work = tmp_path / "work"
+    command = ["papers", "--table", "fedkd", "--data", str(tmp_path), "--work", str(work)]
     done = CliRunner().invoke(main, command)
-    assert done.exit_code == 2 and "--model" in done.stderr and not list(tmp_path.iterdir())
-    done = CliRunner().invoke(main, [*command, "--model", "tiny", "--data", str(tmp_path)])
-    assert done.exit_code == 2 and "--data" in done.stderr
+    assert done.exit_code == 2 and "--model" in done.stderr and not work.exists()
 
 
 def test_a_halved_checkpoint_keeps_the_tokens_of_its_texts_only(tmp_path: Path) -> None:

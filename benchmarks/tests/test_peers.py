@@ -163,11 +163,11 @@ def test_outcomes_follow_from_the_measurements() -> None:
         "stop": calm | {"ended": False, "why": "TimeoutExpired: x"},
         "alone": calm | {"ended": False, "learnt_from_model": 0.0},
     }
-    assert tables.ending(row, "nan") == "**model ruined**; says nothing"
-    assert tables.ending(row, "model") == "**model ruined**; says so"
-    assert tables.ending(row, "kill") == "ends, the same model; says nothing"
-    assert tables.ending(row, "again") == "ends, without it; says so"
-    assert tables.ending(row, "stop") == "does not end; says nothing"
+    assert tables.ending(row, "nan") == "**model ruined**; not reported"
+    assert tables.ending(row, "model") == "**model ruined**; reported"
+    assert tables.ending(row, "kill") == "ends, the same model; not reported"
+    assert tables.ending(row, "again") == "ends, without it; reported"
+    assert tables.ending(row, "stop") == "does not end; not reported"
     assert tables.ending(row, "kill-server") == "not run"
     assert tables.known(row, "alone", "learnt_from_model") == "refused"
 
