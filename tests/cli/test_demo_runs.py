@@ -28,7 +28,7 @@ def test_one_page_shows_audits_and_unaudited_runs(tmp_path: Path) -> None:
     page = render(three(), stories, unaudited=[alone])
     learned = page.index("How they learned, side by side")
     for name in ("alone", "clear", "sealed", "fedkd"):
-        assert f'<th scope="row">{name}</th>' in page[learned : page.index("all-matrix")]
+        assert f'<th scope="row">{name}</th>' in page[learned : page.index("all-accuracy-title")]
     assert "How they learned, side by side" not in render(three())
 
 
