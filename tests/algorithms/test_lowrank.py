@@ -270,10 +270,12 @@ def test_its_state_is_all_there_is_wherever_it_lies_in_memory(offset: int) -> No
 
 MACHINES = (  # what a processor, a library or an operator may choose otherwise
     {"OMP_NUM_THREADS": "1"},
-    {"OMP_NUM_THREADS": "2"},
-    {"MKL_CBWR": "COMPATIBLE"},
-    {"ATEN_CPU_CAPABILITY": "default"},
-    {"OPENBLAS_CORETYPE": "Prescott", "NPY_DISABLE_CPU_FEATURES": "AVX512F,AVX2,FMA3"},
+    {"OMP_NUM_THREADS": "2", "MKL_CBWR": "COMPATIBLE"},
+    {
+        "ATEN_CPU_CAPABILITY": "default",
+        "OPENBLAS_CORETYPE": "Prescott",
+        "NPY_DISABLE_CPU_FEATURES": "AVX512F,AVX2,FMA3",
+    },
 )
 DIGESTS = """
 import numpy as np, torch

@@ -30,7 +30,7 @@ from secure_fl import (
     TrainingSettings,
 )
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.baselines.settings import DSFL, MHAT
+from secure_fl.algorithms.baselines.settings import DSFL
 from secure_fl.algorithms.fedkd.mutual_distillation import Pair, make_pair
 from secure_fl.algorithms.public_distillation import Learner
 from secure_fl.algorithms.registry import ALGORITHMS
@@ -189,17 +189,7 @@ def test_who_trains_alone_trains_as_if_there_were_no_rounds() -> None:
         assert equal(weights(result, f"{silo.name}/model"), dict(trainable(model)))
 
 
-OUTLIVING = [
-    Local(rounds=3),
-    Centralized(rounds=3),
-    FedKD(rounds=3, student_layers=1),
-    DSFL(rounds=3),
-    MHAT(rounds=3),
-    FedID(rounds=3),
-]
-
-
-@pytest.mark.parametrize("cfg", OUTLIVING, ids=lambda cfg: cfg.name)
+@pytest.mark.parametrize("cfg", [Local(rounds=3), Centralized(rounds=3), DSFL(rounds=3)])
 def test_what_an_optimiser_remembers_is_resumed_bit_for_bit(cfg: Any, tmp_path: Path) -> None:
     run = hosted if ALGORITHMS[cfg.name].has_host else small
     whole = run(cfg, folder=tmp_path / "whole").run()
