@@ -135,7 +135,7 @@ def test_edited_plans_are_plans_or_settings_errors():
         "é",
     ]
     pieces += ["[[algorithm]]", "[run.x]", "1979-05-27", "true", "none", '"none"', '"\\ud800"']
-    for _ in range(3000):
+    for _ in range(1000):
         text = TEXT
         for _ in range(rng.randint(1, 3)):
             start = rng.randrange(len(text))
@@ -147,7 +147,7 @@ def test_edited_plans_are_plans_or_settings_errors():
         else:
             outcomes["read"] += 1
             assert read_plan(write_plan(plan)) == plan
-    assert outcomes["refused"] > 2000 and outcomes["read"] > 5
+    assert outcomes["refused"] > 600 and outcomes["read"] > 1
 
 
 def test_a_plan_that_breaks_something_unforeseen_is_refused(opened):

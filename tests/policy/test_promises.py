@@ -243,7 +243,7 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
     }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(held=policies(), flat=flats(), company=COMPANIES)
 def test_accepted_means_that_every_promise_holds_and_refused_that_one_does_not(
     held: SitePolicy, flat: Flat, company: Company
