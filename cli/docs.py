@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
@@ -19,8 +20,6 @@ Examples:
 @click.argument("page", required=False)
 def docs(page: str | None) -> None:
     """Read a PAGE of the documentation, or list the pages."""
-    from secure_fl.errors import RunError, nearest
-
     root = installed_root()
     pages = {_name(root / "docs", file): file for file in sorted((root / "docs").rglob("*.md"))}
     if page is None:
@@ -30,8 +29,9 @@ def docs(page: str | None) -> None:
         return
     name = page.removeprefix("docs/").removesuffix(".md").removesuffix("/README")
     if name not in pages:
-        fix = nearest(name, list(pages)) or "secure-fl docs lists all"
-        raise RunError(f"there is no page {name!r}", fix=fix, file=root, reason="missing")
+        near = get_close_matches(name, pages, n=1, cutoff=0.5)
+        similar = f"did you mean {near[0]}? " if near else ""
+        raise click.UsageError(f"there is no page {name!r}: {similar}secure-fl docs lists all")
     click.echo_via_pager(pages[name].read_text(encoding="utf-8"))
 
 
