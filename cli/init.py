@@ -113,7 +113,7 @@ Examples:
 def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> None:
     """Write a commented settings file, federation.toml, into FOLDER."""
     from secure_fl.algorithms.registry import ALGORITHMS
-    from secure_fl.errors import RunError
+    from secure_fl.errors import RunError, SettingsError
 
     require_classes(task, algorithm)
     file = folder / NAME
@@ -123,7 +123,7 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
             stream.write(template(task, algorithm, parties, file))
     except FileExistsError:
         fix = "add --force to replace it, or name another folder"
-        raise RunError("the file exists", fix=fix, file=file, reason="exists") from None
+        raise SettingsError("the file exists", fix=fix, file=str(file)) from None
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
         raise RunError(what, file=file, reason="unwritable") from None

@@ -85,7 +85,7 @@ def list_(folder: Path, as_json: bool) -> None:
     if not summaries:
         click.echo(f"no run in {folder}; secure-fl demo and secure-fl train create runs")
         return
-    columns = ["run", "status", "algorithm", "protection", "round", "metric", "bytes", "changed"]
+    columns = ["run", "status", "algorithm", "protection", "round", "metric", "changed"]
     this_year = f"{datetime.now().astimezone():%Y-}"
     rows = [
         [
@@ -95,7 +95,6 @@ def list_(folder: Path, as_json: bool) -> None:
             show.protection(run.algorithm, run.protection),
             f"{run.round}/{run.rounds}",
             _score(run) if run.metric else "-",
-            "-" if run.bytes is None else show.size(run.bytes),
             run.changed.removeprefix(this_year),
         ]
         for run in summaries

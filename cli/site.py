@@ -205,6 +205,8 @@ def _approve_roster(file: Path, ring: KeyRing, expected: str | None, before: Ros
             fix="it is not the one you were given: ask the other sites, and do not join",
             reason="other-roster",
         )
+    if ring.identity().name in dict(new.signatures):
+        click.echo(f"roster: already signed here; its fingerprint is {fingerprint}")
     approved(file, ring, yes=expected is not None)
 
 

@@ -11,6 +11,7 @@ import click
 
 from secure_fl.cli.group import INTERRUPTED, stop
 from secure_fl.cli.options import FILE, FOLDER, json_option, no_progress_option, set_option
+from secure_fl.cli.runs import read_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +81,7 @@ def train(
         stop(INTERRUPTED, _how_to_resume(config, overrides, out, folder))
     if as_json:
         show.print_json(document)
-    elif not quiet:
+    else:
         _print_result(document, folder)
 
 
@@ -97,7 +98,7 @@ def _print_result(document: dict[str, Any], folder: Path) -> None:
         ]
     lines = (
         "",
-        show.result_table(document, f"{document['algorithm']} over the hospitals"),
+        show.result_table(document, _title(document)),
         show.score_line(document),
         show.entity_table(document),
         f"\n{seconds}, {protection_line(document)}; the run is in {folder}",
@@ -110,7 +111,26 @@ def _print_result(document: dict[str, Any], folder: Path) -> None:
     for line in lines:
         if line is not None:
             console.print(line)
+    if (model := custom_code(folder)) is not None:
+        console.print(
+            f"The head of this model is code in {model}: transformers' pipeline needs "
+            "trust_remote_code=True for it; its README.md shows how."
+        )
     show.warn(console, not_learned(document))
+
+
+def _title(document: dict[str, Any]) -> str:
+    name = f"{document['algorithm']} over the hospitals"
+    several = len(document["parties"]) > 1
+    return f"{name} (traffic and time in the first row are means)" if several else name
+
+
+def custom_code(folder: Path) -> Path | None:
+    """Return a saved model that transformers loads only with trust_remote_code, if there is one."""
+    for file in sorted(folder.glob("*/config.json")):
+        if "auto_map" in read_json(file):
+            return file.parent
+    return None
 
 
 def run(

@@ -92,6 +92,14 @@ def explained(histories: Sequence[RunHistory]) -> str:
     )
 
 
+def other_data(histories: Sequence[RunHistory]) -> str | None:
+    """Warn of runs on different records or tasks; None if these settings are equal."""
+    fields = [row[0] for row in settings_apart(histories) if row[0].startswith(("data.", "task."))]
+    if not fields:
+        return None
+    return f"These runs have different data, so their scores do not compare: {', '.join(fields)}."
+
+
 def settings_apart(histories: Sequence[RunHistory]) -> list[list[str]]:
     """List settings with different values; skip those of one algorithm only."""
     flat = [dict(_flat(history.settings)) for history in histories]

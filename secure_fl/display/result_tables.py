@@ -32,7 +32,15 @@ def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
         every = "host's model"
     named = {split.rpartition("/")[0] for split in last.get("pooled", {})} - {"", LOCAL[:-1]}
     beside = [_row(document, f"{every}, {name}", "", f"{name}/") for name in sorted(named)]
-    return grid(title, columns, [_row(document, every, ""), *beside, *rows])
+    return _without_repetition(title, columns, [_row(document, every, ""), *beside, *rows])
+
+
+def _without_repetition(title: str, columns: list[str], rows: list[list[str]]) -> Grid:
+    """Make the table without the best round's column if it equals the last round's."""
+    last, best = 2, 3
+    if all(row[last] == row[best] for row in rows):
+        columns, *rows = [[*row[:best], *row[best + 1 :]] for row in (columns, *rows)]
+    return grid(title, columns, rows)
 
 
 def entity_table(document: Mapping[str, Any], which: str = "last") -> Grid | None:

@@ -256,16 +256,13 @@ class Watch:
 
 
 def watching(
-    title: str, rounds: int, metric: str, shown: bool | None, scored_class: str | None = None
+    title: str, rounds: int, metric: str, shown: bool, scored_class: str | None = None
 ) -> AbstractContextManager[Watch | None]:
-    """Show a run on stderr; None: only in a terminal or notebook."""
+    """Show a run on stderr: a table in a terminal or notebook, elsewhere a line per round."""
+    if not shown:
+        return nullcontext()
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    looks = console.is_terminal or console.is_jupyter
-    return (
-        Watch(console, title, rounds, metric, scored_class=scored_class)
-        if shown or (shown is None and looks)
-        else nullcontext()
-    )
+    return Watch(console, title, rounds, metric, scored_class=scored_class)
 
 
 WIDTH = 100  # characters of a notebook's table

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
+from secure_fl.cli.train import custom_code
 from secure_fl.events import Scored
 
 STUDY = """\
@@ -73,3 +74,12 @@ def test_a_line_of_the_log_names_the_class_of_each_such_score() -> None:
     values = {"accuracy": 0.9, "f1": 0.5, "macro_f1": 0.7}
     said = Scored(round=1, split="dev", values=values, scored_class="no-ade").sentence()
     assert said == "round 1, dev: accuracy 0.900, f1 (no-ade) 0.500, macro_f1 0.700"
+
+
+def test_a_head_of_our_code_is_named_because_a_pipeline_must_trust_it(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    config = tmp_path / "model" / "config.json"
+    config.write_text('{"architectures": ["BertForSequenceClassification"]}', encoding="utf-8")
+    assert custom_code(tmp_path) is None
+    config.write_text('{"auto_map": {"AutoModel": "attentive_pooling.X"}}', encoding="utf-8")
+    assert custom_code(tmp_path) == tmp_path / "model"

@@ -14,7 +14,13 @@ import pytest
 
 from secure_fl import FedAvg
 from secure_fl.cli.main import main
-from secure_fl.display.compare_page import comparison_page, difference, settings_apart, side_by_side
+from secure_fl.display.compare_page import (
+    comparison_page,
+    difference,
+    other_data,
+    settings_apart,
+    side_by_side,
+)
 from secure_fl.display.run_history import LEAD, by_class, confusion, read_run_history
 from secure_fl.display.run_page import PAGE, PageWriter, run_page, write_run_page
 from secure_fl.errors import RunError
@@ -175,6 +181,13 @@ def test_settings_of_one_algorithm_alone_are_no_difference(tmp_path: Path) -> No
         ["algorithm.name", "fedavg", "fedkd"],
         ["training.dp.epsilon", "-", "8.0"],
     ]
+
+
+def test_runs_on_different_data_are_not_compared_without_a_warning(tmp_path: Path) -> None:
+    one, other = story(tmp_path / "a"), story(tmp_path / "b", algorithm="fedkd")
+    assert other_data([one, other]) is None
+    other.settings = dict(other.settings) | {"data": {"corpus": "ade", "parties": 4}}
+    assert "do not compare: data." in (other_data([one, other]) or "")
 
 
 def test_who_shares_nothing_has_no_protection_to_name(tmp_path: Path) -> None:

@@ -325,6 +325,8 @@ def test_the_built_in_model_trains_on_one_thread_and_others_as_the_process_does(
         assert seen == {1} and torch.get_num_threads() == 2
         with builtin.few_threads("a/folder"):
             assert torch.get_num_threads() == 2
+        with builtin.few_threads("a/folder", threads=1):
+            assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
 

@@ -14,7 +14,7 @@ import transformers
 from torch import nn
 
 from secure_fl.data.examples import Text
-from secure_fl.errors import ModelError
+from secure_fl.errors import ModelError, SettingsError
 from secure_fl.features.adapters.adapter_layers import set_product
 from secure_fl.features.adapters.part import add, merged, peft
 from secure_fl.learning import anatomy, exporting, fetching, models
@@ -259,3 +259,16 @@ def test_adapters_take_larger_steps_than_the_model(width: int, rate: float) -> N
     add(model, spec_of(), seed=0, fresh=())
     for alone in (False, True):
         assert learning_rate_of(model, TrainingSettings(), alone=alone) == rate
+
+
+def test_a_lora_config_of_peft_becomes_settings() -> None:
+    from peft import LoraConfig
+
+    config = LoraConfig(r=4, lora_alpha=12, lora_dropout=0.1, target_modules="all-linear")
+    wanted = AdapterSettings(rank=4, alpha=12, dropout=0.1, targets="linear")
+    assert ModelSettings(adapter=config).adapter == wanted  # type: ignore[arg-type]
+    usual = ModelSettings(adapter=LoraConfig(use_dora=True)).adapter  # type: ignore[arg-type]
+    assert usual == AdapterSettings(kind="dora", rank=8, alpha=8)
+    for odd in (LoraConfig(bias="all"), LoraConfig(target_modules=["query"])):
+        with raises(SettingsError, "AdapterSettings(rank=", field="adapter"):
+            ModelSettings(adapter=odd)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from secure_fl.cli import show
 from secure_fl.cli.main import main
 from secure_fl.cli.predict import model_folder
 from secure_fl.errors import RunError
+from secure_fl.events import metric_name
 from secure_fl.features.export.command import publish
 from secure_fl.features.export.model_card import write_card, write_cards
 from secure_fl.learning.fetching import quiet
@@ -54,7 +55,7 @@ def test_the_card_says_what_the_result_says(run: Path) -> None:
     for split, count in sizes().items():
         assert f"{count} {split}" in card
     for metric, value in result["metrics"]["last"]["pooled"]["test"].items():
-        assert f"| {metric} | {value:.4f} |" in card
+        assert f"| {metric_name(metric, result['scored_class'])} | {value:.4f} |" in card
     assert f"ε = {result['privacy']['overall_epsilon']:.2f}" in card
     assert result["protection"]["statement"] in card and "`he+secagg`" in card
     assert "It was not audited." in card

@@ -251,7 +251,7 @@ def test_snapshots_do_not_change_with_what_they_are_of() -> None:
 def test_histories_and_plots_have_the_pooled_scores() -> None:
     result = small(FedAvg(rounds=1)).run()
     assert result.to_frame()["pooled"].any()
-    assert "all records, test" in result.plot().html
+    assert "all records, test" in [line.get_label() for line in result.plot().axes[0].lines]
 
 
 # --- the rule of a site about sums of scores ----------------------------------------------------
