@@ -219,7 +219,7 @@ def _accept_keys(kit: Kit, ring: KeyRing) -> None:
     if held is None or held.roster != kit.roster.digest():
         held = ring.accept(kit.roster, read_bounded(file))
     click.echo(f"cohort's keys: dealt by {held.dealer}")
-    click.echo(f"cohort fingerprint, to compare by telephone: {held.fingerprint()}")
+    click.echo(f"cohort fingerprint, to compare by phone: {held.fingerprint()}")
 
 
 @site.command(

@@ -337,7 +337,7 @@ def table(title: str, rows: Sequence[tuple[str, str]], columns: int = 80) -> str
 
 def _rounded_up(count: float) -> int:
     """Round up to two digits."""
-    unit: int = 10 ** max(math.floor(math.log10(count)) - 1, 0)
+    unit = int(10.0 ** max(math.floor(math.log10(count)) - 1, 0))
     return math.ceil(count / unit) * unit
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from secure_fl.events import metric_name
+from secure_fl.events import metric_name as metric_name
 
 # A copy from the registry, which would load torch for a table of runs.
 WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})

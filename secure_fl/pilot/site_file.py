@@ -27,7 +27,7 @@ TEMPLATE = """\
 algorithms = {algorithms}
 models = {models}  # "tiny", or a checkpoint's name exactly as a plan gives it
 datasets = {datasets}
-# The roster's fingerprint; `secure-fl site check` writes it after the comparison by telephone.
+# The roster's fingerprint; `secure-fl site check` writes it after the comparison by phone.
 {rosters}
 until = {until}  # the last day, in UTC
 max_rounds = {rounds}

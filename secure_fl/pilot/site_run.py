@@ -109,7 +109,8 @@ class SiteRun:
         self._prepared = prepare(spec, silo, run)
         counts = counted_labels(silo.train)
         if (found := reversed_class(spec.task, task.labels, counts)) is not None:
-            self._record(Warned(code="positive class", text=". Fix: ".join(found)))
+            text = ". Fix: ".join(found)
+            self._record(Warned(party=silo.name, code="positive class", text=text))
         parties = sum(name != rules.host for name in context.roster.names)
         roster = context.roster.fingerprint()
         self._outline = ResultContext(
@@ -172,7 +173,7 @@ class SiteRun:
             names = sorted(kept.evidence()) if isinstance(kept, PartyCheckpoints) else []
             self._folder.finish(document | {"convicted": names} | approved)
             if (text := not_learned(document)) is not None:
-                self._record(Warned(code="not learned", text=text))
+                self._record(Warned(party=party, code="not learned", text=text))
             finish_run(self._folder.path)
             self._page.write()
         except SecureFLError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
+import numpy
 import pandas
 import pytest
 import torch
@@ -27,7 +27,7 @@ from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises
 from tests.support.saved_models import save_family
 
-PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+API = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 FRAME = pandas.DataFrame(
     {"note": [f"a rash after dose {k}" for k in range(40)], "code": ["ade", "no-ade"] * 20}
 )
@@ -55,7 +55,7 @@ def test_an_algorithm_by_settings_class_or_name(algorithm: Any, hospitals: list[
 def test_a_model_by_name_dictionary_or_settings(hospitals: list[Silo]) -> None:
     wanted = ModelSettings(name="somebody/bert")
     for given in ("somebody/bert", {"name": "somebody/bert"}, wanted):
-        assert Federation(hospitals, "fedavg", model=given).spec.model == wanted
+        assert Federation(hospitals, "fedavg", model=given).spec.model == wanted  # type: ignore[arg-type]
 
 
 def test_a_model_in_memory_starts_the_run_with_its_weights(
@@ -259,8 +259,8 @@ def test_a_plot_is_shown_and_saved(done: Result, tmp_path: Path) -> None:
     assert isinstance(drawn, Figure)
     lines = {line.get_label(): line for line in drawn.axes[0].lines}
     assert {"hospital-2, dev", "hospital-2, test"} < set(lines)
-    points = np.asarray(lines["all records, test"].get_xydata())
-    assert points.tolist() == [[1.0, done.pooled("test")["accuracy"]]]
+    values = numpy.asarray(lines["all records, test"].get_ydata()).tolist()
+    assert values == [done.pooled("test")["accuracy"]]
     drawn.savefig(tmp_path / "plot.png")
     image = b"\x89PNG"
     assert (tmp_path / "plot.png").read_bytes().startswith(image)
@@ -292,7 +292,7 @@ def test_a_model_is_evaluated_on_records_that_it_never_saw(
 
 
 def block(title: str) -> str:
-    (code,) = re.findall(rf'```python title="{title}"\n(.*?)```', PAGE, re.S)
+    (code,) = re.findall(rf'```python title="{title}"\n(.*?)```', API, re.S)
     return str(code)
 
 
