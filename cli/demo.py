@@ -73,10 +73,10 @@ def demo(
 ) -> None:
     """Watch three hospitals learn from built-in notes: alone, unprotected, and protected.
 
-    It takes about 1 min 40 s of processor time: two to four minutes on two cores, and that time
-    again for each further seed, without the attacks. It writes about 70 MB into the output folder,
-    by default runs/demo below the working directory: four runs with models and recorded messages,
-    the attacks' own runs, and one page of everything, report.html.
+    It takes two to four minutes on two cores (about 1 min 40 s of processor time). Each further
+    seed trains again, without attacks. It writes about 70 MB into the output folder, by default
+    runs/demo below the working directory: four runs with models and recorded messages, the
+    attacks' own runs, and one page of everything, report.html.
     """
     from secure_fl.cli import show
     from secure_fl.runs.folder import write_json

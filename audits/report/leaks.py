@@ -74,7 +74,11 @@ def _coordinator(document: AuditDocument, viewed: bool) -> Leak:
     if accesses == {"nothing"}:
         return said._replace(text=f"{said.text.removesuffix('.')}, nor their sum.")
     if "of a sum" in accesses:
-        return said._replace(text=f"{said.text} It could read the sum of the updates.")
+        words = _cells(document, COORDINATOR).get(WORDS)
+        also = ""
+        if words is not None and words.access == "of a sum":
+            also = f", and tell which words occur in all notes together{_guess(document, words)}"
+        return Leak(SUMS, f"{said.text} It could read the sum of the updates{also}.")
     return said
 
 
@@ -91,7 +95,8 @@ def _reader(document: AuditDocument, role: str, subject: str) -> Leak:
     rest = f" For {listing(unknown)}, no attack gave an answer." if unknown else ""
     if read := single.get("everything", []):
         guess = _guess(document, cells.get(WORDS))
-        named = [one + guess * (one == SINGLE[WORDS]) for one in (*read, *sizes)]
+        exact = "its number of records" in read  # then its rough number says nothing more
+        named = [one + guess * (one == SINGLE[WORDS]) for one in (*read, *(() if exact else sizes))]
         return Leak(LEAKS, f"{subject} could read of a single hospital: {listing(named)}.{rest}")
     if not hidden:
         return Leak(UNKNOWN, f"It is not known what {_inside(subject)} could read of a hospital.")

@@ -39,8 +39,8 @@ VERDICTS: Mapping[str, Term] = {
 }
 
 STATUS: Mapping[str, Term] = {
-    "within policy": Term("check", "limits kept", "Every limit is kept."),
-    "beyond policy": Term("cross", "limit exceeded", "At least one limit is exceeded."),
+    "within policy": Term("check", "kept", "Every limit is kept."),
+    "beyond policy": Term("cross", "exceeded", "At least one limit is exceeded."),
     "inconclusive": Term(
         "doubt", "not shown", "The audit could not show that every limit is kept."
     ),

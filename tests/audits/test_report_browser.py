@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from secure_fl.audits.conclusions import ROWS
+from secure_fl.audits.document import AuditDocument, CellPart, RowPart
 from secure_fl.audits.report.page import render
 from tests.support import browser
-from tests.support.documents import three
+from tests.support.documents import document, three
 
 FOUND = browser.find()
 pytestmark = pytest.mark.skipif(
@@ -186,6 +188,16 @@ def test_the_first_screen_answers_what_could_leak(tab: browser.Tab, tmp_path: Pa
         assert word not in above
 
 
+def full() -> AuditDocument:
+    """A document with every row of the matrix and a long note in each cell, beyond its limits."""
+    roles = ("coordinator", "one hospital", "coordinator + 1 hospital", "coordinator + 2 hospitals")
+    note = "which vocabulary words occur: 100 %, guessing: 94 % (hospital-3)"
+    cells = tuple(CellPart(role=role, access="everything", note=note) for role in roles)
+    matrix = tuple(RowPart(what=row.what, cells=cells) for row in ROWS)
+    reasons = tuple(f"coordinator: {row.what}, {note}" for row in ROWS)
+    return document(matrix=matrix, reasons=reasons, status="beyond policy")
+
+
 PAGE_HEIGHT = (297 - 2 * 16) / 25.4 * 96  # A4 without margins, in pixels
 PAGE_WIDTH = int((210 - 2 * 14) / 25.4 * 96)
 SHEETS = "[...document.querySelectorAll('.onepage')].map(e => e.getBoundingClientRect().height)"
@@ -194,7 +206,7 @@ SHEETS = "[...document.querySelectorAll('.onepage')].map(e => e.getBoundingClien
 def test_each_run_has_one_page_to_sign_and_the_rest_is_short(
     tab: browser.Tab, tmp_path: Path
 ) -> None:
-    for documents, most in ((three()[2:], 8), (three(), 12)):
+    for documents, most in ((three()[2:], 8), (three(), 12), ([full()], 8)):
         file = tmp_path / "report.html"
         file.write_text(render(documents), encoding="utf-8")
         tab.show(PAGE_WIDTH, media="print")
