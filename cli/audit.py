@@ -117,6 +117,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         difference,
         explained,
         names_of,
+        other_data,
         settings_apart,
         side_by_side,
     )
@@ -133,6 +134,8 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         return
     audits = _over_epsilon(runs, names_of(histories))
     console, table = show.out(), side_by_side(histories)
+    if (warning := other_data(histories)) is not None:
+        console.print(warning, style="yellow")
     console.print(table)
     console.print(explained(histories))
     if apart := settings_apart(histories):

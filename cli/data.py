@@ -17,6 +17,8 @@ from secure_fl.cli.options import (
     RECORDS,
     FiniteRange,
     Names,
+    column_names,
+    column_option,
     json_option,
 )
 
@@ -44,8 +46,7 @@ def _reading(command: F) -> F:
         click.option("--task", type=KINDS, default="classification", show_default=True,
                      help="Kind of task; determines the fields of a record."),
         click.option("--format", "format_", help="File format.  [default: by suffix or content]"),
-        click.option("--column", "columns", multiple=True, metavar="FIELD=COLUMN",
-                     help="Column of a field, as in --column text=note. Repeatable."),
+        column_option,
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -143,7 +144,7 @@ def _spread(file: str, out: Path, seed: int, force: bool, options: Mapping[str, 
 
     given = ("parties", "partition", "alpha", "minimum", "dev", "test", "public", "labelled")
     asked = {name: options[name] for name in given if options[name] is not None}
-    asked |= {"source": file, "columns": _columns(options["columns"])}
+    asked |= {"source": file, "columns": column_names(options["columns"])}
     asked |= {"format": options["format_"]} if options["format_"] else {}
     source = validate(SourceData, asked, (), Text())
     _require_public(source)
@@ -166,6 +167,7 @@ Examples:
 @click.option("--shift", type=FiniteRange(0, 1), help="Difference of the hospitals, 0 to 1.")
 @click.option("--public", type=RECORDS, default=0, help="Records shared with every hospital.")
 @click.option("--labelled", type=RECORDS, default=0, help="Labelled records of a host.")
+@click.option("--patients", is_flag=True, help="Write ids as PATIENT/NOTE, for DP per patient.")
 @seed_option
 @force_option
 def make(corpus: str, out: Path, seed: int, force: bool, **options: Any) -> None:
@@ -186,20 +188,7 @@ def _require_public(data: CorpusData | SourceData) -> None:
 def _load(file: str, task: str, format_: str | None, columns: Sequence[str]) -> tuple[Example, ...]:
     from secure_fl.data.splits import Columns, load
 
-    return load(file, cast("Kind", task), format=format_, columns=Columns(**_columns(columns)))
-
-
-def _columns(pairs: Sequence[str]) -> dict[str, str]:
-    from secure_fl.config.data import ColumnSettings
-
-    chosen = {}
-    for pair in pairs:
-        field, equals, column = pair.partition("=")
-        if not equals or field not in ColumnSettings.model_fields:
-            allowed = ", ".join(ColumnSettings.model_fields)
-            raise click.UsageError(f"--column {pair}: write FIELD=COLUMN; fields: {allowed}")
-        chosen[field] = column
-    return chosen
+    return load(file, cast("Kind", task), format=format_, columns=Columns(**column_names(columns)))
 
 
 def _files(name: str, splits: Splits, out: Path) -> dict[Path, Sequence[Example]]:

@@ -18,6 +18,7 @@ from click.exceptions import NoArgsIsHelpError
 from secure_fl.errors import RunError, SecureFLError
 
 INTERRUPTED = 130
+UNREADABLE = ("missing", "unreadable", "ledger-unusable")  # reasons of errors about a path
 DEBUG, DEBUG_FLAG = "SECURE_FL_DEBUG", "--debug"
 
 
@@ -107,13 +108,13 @@ class Program(LazyGroup):
         except Exception as error:
             if not standalone_mode:
                 raise
-            sys.exit(_report(error, debug))
+            sys.exit(_report(error, debug, kept))
         if standalone_mode:
             sys.exit(status if isinstance(status, int) else 0)
         return status
 
 
-def _report(error: Exception, debug: bool) -> int:
+def _report(error: Exception, debug: bool, arguments: Sequence[str]) -> int:
     """Print an error, and return the exit status."""
     reported = isinstance(error, click.exceptions.Exit | click.Abort)
     if debug and (cause := error.__cause__ if reported else error) is not None:
@@ -135,8 +136,9 @@ def _report(error: Exception, debug: bool) -> int:
         error.show()
         return error.exit_code
     if isinstance(error, SecureFLError):
-        _print_error(str(error))
-        return error.exit_status
+        typed = _missing_path(error, arguments)
+        _print_error(str(error) if typed is None else _with_similar(error, typed))
+        return error.exit_status if typed is None else click.UsageError.exit_code
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
         return _ignore_closed_pipe()
     text = f"{type(error).__name__}: {error}"
@@ -148,6 +150,30 @@ def _report(error: Exception, debug: bool) -> int:
         err=True,
     )
     return 1
+
+
+def _missing_path(error: SecureFLError, arguments: Sequence[str]) -> Path | None:
+    """Return the path of an argument that does not exist, if the error is about it."""
+    if getattr(error, "reason", "") not in UNREADABLE:
+        return None
+    place = Path(str(error.where.get("file", "")))
+    for word in arguments:
+        path = Path(word.partition("=")[2] if word.startswith("--") else word)
+        if path in (place, *place.parents) and path.name and not path.exists():
+            return path
+    return None
+
+
+def _with_similar(error: SecureFLError, path: Path) -> str:
+    """Format an error, with a similar name in the same folder."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        names = []
+    near = get_close_matches(path.name, names, n=1)
+    similar = f"did you mean {path.parent / near[0]}? " if near else ""
+    error.fix = similar + error.fix
+    return str(error)
 
 
 def _print_error(what: str) -> None:

@@ -40,7 +40,7 @@ seed = 0                       # equal seeds give equal results, bit for bit
 {kind:<31}# or {kinds}
 max_length = 64                # tokens; longer texts are truncated
 {labels:<30} # default: read from all hospitals' records
-# positive = "yes"             # the positive class: its F1 score is reported, and its weight in
+{positive:<31}# the positive class: its F1 is the main score, and its weight in
                                # the loss equals that of the other classes
 """
 
@@ -113,7 +113,7 @@ Examples:
 def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> None:
     """Write a commented settings file, federation.toml, into FOLDER."""
     from secure_fl.algorithms.registry import ALGORITHMS
-    from secure_fl.errors import RunError
+    from secure_fl.errors import RunError, SettingsError
 
     require_classes(task, algorithm)
     file = folder / NAME
@@ -123,7 +123,7 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
             stream.write(template(task, algorithm, parties, file))
     except FileExistsError:
         fix = "add --force to replace it, or name another folder"
-        raise RunError("the file exists", fix=fix, file=file, reason="exists") from None
+        raise SettingsError("the file exists", fix=fix, file=str(file)) from None
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
         raise RunError(what, file=file, reason="unwritable") from None
@@ -146,9 +146,11 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
     from secure_fl.algorithms.registry import ALGORITHMS
 
     labels = '# labels = ["no", "yes"]' if task != "ner" else f"labels = {ENTITIES}"
+    positive = 'positive = "ade"' if task == "classification" else '# positive = "yes"'
     unused = "" if ALGORITHMS[algorithm].has_host else "# "
     values = {
         "labels": labels,
+        "positive": positive,
         "kind": f'kind = "{task}"',
         "kinds": ", ".join(kind for kind in CORPORA if kind != task),
         "corpus": f'corpus = "{CORPORA[task]}"',

@@ -35,7 +35,7 @@ def ceremony(
 ) -> None:
     """Deal the cohort's keys: sign a ROSTER, and seal a bundle for each of its members.
 
-    One member does this, once. Compare the cards' fingerprints by telephone first. Only its member
+    One member does this, once. Compare the cards' fingerprints by phone first. Only its member
     can open a bundle: send all to the coordinator, who puts them into kits. A repeated command
     seals the same keys.
     """
@@ -75,7 +75,7 @@ def rotate(file: Path, folder: Path, passphrase_file: Path | None, yes: bool, ou
 def accept(file: Path, bundle: Path, folder: Path, passphrase_file: Path | None, yes: bool) -> None:
     """Sign ROSTER, open the dealer's BUNDLE for this site, and store the keys.
 
-    `secure-fl site check` does this with a kit. Compare the cohort fingerprint by telephone.
+    `secure-fl site check` does this with a kit. Compare the cohort fingerprint by phone.
     """
     ring = open_ring(folder, passphrase_file)
     roster = approved(file, ring, yes=yes)
@@ -119,7 +119,7 @@ def keys() -> None:
                   secure-fl keys ceremony roster.json -o bundles
     coordinator   secure-fl pilot init roster.json --bundles bundles ...
     every member  secure-fl site check site.toml --kit north.kit
-    by telephone  compare the printed fingerprints
+    by phone      compare the printed fingerprints
 
     Cards, rosters and bundles contain no secrets and can be sent by mail. The key folder never
     leaves its site.

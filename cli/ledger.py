@@ -44,6 +44,7 @@ def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None
     from dataclasses import asdict
 
     from secure_fl.crypto.privacy.ledger import notes, totals
+    from secure_fl.display.figures import counted
 
     chain = _load(file, card, head)
     spent = totals(chain)
@@ -53,7 +54,8 @@ def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None
     for t in spent:
         click.echo(
             f"{t.dataset} per {t.unit} ({t.adjacency}): ε = {t.spent:.4g} of {t.budget:g} at "
-            f"δ = {t.delta:g}; {t.events} events in {t.runs} runs, {t.unfinished} unfinished"
+            f"δ = {t.delta:g}; {counted(t.events, 'event')} in {counted(t.runs, 'run')}, "
+            f"{t.unfinished} unfinished"
         )
     if not spent:
         click.echo("nothing is spent")

@@ -33,6 +33,10 @@ set_option = click.option(
     help="Override a field of the settings file. Repeatable.",
 )
 
+column_option = click.option("--column", "columns", multiple=True, metavar="FIELD=COLUMN",
+                             help="Column of a field, as in --column text=note. Repeatable.",
+                             )  # fmt: skip
+
 
 class Names(click.Choice[str]):
     """Names to choose from; a mistyped name gets a suggestion."""
@@ -56,6 +60,20 @@ class FiniteRange(click.FloatRange):
 # A literal: reading the names from `settings` would import pydantic for a help text.
 KINDS = Names(["classification", "pair", "regression", "ner", "ranking", "completion"])
 FRACTION = FiniteRange(0, 1, max_open=True)
+
+
+def column_names(pairs: Sequence[str]) -> dict[str, str]:
+    """Parse FIELD=COLUMN pairs."""
+    from secure_fl.config.data import ColumnSettings
+
+    chosen = {}
+    for pair in pairs:
+        field, equals, column = pair.partition("=")
+        if not equals or field not in ColumnSettings.model_fields:
+            allowed = ", ".join(ColumnSettings.model_fields)
+            raise click.UsageError(f"--column {pair}: write FIELD=COLUMN; fields: {allowed}")
+        chosen[field] = column
+    return chosen
 
 
 def known_algorithm(ctx: click.Context, param: click.Parameter, value: str) -> str:

@@ -57,12 +57,13 @@ def predict(
 ) -> None:
     """Apply the model of RUN to TEXTs: labels with probabilities, entities, scores or texts."""
     from secure_fl.cli import show
+    from secure_fl.cli.runs import read_json
 
     folder = model_folder(run, party)
+    examples = _examples(read_json(folder / CARD)["kind"], texts, pairs, file)
     from secure_fl.learning.exporting import load_exported
 
     model, tokenizer, task = load_exported(folder)
-    examples = _examples(task.kind, texts, pairs, file)
     answers = task.predict(model, examples, tokenizer)
     if as_json:
         show.print_json({"model": str(folder), "task": task.kind, "predictions": answers})

@@ -66,7 +66,7 @@ def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
     for name, own in splits.items():
         if not parties or name in parties:
             yield from problems(
-                name, own, task.kind, task.labels,
+                name, own, task,
                 by_patient=by_patient, lengths=lengths, longest=longest,
                 weighed=weighed(task, settings.training),
             )  # fmt: skip

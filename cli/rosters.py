@@ -15,7 +15,7 @@ from secure_fl.crypto.keys.roster import Member, Roster, make_roster
 from secure_fl.crypto.keys.roster_files import load_card, load_roster, roster_bytes
 from secure_fl.errors import KeyringError
 
-QUESTION = "Are these the right sites, and did you compare the fingerprints by telephone?"
+QUESTION = "Are these the right sites, and did you compare the fingerprints by phone?"
 
 
 @click.command()

@@ -33,6 +33,7 @@ class RunSummary:
     round: int
     rounds: int
     metric: str | None
+    scored_class: str | None  # of an F1
     value: float | None  # of the last round, mean over the test records
     bytes: float | None
     changed: str
@@ -84,7 +85,7 @@ def list_(folder: Path, as_json: bool) -> None:
     if not summaries:
         click.echo(f"no run in {folder}; secure-fl demo and secure-fl train create runs")
         return
-    columns = ["run", "status", "algorithm", "protection", "round", "metric", "bytes", "changed"]
+    columns = ["run", "status", "algorithm", "protection", "round", "metric", "changed"]
     this_year = f"{datetime.now().astimezone():%Y-}"
     rows = [
         [
@@ -93,13 +94,18 @@ def list_(folder: Path, as_json: bool) -> None:
             run.algorithm,
             show.protection(run.algorithm, run.protection),
             f"{run.round}/{run.rounds}",
-            f"{run.metric} {show.number(run.value)}" if run.metric else "-",
-            "-" if run.bytes is None else show.size(run.bytes),
+            _score(run) if run.metric else "-",
             run.changed.removeprefix(this_year),
         ]
         for run in summaries
     ]
     show.out().print(show.grid("", columns, rows))
+
+
+def _score(run: RunSummary) -> str:
+    from secure_fl.cli import show
+
+    return f"{show.metric_name(run.metric or '', run.scored_class)} {show.number(run.value)}"
 
 
 @runs.command("show")
@@ -129,6 +135,7 @@ def show_(run: Path, as_json: bool) -> None:
 
 def _print_result(document: Mapping[str, Any], state: RunSummary, console: Console) -> None:
     from secure_fl.cli import show
+    from secure_fl.display.learning_check import not_learned
     from secure_fl.display.result_tables import approved, convicted
 
     console.print(show.result_table(document, document["algorithm"]))
@@ -145,6 +152,7 @@ def _print_result(document: Mapping[str, Any], state: RunSummary, console: Conso
     for line in (*convicted(document).splitlines(), *approved(document).splitlines()):
         console.print(line)
     console.print(versions, style="dim")
+    show.warn(console, not_learned(document))
 
 
 def _print_latest_scores(run: Path, console: Console) -> None:
@@ -155,7 +163,7 @@ def _print_latest_scores(run: Path, console: Console) -> None:
     story = read_run_history(run)
     for split in SPLITS:
         for number, score in (story.curve(split) or story.mean(split))[-1:]:
-            score_text = f"{split} {story.metric} {show.number(score)}"
+            score_text = f"{split} {story.metric_name} {show.number(score)}"
             console.print(f"{score_text} after round {number:.0f}, over all hospitals")
 
 
@@ -215,6 +223,7 @@ def summary(folder: Path) -> RunSummary:
         round=document.get("metrics", {}).get("last", {}).get("round", reached),
         rounds=int(settings.get("algorithm", {}).get("rounds", 0)),
         metric=document.get("main_metric"),
+        scored_class=document.get("scored_class"),
         value=show.metric_of(document, "last", "test") if document else None,
         bytes=sum(show.traffic(document)) if document else None,
         changed=datetime.fromtimestamp(changed).astimezone().strftime("%Y-%m-%d %H:%M"),

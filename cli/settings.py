@@ -18,8 +18,7 @@ HEAD = """\
 # Settings
 
 Every field with its type and default (–: no default; blank: required). Errors in a file name the
-line and the allowed values. `secure-fl settings training.dp` shows one section, and
-`secure-fl settings --markdown` writes this page.
+line and the allowed values. `secure-fl settings training.dp` shows one section.
 
 Environment variables:
 
@@ -78,15 +77,11 @@ Examples:
   secure-fl settings                 the names of all sections
   secure-fl settings training.dp
   secure-fl settings fedid           one algorithm
-  secure-fl settings --markdown > settings.md"""
+  secure-fl docs settings            all sections, as a page"""
 )
 @click.argument("name", required=False)
-@click.option("--markdown", is_flag=True, help="Print all sections as a page.")
-def settings(name: str | None, markdown: bool) -> None:
+def settings(name: str | None) -> None:
     """Explain the fields of a section: type, default and meaning."""
-    if markdown:
-        click.echo(page(), nl=False)
-        return
     if name is None:
         click.echo("\n".join(sections()))
         return
@@ -152,17 +147,30 @@ class FieldDescription:
 
 
 def describe_fields(section: type[Section]) -> Iterator[FieldDescription]:
-    """Describe the fields that hold values, in their order; nested sections are left to others."""
+    """Describe the fields in their order; fields of a table are in a section of their own."""
     from secure_fl.settings import Section
 
     schema = section.model_json_schema()
     for name, field in section.model_fields.items():
         property_schema = schema["properties"][name]
         if isinstance(field.default, Section) or _is_section(property_schema, schema):
+            yield _table(section, name)
             continue
         default = "" if field.is_required() else _value(field.default)
         allowed = _allowed(property_schema, schema)
         yield FieldDescription(name, allowed, default, _help(section, name))
+
+
+def _table(section: type[Section], name: str) -> FieldDescription:
+    """Describe a field that holds a table by the section with the table's fields."""
+    from secure_fl.field_errors import sections as sections_in
+
+    inner = set(sections_in(section.model_fields[name].annotation))
+    titles = [_typed(title) for title, one in sections().items() if one in inner]
+    see = f"fields: see {' or '.join(titles)}" if titles else ""
+    return FieldDescription(
+        name, "table", NO_DEFAULT, " ".join([_help(section, name), see]).strip()
+    )
 
 
 def _help(section: type[Section], name: str) -> str:

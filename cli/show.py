@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -27,6 +28,10 @@ from secure_fl.display.result_tables import model_line as model_line
 from secure_fl.display.result_tables import noise_line as noise_line
 from secure_fl.display.result_tables import result_table as result_table
 from secure_fl.display.result_tables import score_line as score_line
+from secure_fl.events import metric_name as metric_name
+
+if TYPE_CHECKING:
+    from secure_fl.settings import TaskSettings
 
 WIDTH = 120  # of output to a file or a pipe
 UNPROTECTED = (
@@ -58,6 +63,25 @@ def _console(terminal: bool, **options: Any) -> Console:
 def print_json(document: Any) -> None:
     """Print a document as JSON on stdout."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+
+
+def warn(console: Console, text: str | None) -> None:
+    """Print a sentence in yellow; None prints nothing."""
+    if text is not None:
+        console.print(f"\n{text}", style="yellow")
+
+
+def warn_of_class(
+    console: Console,
+    task: TaskSettings,
+    labels: Sequence[str] | None,
+    counts: Mapping[str, int] | None = None,
+) -> None:
+    """Warn if precision, recall and F1 are scores of what looks like the negative class."""
+    from secure_fl.data.positive_class import reversed_class
+
+    if (found := reversed_class(task, labels, counts)) is not None:
+        console.print(f"warning: {found[0]}\n  -> {found[1]}", style="yellow")
 
 
 def warn_unprotected(console: Console, mode: str, algorithm: str) -> None:

@@ -13,7 +13,13 @@ import click
 
 from secure_fl.cli.group import WrappedHelpGroup
 from secure_fl.cli.keyring import open_ring, passphrase_option
-from secure_fl.cli.options import PATH, complete_algorithm, known_algorithms
+from secure_fl.cli.options import (
+    PATH,
+    column_names,
+    column_option,
+    complete_algorithm,
+    known_algorithms,
+)
 
 if TYPE_CHECKING:
     from secure_fl.crypto.keys.keyring import KeyRing
@@ -77,6 +83,7 @@ The command asks for missing values. It generates a passphrase file that does no
               help="Maximum number of rounds.")  # fmt: skip
 @click.option("--until", type=click.DateTime(["%Y-%m-%d"]),
               help=f"Last day on which runs are allowed.  [default: in {DAYS} days]")  # fmt: skip
+@column_option
 @click.option("--made-up", is_flag=True, help="The records are synthetic: do not require DP-SGD.")
 @passphrase_option
 def init(
@@ -85,20 +92,26 @@ def init(
     until: datetime | None,
     made_up: bool,
     passphrase_file: Path | None,
+    columns: tuple[str, ...],
     **allowed: Any,
 ) -> None:
     """Create the identity of site NAME, its rules (site.toml), and the card to send out."""
     from secure_fl.crypto.keys.files import write_atomic
     from secure_fl.crypto.keys.identity import Identity
     from secure_fl.crypto.keys.roster_files import card_bytes
-    from secure_fl.pilot.site_file import Rules, write_site
+    from secure_fl.pilot.site_file import Rules, require_columns, write_site
     from secure_fl.policy.policy_file import load_site
 
     last = until or datetime.now(UTC) + timedelta(days=DAYS)
     file = Path("site.toml")
-    write_site(file, Rules(name=name, until=last.date(), rounds=rounds, made_up=made_up, **allowed))
+    chosen = column_names(columns)
+    rules = Rules(
+        name=name, until=last.date(), rounds=rounds, made_up=made_up, columns=chosen, **allowed
+    )
+    write_site(file, rules)
     try:
-        load_site(file)
+        (records,) = load_site(file).sets.values()
+        require_columns(records)
         me = Identity.generate(name)
         open_ring(Path("keys"), passphrase_file, fresh=True).create(me)
     except BaseException:
@@ -192,6 +205,8 @@ def _approve_roster(file: Path, ring: KeyRing, expected: str | None, before: Ros
             fix="it is not the one you were given: ask the other sites, and do not join",
             reason="other-roster",
         )
+    if ring.identity().name in dict(new.signatures):
+        click.echo(f"roster: already signed here; its fingerprint is {fingerprint}")
     approved(file, ring, yes=expected is not None)
 
 
@@ -204,7 +219,7 @@ def _accept_keys(kit: Kit, ring: KeyRing) -> None:
     if held is None or held.roster != kit.roster.digest():
         held = ring.accept(kit.roster, read_bounded(file))
     click.echo(f"cohort's keys: dealt by {held.dealer}")
-    click.echo(f"cohort fingerprint, to compare by telephone: {held.fingerprint()}")
+    click.echo(f"cohort fingerprint, to compare by phone: {held.fingerprint()}")
 
 
 @site.command(

@@ -25,8 +25,9 @@ from secure_fl.pilot.kits import Kit
 from secure_fl.pilot.plan import read_plan, spec_of
 from secure_fl.pilot.site_memory import records_of
 from secure_fl.policy.model_size import check_size
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SiteFile
-from secure_fl.policy.rules import Company, Plan, check
+from secure_fl.policy.rules import Company, check
 
 BACKDATED = timedelta(hours=1)  # certificates begin this long before their creation
 
@@ -102,9 +103,7 @@ def _preflight(rules: SiteFile, plan: Plan, silo: Silo) -> Iterator[Check]:
     by_patient = rules.sets[plan.dataset].columns.patient is not None
     splits = Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test))
     task, weights = plan.task, weighed(plan.task, plan.training)
-    for problem in problems(
-        silo.name, splits, task.kind, task.labels, by_patient=by_patient, weighed=weights
-    ):
+    for problem in problems(silo.name, splits, task, by_patient=by_patient, weighed=weights):
         yield Check("records", "note", problem.what, problem.fix)
 
 

@@ -11,6 +11,7 @@ import click
 
 from secure_fl.cli.group import INTERRUPTED, stop
 from secure_fl.cli.options import FILE, FOLDER, json_option, no_progress_option, set_option
+from secure_fl.cli.runs import read_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from secure_fl.config.load import Settings
     from secure_fl.data.silo import Silo
     from secure_fl.events import Event, Listener
+    from secure_fl.federation.federation import Federation
 
 
 @click.command(
@@ -79,12 +81,13 @@ def train(
         stop(INTERRUPTED, _how_to_resume(config, overrides, out, folder))
     if as_json:
         show.print_json(document)
-    elif not quiet:
+    else:
         _print_result(document, folder)
 
 
 def _print_result(document: dict[str, Any], folder: Path) -> None:
     from secure_fl.cli import show
+    from secure_fl.display.learning_check import not_learned
 
     seconds = show.duration(document["seconds"]["total"])
     figures: list[Any] = []
@@ -95,7 +98,7 @@ def _print_result(document: dict[str, Any], folder: Path) -> None:
         ]
     lines = (
         "",
-        show.result_table(document, f"{document['algorithm']} over the hospitals"),
+        show.result_table(document, _title(document)),
         show.score_line(document),
         show.entity_table(document),
         f"\n{seconds}, {protection_line(document)}; the run is in {folder}",
@@ -108,6 +111,26 @@ def _print_result(document: dict[str, Any], folder: Path) -> None:
     for line in lines:
         if line is not None:
             console.print(line)
+    if (model := custom_code(folder)) is not None:
+        console.print(
+            f"The head of this model is code in {model}: transformers' pipeline needs "
+            "trust_remote_code=True for it; its README.md shows how."
+        )
+    show.warn(console, not_learned(document))
+
+
+def _title(document: dict[str, Any]) -> str:
+    name = f"{document['algorithm']} over the hospitals"
+    several = len(document["parties"]) > 1
+    return f"{name} (traffic and time in the first row are means)" if several else name
+
+
+def custom_code(folder: Path) -> Path | None:
+    """Return a saved model that transformers loads only with trust_remote_code, if there is one."""
+    for file in sorted(folder.glob("*/config.json")):
+        if "auto_map" in read_json(file):
+            return file.parent
+    return None
 
 
 def run(
@@ -128,8 +151,10 @@ def run(
 
         federation = Federation.of(settings, folder, resume=resume)
     _warn_of_copies(federation.hospitals, settings, console)
-    metric = next(iter(federation.tasks.values())).metric
-    with Watch(console, title or name, settings.algorithm.rounds, metric) as watch:
+    _warn_of_class(federation, settings, console)
+    task, rounds = next(iter(federation.tasks.values())), settings.algorithm.rounds
+    shown = Watch(console, title or name, rounds, task.metric, scored_class=task.scored_class)
+    with shown as watch:
         listeners: list[Listener] = [watch, *sinks]
 
         def notify(event: Event) -> None:
@@ -150,6 +175,19 @@ def _warn_of_copies(silos: Sequence[Silo], settings: Settings, console: Console)
         splits = {s.name: Splits(tuple(s.train), tuple(s.dev), tuple(s.test)) for s in silos}
         for copy in alike(splits):
             console.print(f"warning: {copy.party}: {copy.what}\n  -> {copy.fix}", style="yellow")
+
+
+def _warn_of_class(federation: Federation, settings: Settings, console: Console) -> None:
+    """Warn if scores are of the negative class; the order of a corpus' own labels is no choice."""
+    from secure_fl.cli import show
+    from secure_fl.config.data import CorpusData
+    from secure_fl.data.positive_class import counted_labels
+
+    if settings.task.labels is None and isinstance(settings.data, CorpusData):
+        return
+    labels = next(iter(federation.tasks.values())).labels
+    counts = counted_labels(record for silo in federation.hospitals for record in silo.train)
+    show.warn_of_class(console, settings.task, labels, counts)
 
 
 def protection_line(document: dict[str, Any]) -> str:

@@ -17,7 +17,13 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 
 Counts = dict[str, list[float]]
+OF_ONE_CLASS = ("precision", "recall", "f1")  # metrics of a single class
 _ANY = msgspec.json.Decoder(dict[str, Any])
+
+
+def metric_name(name: str, scored_class: str | None) -> str:
+    """Format a metric's name, with the class of precision, recall and F1: "f1 (ade)"."""
+    return f"{name} ({scored_class})" if scored_class and name in OF_ONE_CLASS else name
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
@@ -385,10 +391,13 @@ class Scored(Event, frozen=True, tag="scores"):
     """The name of one of several models; empty for the main model."""
     pooled: bool = False
     """True for scores over the records of all hospitals, False for this hospital's own."""
+    scored_class: str = ""
+    """The class of precision, recall and F1; empty if they are not scores of one class."""
 
     def sentence(self) -> str:
         """List the scores."""
-        scores = ", ".join(f"{name} {value:.3f}" for name, value in self.numbers().items())
+        named = {metric_name(name, self.scored_class): x for name, x in self.numbers().items()}
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in named.items())
         whose = ", all hospitals" if self.pooled else ""
         return f"round {self.round}, {self.split}{whose}: {scores}"
 
@@ -522,6 +531,7 @@ class EventLog:
         model: str = "",
         party: str = "",
         pooled: bool = False,
+        scored_class: str | None = None,
     ) -> None:
         """Remember a round's metrics; checkpoints keep the history, so a resumed run has it too.
 
@@ -532,9 +542,16 @@ class EventLog:
         labels = {name: value for name, value in given.items() if value}
         counted = {} if counts is None else {"counts": counts}
         self.history.append({"round": round, **labels, "split": split, **values, **counted})
-        self.event(
-            Scored(party=party, round=round, split=split, values=values, model=model, pooled=pooled)
+        scored = Scored(
+            party=party,
+            round=round,
+            split=split,
+            values=values,
+            model=model,
+            pooled=pooled,
+            scored_class=scored_class or "",
         )
+        self.event(scored)
 
     def crossing(self, crossing: Crossing) -> None:
         """Count a message's bytes and pass it on."""

@@ -111,6 +111,13 @@ def _found(error: ErrorDetails) -> str:
     return f"found the table {text}" if isinstance(value, dict) else f"found {text}"
 
 
+def in_python(cls: type[BaseModel], place: Place, what: str) -> str:
+    """Rephrase a problem of a file for a program, where a table is an object."""
+    if not what.endswith("allowed: a table"):
+        return what
+    return what.removesuffix("a table") + f"{_class_at(cls, place).__name__}(...) or a dictionary"
+
+
 def _field_place(cls: type[BaseModel], place: tuple[str | int, ...]) -> Place:
     """Remove the parts that pydantic adds to a place to distinguish members of a union."""
     key: Place = ()

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from secure_fl.errors import SettingsError
-from secure_fl.field_errors import error_list, field_errors
+from secure_fl.field_errors import error_list, field_errors, in_python
 
 Kind = Literal["classification", "pair", "regression", "ner", "ranking", "completion"]
 Protection = Literal["none", "secagg", "he", "he+secagg"]
@@ -48,7 +48,7 @@ class WrongValue(SettingsError, ValueError):  # noqa: N818 - it names what was g
 
 def _translated(cls: type[BaseModel], error: ValidationError) -> WrongValue:
     errors = [
-        (".".join(map(str, place)), what, fix)
+        (".".join(map(str, place)), in_python(cls, place, what), fix)
         for place, what, fix in field_errors(cls, error.errors(include_url=False))
     ]
     if len(errors) > 1:
@@ -119,6 +119,25 @@ class AdapterSettings(Section):
         return self
 
 
+def lora_fields(config: Any) -> dict[str, Any]:
+    """Convert a LoraConfig of peft to fields of `AdapterSettings`; refuse what these lack."""
+    given, usual = vars(config), vars(type(config)())
+    used = {"r", "lora_alpha", "lora_dropout", "use_dora", "target_modules", "task_type"}
+    ignored = {"base_model_name_or_path", "inference_mode", "peft_version", "runtime_config"}
+    other = [n for n in usual.keys() - used - ignored if given.get(n) != usual[n]]
+    if other or config.target_modules not in (None, "all-linear"):
+        names = ", ".join(sorted(other) or ["target_modules"])
+        what = "AdapterSettings(rank=..., targets='attention' or 'linear')"
+        raise ValueError(f"{what}; a LoraConfig only without {names}")
+    return {
+        "kind": "dora" if config.use_dora else "lora",
+        "rank": config.r,
+        "alpha": config.lora_alpha,
+        "targets": "linear" if config.target_modules else "attention",
+        "dropout": config.lora_dropout,
+    }
+
+
 class ModelSettings(Section):
     """The transformer: "tiny" (built in), a folder, or a hub name."""
 
@@ -134,6 +153,11 @@ class ModelSettings(Section):
     checkpoint or if it was trained on means of tokens, else cls."""
     adapter: AdapterSettings | None = None
     """Small trained matrices. Default: none, the complete model is trained."""
+
+    @field_validator("adapter", mode="before")
+    @classmethod
+    def _of_peft(cls, value: Any) -> Any:
+        return lora_fields(value) if type(value).__name__ == "LoraConfig" else value
 
     @property
     def fresh(self) -> bool:
@@ -231,6 +255,9 @@ class TrainingSettings(Section):
     """Rounds without a better pooled dev score after which the run ends with its best model.
     Default: train all rounds and keep the last model."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    threads: Positive | None = None
+    """Processor threads of a training. 1 is much faster on a busy machine. Default: 1 for the
+    built-in model, else one per core."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: faster matrix products on hardware that supports it; elsewhere float32 is used."""
     dp: DPSettings | None = None

@@ -1,6 +1,6 @@
 """The roster: members, roles, tiers, public keys, and the threshold of their sums.
 
-A roster binds a run to people. Each member compares its fingerprint with the others by telephone,
+A roster binds a run to people. Each member compares its fingerprint with the others by phone,
 signs the digest, and uses no roster that it has not signed. The id of a run is derived from the
 roster, so all parties of a sum have signed the same one; signatures need not be collected first. It
 contains no secrets.
@@ -121,7 +121,7 @@ class Roster:
         return digest_of(b"secure-fl roster", self.canonical())
 
     def fingerprint(self) -> str:
-        """Return eight groups of five digits to compare over the telephone."""
+        """Return eight groups of five digits to compare over the phone."""
         return spoken(self.digest())
 
     def sign(self, identity: Identity) -> Roster:
@@ -165,7 +165,7 @@ class Roster:
             who = "its dealer" if me is None else repr(me.name)
             raise KeyringError(
                 f"the signature of {who} is missing",
-                fix="compare its fingerprint by telephone, then `secure-fl site check` (or `keys "
+                fix="compare its fingerprint by phone, then `secure-fl site check` (or `keys "
                 "ceremony`, at the dealer) signs",
                 reason="unsigned",
             )

@@ -34,6 +34,9 @@ from secure_fl.errors import BudgetError
 from secure_fl.settings import NoiseSettings
 
 USEFUL = 0.9  # wanted chance that a unanimous vote is read correctly
+# Noise of a run's DP-SGD over its largest update; with more, pretrained models learn little.
+WORKABLE = 0.003
+WEAK = 20.0  # an ε above which advice would no longer protect
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,32 @@ class TrainingBudget:
     delta: float
     sample_rate: float
     steps: int
+    records: int  # or patients
+
+    @property
+    def relative_noise(self) -> float:
+        """The noise of all steps in one trained value, over the largest update of the run.
+
+        A step moves a value by C at most, and its noise is σC/B, for the clip norm C and a batch
+        of B. Over T steps the movement grows with T, and the noise with √T.
+        """
+        return self.noise_multiplier / (self.sample_rate * self.records * math.sqrt(self.steps))
+
+    @property
+    def drowned(self) -> bool:
+        """True if the noise is too large for so few records."""
+        return self.relative_noise > WORKABLE
+
+    def advice(self, unit: str = "record") -> str:
+        """List changes that would make the noise workable, each alone.
+
+        The relative noise falls nearly as 1/(records · ε).
+        """
+        factor = self.relative_noise / WORKABLE
+        needed = _rounded_up(self.records * factor)
+        ε = self.epsilon * factor
+        choices = [f"{needed} {unit}s at each hospital", *([f"ε = {ε:.2g}"] if ε <= WEAK else [])]
+        return f"{' or '.join(choices)}; larger batches help, too"
 
 
 def size_noise(
@@ -209,7 +238,7 @@ def plan_training(
             precision=1e-3,
         )
     spent = epsilon(events(noise_multiplier), delta, accountant=accountant)
-    return TrainingBudget(noise_multiplier, spent, delta, rate, steps)
+    return TrainingBudget(noise_multiplier, spent, delta, rate, steps, records)
 
 
 def chance_correct(margin: float, classes: int) -> float:
@@ -275,11 +304,26 @@ def prediction_rows(plan: PredictionPlan, budget: PredictionBudget) -> Rows:
 
 def training_rows(budget: TrainingBudget, unit: str = "record") -> Rows:
     """Format the cost of DP-SGD at one silo."""
-    return [
+    share = f"{100 * budget.relative_noise:.2g} % of the largest possible update, in each value"
+    rows = [
         ("ε", f"{budget.epsilon:.3f} at δ = {budget.delta:g} (adding or removing a {unit})"),
         ("noise multiplier", f"{budget.noise_multiplier:.4f}"),
         ("steps", f"{budget.steps} at sample rate {budget.sample_rate:.5g}"),
+        ("noise of the run", f"{share}; a pretrained model can learn with {100 * WORKABLE:g} %"),
     ]
+    return [*rows, ("TOO MUCH NOISE", f"needed: {budget.advice(unit)}")] if budget.drowned else rows
+
+
+def training_warning(budget: TrainingBudget, unit: str) -> str | None:
+    """Describe noise that is too large for the records; None if it is workable."""
+    if not budget.drowned:
+        return None
+    return (
+        f"the model will hardly learn: at ε = {budget.epsilon:.3g} with {budget.records} {unit}s, "
+        f"the noise of the run is {100 * budget.relative_noise:.2g} % of the largest possible "
+        f"update in each value, and a pretrained model can learn with {100 * WORKABLE:g} %. "
+        f"Needed: {budget.advice(unit)}"
+    )
 
 
 def table(title: str, rows: Sequence[tuple[str, str]], columns: int = 80) -> str:
@@ -289,6 +333,12 @@ def table(title: str, rows: Sequence[tuple[str, str]], columns: int = 80) -> str
     wide = max(columns - width - 4, 20)
     wrapped = ((name, below.join(wrap(value, wide))) for name, value in rows)
     return title + "".join(f"\n  {name:<{width}}  {value}" for name, value in wrapped)
+
+
+def _rounded_up(count: float) -> int:
+    """Round up to two digits."""
+    unit = int(10.0 ** max(math.floor(math.log10(count)) - 1, 0))
+    return math.ceil(count / unit) * unit
 
 
 def _count(number: int, what: str) -> str:

@@ -24,6 +24,7 @@ from secure_fl.crypto.privacy.accounting import (
     epsilon,
 )
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, events_of, load_chain
+from secure_fl.crypto.privacy.planning import TrainingBudget, training_warning
 from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.settings import DPSettings
 
@@ -109,6 +110,21 @@ class DpAccount:
         if ahead and self._planned is None:  # does not change during the run
             self._planned = self._epsilon([*self._held(), *ahead])
         return self._planned
+
+    def warning(self) -> str | None:
+        """Describe noise that is too large for the units, before the run's first training."""
+        if self._done or self._passes is None:
+            return None
+        steps, epsilon = self._passes * self.steps_per_pass, self.planned() or self.budget.epsilon
+        plan = TrainingBudget(
+            self.noise_multiplier,
+            epsilon,
+            self.settings.delta,
+            self.sample_rate,
+            steps,
+            len(self.units),
+        )
+        return training_warning(plan, self.settings.unit)
 
     @contextmanager
     def spend(self, passes: int, round: int) -> Iterator[Spending]:

@@ -74,6 +74,8 @@ class CorpusData(Section):
     """Unlabelled records that all members hold."""
     labelled: Count = 0
     """Training records of a host. 0: no host."""
+    patients: bool = False
+    """Ids name a patient with one to three records, as PATIENT/NOTE, for dp.unit patient."""
 
 
 class SourceData(Section):

@@ -60,6 +60,8 @@ def generated(data: CorpusData, seed: int) -> DistributedRecords:
     made = tuple(
         corpora.make(data.corpus, parties=data.parties, seed=seed, size=data.size, shift=data.shift)
     )
+    if data.patients:
+        made = tuple(map(corpora.with_patients, made))
     if not data.public:
         return DistributedRecords(made)
     sizes = [data.labelled, max(1, data.labelled // 4), max(1, data.labelled // 2)]

@@ -7,9 +7,10 @@ its own departments, drugs, wordings and label priors.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from itertools import chain, count
 from random import Random
 from typing import Literal, TypeAlias
 from zlib import crc32
@@ -17,10 +18,11 @@ from zlib import crc32
 from secure_fl.corpora import ade, entities, news, pairs
 from secure_fl.corpora.grammar import Rules, Voice, rng, voice, words
 from secure_fl.data.examples import Example, Impression, Tagged
-from secure_fl.data.splits import Splits
+from secure_fl.data.rows import of_patient
+from secure_fl.data.splits import PARTS, Splits
 from secure_fl.errors import DataError
 
-__all__ = ["NAMES", "lexicon", "make", "public"]
+__all__ = ["NAMES", "lexicon", "make", "public", "with_patients"]
 
 
 _Draw: TypeAlias = Callable[[Voice, Random, str], Example]
@@ -79,9 +81,9 @@ def make(
         raise DataError(f"labels is {labels!r}", fix='give "own" or "shared"', corpus=name)
     draw = corpus.shared if corpus.shared and labels == "shared" else corpus.draw
     splits = []
-    for party, count in enumerate(sizes):
+    for party, records in enumerate(sizes):
         by = voice(corpus.rules, seed=seed, party=party, parties=parties, shift=shift)
-        counts = {"train": count, "dev": max(1, count // 4), "test": max(1, count // 2)}
+        counts = {"train": records, "dev": max(1, records // 4), "test": max(1, records // 2)}
         drawn = _draw(name, draw, by, rng(name, seed, party), counts, f"h{party + 1}")
         splits.append(Splits(**drawn))
     return splits
@@ -98,6 +100,19 @@ def public(name: str, *, seed: int, size: int) -> tuple[Example, ...]:
     by = voice(corpus.rules, seed=seed, party=0, parties=1, shift=0.0)
     source, counts = rng(name, seed, "public"), {"public": size}
     return _draw(name, corpus.shared or corpus.draw, by, source, counts, "")["public"]
+
+
+def with_patients(splits: Splits) -> Splits:
+    """Write each id as PATIENT/NOTE; a patient has one to three notes, all in one split."""
+    return Splits(*(_of_patients(getattr(splits, part)) for part in PARTS))
+
+
+def _of_patients(examples: Sequence[Example]) -> tuple[Example, ...]:
+    notes = chain.from_iterable([n] * (1 + n % 3) for n in count(1))  # the patient of each note
+    return tuple(
+        replace(example, id=of_patient(f"{example.id.rpartition('-')[0]}-p{n:05d}", example.id))
+        for example, n in zip(examples, notes, strict=False)  # notes never ends
+    )
 
 
 @cache
@@ -129,10 +144,10 @@ def _draw(
 ) -> dict[str, tuple[Example, ...]]:
     """Draw distinct examples for each split; no text is in two splits."""
     seen, drawn = set[str](), dict[str, tuple[Example, ...]]()
-    for split, count in counts.items():
+    for split, wanted in counts.items():
         part: list[Example] = []
-        tries = _PATIENCE * (count + 10)
-        while len(part) < count:
+        tries = _PATIENCE * (wanted + 10)
+        while len(part) < wanted:
             ident = "-".join(filter(None, (name, owner, split, f"{len(part) + 1:05d}")))
             example = draw(by, source, ident)
             text = _text(example)
@@ -141,7 +156,7 @@ def _draw(
                 part.append(example)
             if (tries := tries - 1) == 0:
                 raise DataError(
-                    f"the grammar has too few texts for {count} examples",
+                    f"the grammar has too few texts for {wanted} examples",
                     fix="ask for fewer", corpus=name, split=split,
                 )  # fmt: skip
         drawn[split] = tuple(part)

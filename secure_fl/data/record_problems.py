@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from secure_fl.data.examples import Example
+from secure_fl.data.positive_class import counted_labels, reversed_class
 from secure_fl.data.splits import (
     OURS,
     PARTS,
@@ -21,7 +22,7 @@ from secure_fl.data.splits import (
     patient,
     texts_of,
 )
-from secure_fl.settings import Kind, TaskSettings, TrainingSettings
+from secure_fl.settings import TaskSettings, TrainingSettings
 
 Lengths = Callable[[Sequence[str]], Sequence[int]]  # the numbers of tokens of texts
 RARE = 0.5  # of an equal share: models may never predict such a class
@@ -40,8 +41,7 @@ class Problem:
 def problems(
     party: str,
     splits: Splits,
-    kind: Kind,
-    labels: Sequence[str] | None,
+    task: TaskSettings,
     *,
     by_patient: bool = False,
     lengths: Lengths | None = None,
@@ -50,15 +50,16 @@ def problems(
 ) -> Iterator[Problem]:
     """List the problems of one hospital's records.
 
-    `labels`: the plan's. `longest`: the maximum length in tokens. `weighed`: the settings decide
-    about rare classes.
+    `longest`: the maximum length in tokens. `weighed`: the settings decide about rare classes.
     """
+    kind, labels = task.kind, task.labels
     parts = {part: getattr(splits, part) for part in PARTS}
     listed = [
         *_patients(parts, by_patient),
         *_repeated(parts),
         *(_classes(parts, labels) if kind in ("classification", "pair", "ner") else ()),
         *(_rare(parts, labels) if kind in ("classification", "pair") and not weighed else ()),
+        *_reversed(parts, task),
         *(_long(parts, lengths, longest) if lengths is not None else ()),
     ]
     yield from (Problem(party, what, fix) for what, fix in listed)
@@ -139,6 +140,15 @@ def _rare(
                 f"{counts[name]} of {counts.total()} training records have the label {name}",
                 "set task.positive to the positive class, so that all classes count alike",
             )
+
+
+def _reversed(
+    parts: Mapping[str, Sequence[Example]], task: TaskSettings
+) -> Iterator[tuple[str, str]]:
+    counts = counted_labels(parts["train"])
+    labels = tuple(sorted(counts)) if task.labels is None else task.labels
+    if (found := reversed_class(task, labels, counts)) is not None:
+        yield found
 
 
 def _long(

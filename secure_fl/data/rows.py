@@ -88,8 +88,8 @@ def required(row: Row, field: Field, columns: Columns) -> object:
 def _missing(row: Row, field: Field, wanted: Sequence[str]) -> DataError:
     existing = ", ".join(shown(name) for name in row.values) or "none"
     fix = (
-        f"call it {' or '.join(wanted)}, or name yours: in a settings file below [data], "
-        f'columns = {{ {field} = "..." }}; --column {field}=... for `secure-fl data`; '
+        f"call it {' or '.join(wanted)}, or name yours: below [data] or [[data.set]], "
+        f'columns = {{ {field} = "..." }}; --column {field}=... for commands; '
         f"Columns({field}=...) in Python"
     )
     return row.error(f"there is no such column; columns: {existing}", field=field, fix=fix)

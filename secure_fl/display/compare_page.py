@@ -73,7 +73,7 @@ def side_by_side(histories: Sequence[RunHistory]) -> Grid:
                 "-" if total is None else duration(total),
             ]
         )
-    metric = first.metric
+    metric = first.metric_name
     heads = ["run", "algorithm", "protection", "round", f"dev {metric}", f"test {metric}"]
     return grid("", [*heads, "to the first, points", "sent", "time"], rows)
 
@@ -90,6 +90,14 @@ def explained(histories: Sequence[RunHistory]) -> str:
         "± is a 95 % interval of the paired t test; one that contains 0 shows no difference. "
         f"{SURER}"
     )
+
+
+def other_data(histories: Sequence[RunHistory]) -> str | None:
+    """Warn of runs on different records or tasks; None if these settings are equal."""
+    fields = [row[0] for row in settings_apart(histories) if row[0].startswith(("data.", "task."))]
+    if not fields:
+        return None
+    return f"These runs have different data, so their scores do not compare: {', '.join(fields)}."
 
 
 def settings_apart(histories: Sequence[RunHistory]) -> list[list[str]]:
@@ -126,7 +134,8 @@ def comparison(histories: Sequence[RunHistory]) -> str:
             Curve(name, history.curve(split) or history.mean(split))
             for name, history in zip(names, histories, strict=True)
         ]
-        title = f"{histories[0].metric.capitalize()} over all {split} records, by round"
+        metric = histories[0].metric_name
+        title = f"{metric[:1].upper()}{metric[1:]} over all {split} records, by round"
         body += chart(f"compared-{split}", curves, "round", title, number)
     heads = ["field", *names]
     return body + table("Settings that differ", heads, settings_apart(histories), figures=False)

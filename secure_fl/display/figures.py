@@ -8,6 +8,8 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from secure_fl.events import metric_name as metric_name
+
 # A copy from the registry, which would load torch for a table of runs.
 WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
 LOCAL = "local/"  # prefix of the splits of models that hospitals keep for themselves
@@ -35,6 +37,11 @@ def counted(count: int, noun: str) -> str:
 def number(value: float | None) -> str:
     """Format a metric."""
     return "-" if value is None else f"{value:.3f}"
+
+
+def main_metric(document: Mapping[str, Any]) -> str:
+    """Format the name of a result's main metric."""
+    return metric_name(document.get("main_metric", ""), document.get("scored_class"))
 
 
 def protection(algorithm: str, mode: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from secure_fl.display.figures import LOCAL, duration, metric_of, number, size, traffic
+from secure_fl.display.figures import LOCAL, duration, main_metric, metric_of, number, size, traffic
 from secure_fl.display.grid import TOGETHER, Grid, grid
 
 ENTITY = "f1/"  # prefix of the F1 of an entity type
@@ -14,7 +14,7 @@ ENTITY = "f1/"  # prefix of the F1 of an entity type
 
 def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
     """Make a table of a result: per hospital and mean, last and best round, traffic, seconds."""
-    metric = document["main_metric"]
+    metric = main_metric(document)
     best = document.get("metrics", {}).get("best", {}).get("round", "-")
     columns = [
         "hospital",
@@ -32,7 +32,15 @@ def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
         every = "host's model"
     named = {split.rpartition("/")[0] for split in last.get("pooled", {})} - {"", LOCAL[:-1]}
     beside = [_row(document, f"{every}, {name}", "", f"{name}/") for name in sorted(named)]
-    return grid(title, columns, [_row(document, every, ""), *beside, *rows])
+    return _without_repetition(title, columns, [_row(document, every, ""), *beside, *rows])
+
+
+def _without_repetition(title: str, columns: list[str], rows: list[list[str]]) -> Grid:
+    """Make the table without the best round's column if it equals the last round's."""
+    last, best = 2, 3
+    if all(row[last] == row[best] for row in rows):
+        columns, *rows = [[*row[:best], *row[best + 1 :]] for row in (columns, *rows)]
+    return grid(title, columns, rows)
 
 
 def entity_table(document: Mapping[str, Any], which: str = "last") -> Grid | None:
@@ -77,7 +85,7 @@ def model_line(document: Mapping[str, Any]) -> str | None:
         return None
     said = ", ".join(f"{name} {number(score)}" for name, score in sorted(dev.items()))
     whose = "the student" if document["use"] == "student" else "each hospital's teacher"
-    return f"to use: {whose}; dev {metric} over all records: {said}"
+    return f"to use: {whose}; dev {main_metric(document)} over all records: {said}"
 
 
 def score_line(document: Mapping[str, Any], split: str = "test") -> str | None:
@@ -89,8 +97,8 @@ def score_line(document: Mapping[str, Any], split: str = "test") -> str | None:
     value, records = last["pooled"][split][metric], last["counts"][split]["loss"][0]
     low, high = map(number, interval)
     return (
-        f"{split} {metric} {number(value)} over {records:.0f} records of all hospitals; "
-        f"95 % interval {low} to {high}"
+        f"{split} {main_metric(document)} {number(value)} over {records:.0f} records of all "
+        f"hospitals; 95 % interval {low} to {high}"
     )
 
 

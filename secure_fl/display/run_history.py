@@ -25,6 +25,7 @@ from secure_fl.events import (
     RoundStarted,
     Scored,
     TrainingProgress,
+    metric_name,
     read_events,
 )
 
@@ -58,12 +59,18 @@ class RunHistory:
     here: dict[int, int] = field(default_factory=dict)  # members in each round
     notes: list[str] = field(default_factory=list)  # lost, returned and joined members
     convicted: list[str] = field(default_factory=list)  # members that spoiled a sum
+    scored_class: str = ""  # of precision, recall and F1, by its events
 
     @property
     def metric(self) -> str:
         """The main metric's name."""
         known: str = self.document.get("main_metric", "")
         return known or next(iter(sorted(self._names & set(MAIN))), "accuracy")
+
+    @property
+    def metric_name(self) -> str:
+        """The main metric's name, with the class of an F1."""
+        return metric_name(self.metric, self.document.get("scored_class") or self.scored_class)
 
     @property
     def algorithm(self) -> str:
@@ -181,6 +188,7 @@ def _reached(history: RunHistory, event: RoundStarted | RoundSaved) -> None:
 
 
 def _measured(history: RunHistory, event: Scored) -> None:
+    history.scored_class = event.scored_class
     scores = history.pooled if event.pooled else history.own.setdefault(event.party, {})
     for name, value in event.numbers().items():
         points = scores.setdefault(f"{event.split} {name}", [])

@@ -30,6 +30,7 @@ from secure_fl.events import (
     Scored,
     TrainingProgress,
     Warned,
+    metric_name,
 )
 
 COORDINATOR = "coordinator"
@@ -67,9 +68,11 @@ class Watch:
         rounds: int,
         metric: str,
         clock: Callable[[], float] = time.monotonic,
+        scored_class: str | None = None,
     ) -> None:
         self.round = 0
         self._console, self._title, self._rounds, self._metric = console, title, rounds, metric
+        self._metric_name = metric_name(metric, scored_class)
         self._lines: dict[str, _Line] = {}
         self._all = _Line()  # pooled scores
         self._curve: list[float] = []
@@ -139,7 +142,16 @@ class Watch:
         names = sorted(self._lines, key=lambda name: (not self._lines[name].note, name))
         room = max(self._console.height - 6, 3)
         shown = names if len(names) <= room else names[:room]
-        columns = ["hospital", "round", "", "loss", f"dev {self._metric}", "sent", "received", ""]
+        columns = [
+            "hospital",
+            "round",
+            "",
+            "loss",
+            f"dev {self._metric_name}",
+            "sent",
+            "received",
+            "",
+        ]
         rows = [self._row(name, self._lines[name]) for name in sorted(shown)]
         rest = len(names) - len(shown)
         more = [Text(f"and {rest} more hospitals that do not fit the screen")] if rest else []
@@ -234,7 +246,7 @@ class Watch:
 
     def _score(self) -> str:
         curve = "" if self._console.options.ascii_only else f" {sparkline(self._curve)}"
-        return f"dev {self._metric} {number(self._metric_of_all())}{curve}".rstrip()
+        return f"dev {self._metric_name} {number(self._metric_of_all())}{curve}".rstrip()
 
     def _metric_of_all(self) -> float | None:
         """Return the pooled metric, or else the hospitals' mean."""
@@ -244,16 +256,13 @@ class Watch:
 
 
 def watching(
-    title: str, rounds: int, metric: str, shown: bool | None
+    title: str, rounds: int, metric: str, shown: bool, scored_class: str | None = None
 ) -> AbstractContextManager[Watch | None]:
-    """Show a run on stderr; None: only in a terminal or notebook."""
+    """Show a run on stderr: a table in a terminal or notebook, elsewhere a line per round."""
+    if not shown:
+        return nullcontext()
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    looks = console.is_terminal or console.is_jupyter
-    return (
-        Watch(console, title, rounds, metric)
-        if shown or (shown is None and looks)
-        else nullcontext()
-    )
+    return Watch(console, title, rounds, metric, scored_class=scored_class)
 
 
 WIDTH = 100  # characters of a notebook's table

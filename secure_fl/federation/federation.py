@@ -23,6 +23,7 @@ from secure_fl.display.run_page import PageWriter
 from secure_fl.display.watch import watching
 from secure_fl.errors import SecureFLError, nearest
 from secure_fl.events import Event, EventLog, Listener, MembershipChanged, RoundStarted
+from secure_fl.federation.arguments import Model, model_of, section_of
 from secure_fl.federation.assembly import COORDINATOR, connect
 from secure_fl.federation.keys import make_keys
 from secure_fl.federation.outcome import ResultContext, deliver, document_of, export_to
@@ -48,7 +49,6 @@ from secure_fl.protocol.messages import Ready
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.result_document import crossed, spent
 from secure_fl.settings import (
-    ModelSettings,
     ProtectionSettings,
     Section,
     TaskSettings,
@@ -112,7 +112,8 @@ class FederationOptions(TypedDict, total=False):
     listener: Listener | None
     """A function that receives every event."""
     progress: bool | None
-    """Show progress. Default: only on a terminal, and only without a listener."""
+    """Show progress: a table on a terminal or in a notebook, elsewhere a line per round.
+    Default: only without a listener."""
     resume: bool
     """Continue the run in the folder after its last checkpoint."""
     keep_checkpoints: bool
@@ -126,30 +127,66 @@ class FederationOptions(TypedDict, total=False):
 
 
 class Federation:
-    """Hospitals, an algorithm and the rules of their run. `run()` trains."""
+    """Hospitals, an algorithm and the rules of their run. `run()` trains.
+
+    Args:
+        silos: The hospitals with their records.
+        algorithm: Settings of an algorithm, its class, or its name.
+        task: The learning task. Default: classification with the labels of the records.
+        model: The transformer. Default: the built-in one.
+        training: Learning rate, batch size, device, DP-SGD and other settings of local training.
+        protection: Protection of sums. Default: encryption and masks.
+        seed: Seed of all random draws.
+        folder: Folder for checkpoints, events and the result. Default: nothing is written.
+
+    Other Args:
+        sections (Mapping[str, Section]): Settings of optional features, by section name.
+        metrics (Mapping[str, Metric]): Your own metrics by name, in addition to the task's.
+        listener (Listener): A function that receives every event.
+        progress (bool): Show progress. Default: only on a terminal, and only without a listener.
+        resume (bool): Continue the run in the folder after its last checkpoint.
+        keep_checkpoints (bool): Keep the checkpoints of a finished run. Default: true.
+        record (bool): Record each role's view in the folder, for an audit.
+        trainer (Callable): Makes an object that trains many small sites as one batch.
+        settings_text (str): Content of the folder's settings file. Default: from the settings.
+
+    """
 
     def __init__(
         self,
         silos: Sequence[Silo],
         algorithm: Algorithm | type[Algorithm] | str,
         *,
-        task: TaskSettings | Task | None = None,
-        model: ModelSettings | None = None,
-        training: TrainingSettings | None = None,
-        protection: ProtectionSettings | None = None,
+        task: TaskSettings | Task | Mapping[str, Any] | None = None,
+        model: Model | None = None,
+        training: TrainingSettings | Mapping[str, Any] | None = None,
+        protection: ProtectionSettings | Mapping[str, Any] | None = None,
         seed: int = 0,
         folder: Path | str | None = None,
         **options: Unpack[FederationOptions],
     ) -> None:
-        """Check that these hospitals can run these settings; nothing is trained yet."""
+        """Check that these hospitals can run these settings; nothing is trained yet.
+
+        Args:
+            silos: the hospitals with their records.
+            algorithm: its settings, its class or its name: FedAvg(rounds=8), FedAvg, "fedavg".
+            task: settings, a dictionary of their fields, or a task of the program's own.
+            model: a name or folder, a model of transformers with its weights, or settings.
+            training: settings, or a dictionary of their fields.
+            protection: settings, or a dictionary of their fields.
+            seed: equal seeds give equal results.
+            folder: the run's folder, for checkpoints, the models and the report. Default: none.
+            options: see `FederationOptions`.
+
+        """
         given = self._options = _known_options(options)
         require_silos(silos)
         self.spec = RunSpec(
             algorithm_of(algorithm),
-            settings_of(task) if isinstance(task, Task) else task or TaskSettings(),
-            model or ModelSettings(),
-            training or TrainingSettings(),
-            protection or ProtectionSettings(),
+            settings_of(task) if isinstance(task, Task) else section_of(TaskSettings, task, "task"),
+            model_of(model, self),
+            section_of(TrainingSettings, training, "training"),
+            section_of(ProtectionSettings, protection, "protection"),
             seed,
             given.get("metrics", {}),
             given.get("sections", {}),
@@ -327,10 +364,11 @@ class Federation:
         if folder is not None:
             listeners += [folder.record, PageWriter(folder.path)]
         progress = self._options.get("progress")
-        shown = False if progress is None and self.listener is not None else progress
-        metric = next(iter(self.tasks.values())).metric
+        shown = self.listener is None if progress is None else progress
+        task = next(iter(self.tasks.values()))
         name, rounds = self.spec.algorithm.name, self.spec.algorithm.rounds
-        if watch := stack.enter_context(watching(name, rounds, metric, shown)):
+        display = watching(name, rounds, task.metric, shown, task.scored_class)
+        if watch := stack.enter_context(display):
             listeners.append(watch)
         if self.listener is not None:
             listeners.append(self.listener)

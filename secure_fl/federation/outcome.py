@@ -92,6 +92,7 @@ def _measurements(run: ResultContext, sites: Sequence[Site]) -> dict[str, Any]:
     delivered = metrics.get("last" if run.spec.training.patience is None else "best", {})
     return {
         "main_metric": task.metric,
+        "scored_class": task.scored_class,
         "local_heads": run.local_heads,
         "metrics": metrics,
         "use": to_use(sites[0].delivered, delivered, task.metric),

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from secure_fl.data.examples import Example, Text
-from secure_fl.display.charts import Curve, chart, colours
-from secure_fl.display.figures import counted, number, overall
-from secure_fl.display.html import page
+from secure_fl.display.figures import counted, main_metric, number, overall
 from secure_fl.display.result_tables import result_table
 from secure_fl.errors import DataError, RunError, SettingsError
+from secure_fl.events import metric_name
 from secure_fl.runs.folder import RESULT, write_json
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.figure import Figure
 
     from secure_fl.learning.tasks import Task
 
@@ -53,26 +53,6 @@ class Prediction(TypedDict):
     score: float  # regression
     entities: list[Entity]
     ranking: list[Ranked]
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A chart that notebooks show and that `save` writes as a page."""
-
-    html: str
-
-    def __repr__(self) -> str:
-        """Describe the chart for consoles."""
-        return "<Drawing: a notebook shows it, save(FILE) writes a page>"
-
-    def _repr_html_(self) -> str:
-        """Render for notebooks."""
-        return colours(".plot") + self.html
-
-    def save(self, file: Path | str) -> Path:
-        """Write the chart as a page."""
-        Path(file).write_text(page("Scores over rounds", "A chart", {}, self.html), "utf-8")
-        return Path(file)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -134,8 +114,13 @@ class Result:
         task = self.tasks[name]
         return task.evaluate(self.models[name], task.encode(records, self.tokenizers[name]))
 
-    def plot(self, metric: str = "") -> Drawing:
-        """Draw a metric over rounds, over all records and at each hospital, for notebooks."""
+    def plot(self, metric: str = "") -> Figure:
+        """Draw a metric over rounds, over all records and at each hospital.
+
+        It is a figure of matplotlib: notebooks show it, and `savefig` writes it.
+        """
+        from secure_fl.display.curves_figure import curves_figure
+
         name = metric or str(self.document["main_metric"])
         points: dict[str, list[tuple[float, float]]] = {}
         for line in self.document["history"]:
@@ -149,8 +134,7 @@ class Result:
             raise DataError(
                 problem, fix="give hospitals dev and test records, or name another metric"
             )
-        curves = [Curve(label, curve) for label, curve in sorted(points.items())]
-        return Drawing(chart("plot", curves, "round", f"{name} over rounds", number, fewest=1))
+        return curves_figure(points, metric_name(name, self.document.get("scored_class")))
 
     def to_frame(self) -> Any:
         """Make a pandas data frame of all measurements: party, round, split, pooled, metrics.
@@ -225,7 +209,7 @@ class Result:
         d = self.document
         last = d["metrics"].get("last", {})
         value = overall(last).get("test", {}).get(d["main_metric"])
-        score = "nothing measured" if value is None else f"test {d['main_metric']} {number(value)}"
+        score = "nothing measured" if value is None else f"test {main_metric(d)} {number(value)}"
         mode = d["protection"]["mode"]
         return (
             f"<Result of {d['algorithm']} over {len(d['parties'])} hospitals, "

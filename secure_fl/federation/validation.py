@@ -10,6 +10,7 @@ from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.public_set import HOW, first_unlabelled
 from secure_fl.data.rows import shown
 from secure_fl.data.silo import Silo
+from secure_fl.display.figures import counted
 from secure_fl.errors import DataError, SettingsError, TooFewParties
 from secure_fl.features import places
 from secure_fl.federation.run_feature import run_features
@@ -67,7 +68,7 @@ def statement(mode: str, sentence: str) -> str:
     if mode == "none":
         return "UNPROTECTED: the coordinator can read every update."
     if mode == "he":
-        return "Any party together with the coordinator can read every update."
+        return "Any hospital together with the coordinator can read every update."
     return sentence
 
 
@@ -83,9 +84,9 @@ def statement_of_some(mode: str, min_cohort: int) -> str:
     if mode not in ("secagg", "he+secagg"):
         return ""
     return (
-        f"Sums over some of the parties only (tiers) hold against {max(0, min_cohort - 2)} of them "
-        f"if the coordinator lies about who contributes; what fewer than {min_cohort} of one tier "
-        "sum with other tiers holds against none."
+        f"Sums over some of the hospitals only (tiers) hold against {max(0, min_cohort - 2)} of "
+        f"them if the coordinator lies about who contributes; what fewer than {min_cohort} of one "
+        "tier sum with other tiers holds against none."
     )
 
 
@@ -145,9 +146,10 @@ def rules_of(
     parties = len(silos) - (host is not None)
     if parties < protection.min_cohort and not entry.sums_nothing:
         raise TooFewParties(
-            f"{parties} parties can never form a sum over min_cohort = {protection.min_cohort}",
-            fix="add parties, or set protection.min_cohort lower knowingly: in a sum over two, "
-            "each sees the other",
+            f"{counted(parties, 'hospital')} can never form a sum over "
+            f"min_cohort = {protection.min_cohort}",
+            fix="add hospitals, or set protection.min_cohort lower knowingly: in a sum over two, "
+            "each sees the other's update",
         )
     if protection.mode != "none":
         require_maskable(parties)
@@ -179,8 +181,9 @@ def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:
     if not hosts:
         raise SettingsError(
             "this algorithm needs a host: a member with labelled records and the central model",
-            fix='in [data], give one [[data.party]] role = "host"; or with a corpus, public = 240 '
-            "and labelled = 60; or with a source, public = 0.5 and labelled = 0.1",
+            fix='in Python, add Silo(..., role="host", public=...); in a settings file, give one '
+            '[[data.party]] role = "host"; or with a corpus, public = 240 and labelled = 60; or '
+            "with a source, public = 0.5 and labelled = 0.1",
             field="data",
         )
     _check_public(silos)
@@ -228,7 +231,7 @@ def _check_labels(host: Silo) -> None:
                 fix="label its records; records without labels belong to the public ones",
                 party=host.name,
                 split=split,
-                row=row,
+                record=row + 1,
             )
 
 

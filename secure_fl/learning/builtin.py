@@ -122,13 +122,13 @@ def bell(shape: torch.Size, key: str, std: float) -> Tensor:
 
 
 @contextmanager
-def few_threads(model: str) -> Iterator[None]:
-    """Use one thread inside for the built-in model, which is too small for more.
+def few_threads(model: str, threads: int | None = None) -> Iterator[None]:
+    """Use so many threads inside; by default one for the built-in model, which is too small.
 
     On busy cores, threads with little work mostly wait for each other.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if model == "tiny" else before)
+    torch.set_num_threads(threads or (1 if model == "tiny" else before))
     try:
         yield
     finally:

@@ -55,7 +55,7 @@ class SiteScores:
         values = self._task.score(*outcomes, counts if self._by_label else None)
         values = self._additional(records, outcomes) | values
         listed = _listed(counts)
-        self._recorder.metrics(round, values, listed, split=split, model=model, party=party)
+        self._log(round, values, listed, split=split, model=model, party=party)
         self._counted[model, split] = add(self._counted[model, split], counts)
 
     def take_counts(self) -> dict[str, NDArray[Any]]:
@@ -77,9 +77,12 @@ class SiteScores:
             if counts[LOSS][0]:
                 values = self._task.pooled([counts])
                 listed = _listed(counts)
-                self._recorder.metrics(round, values, listed, split=split, model=model, pooled=True)
+                self._log(round, values, listed, split=split, model=model, pooled=True)
                 main += [values[self._task.metric]] if split == "dev" else []
         return main[0] if main else None
+
+    def _log(self, *measured: Any, **labels: Any) -> None:
+        self._recorder.metrics(*measured, **labels, scored_class=self._task.scored_class)
 
     def totals(self, sums: Mapping[str, NDArray[np.float64]]) -> dict[tuple[str, str], Counts]:
         """Counts over all hospitals, by model and split."""

@@ -249,7 +249,8 @@ class Site:
     @contextmanager
     def surroundings(self) -> Iterator[None]:
         """Use this party's random states (dropout!) inside, and the process's states outside."""
-        with self._random.active(), few_threads(self.model_settings.name):
+        threads = self.training.threads
+        with self._random.active(), few_threads(self.model_settings.name, threads):
             yield
 
     def state_dict(self) -> dict[str, Any]:

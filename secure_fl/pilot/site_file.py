@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import date
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from secure_fl.config.data import HUB
 from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.errors import SettingsError
+
+if TYPE_CHECKING:
+    from secure_fl.data.rows import Field
+    from secure_fl.policy.policy_file import DataSet
 
 LINE = re.compile(r"^rosters = \[[^\]\n]*\]$", re.M)
 TEMPLATE = """\
@@ -19,7 +27,7 @@ TEMPLATE = """\
 algorithms = {algorithms}
 models = {models}  # "tiny", or a checkpoint's name exactly as a plan gives it
 datasets = {datasets}
-# The roster's fingerprint; `secure-fl site check` writes it after the comparison by telephone.
+# The roster's fingerprint; `secure-fl site check` writes it after the comparison by phone.
 {rosters}
 until = {until}  # the last day, in UTC
 max_rounds = {rounds}
@@ -31,6 +39,7 @@ name = {dataset}
 train = {train}
 dev = {dev}
 test = {test}
+{columns}
 
 [keys]
 folder = "keys"
@@ -45,6 +54,9 @@ REAL = """
 max_epsilon = 1.0
 unit = "patient"  # record ids are PATIENT/NOTE
 """
+
+EXAMPLE = '# columns = { text = "note", label = "code", patient = "person" }  # if yours differ'
+READ: tuple[Field, ...] = ("text", "tokens", "history", "label")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,7 @@ class Rules:
     epochs: int = 3
     made_up: bool = False
     roster: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_site(file: Path, rules: Rules) -> None:
@@ -84,6 +97,7 @@ def write_site(file: Path, rules: Rules) -> None:
         train=json.dumps(rules.train),
         dev=_source(rules.dev),
         test=_source(rules.test),
+        columns=_columns(rules.columns),
     )
     write_atomic(file, text.encode())
 
@@ -92,6 +106,28 @@ def set_roster(file: Path, fingerprint: str) -> None:
     """Set the file's `rosters` line to this fingerprint."""
     text = LINE.sub(_rosters(fingerprint), file.read_text(), count=1)
     write_atomic(file, text.encode())
+
+
+def require_columns(data: DataSet) -> None:
+    """Refuse training records without a readable column; only the first record is read."""
+    from secure_fl.data.loaders import rows_of
+    from secure_fl.data.rows import Columns, optional, required
+
+    columns = Columns(**data.columns.model_dump())
+    if data.train is None or data.train.startswith(HUB):
+        return
+    for row in islice(rows_of(data.train, data.format), 1):
+        found = [optional(row, name, columns) for name in READ]
+        if all(value is None for value in found):
+            required(row, "text", columns)
+        optional(row, "patient", columns)
+
+
+def _columns(columns: Mapping[str, str]) -> str:
+    if not columns:
+        return EXAMPLE
+    pairs = ", ".join(f"{name} = {json.dumps(column)}" for name, column in columns.items())
+    return f"columns = {{ {pairs} }}"
 
 
 def _rosters(fingerprint: str) -> str:

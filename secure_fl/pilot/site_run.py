@@ -10,10 +10,12 @@ from pathlib import Path
 from secure_fl.crypto.blame.inquiry import InquiryEvidence
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.data.positive_class import counted_labels, reversed_class
 from secure_fl.data.silo import Silo
+from secure_fl.display.learning_check import not_learned
 from secure_fl.display.run_page import PageWriter
 from secure_fl.errors import CohortError, RunError, SecureFLError
-from secure_fl.events import Event, Listener, PlanApproved
+from secure_fl.events import Event, Listener, PlanApproved, Warned
 from secure_fl.federation.outcome import ResultContext, document_of, export_to
 from secure_fl.federation.prepared import RunContext, prepare
 from secure_fl.federation.run_feature import SiteLimits, finish_run
@@ -22,7 +24,7 @@ from secure_fl.party.context import Checkpoints
 from secure_fl.pilot.plan import spec_of
 from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.pilot.site_memory import SiteMemory
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import EquivocationProof, Link
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
@@ -105,6 +107,10 @@ class SiteRun:
             opened=context.memory.opened(*self._inputs),
         )
         self._prepared = prepare(spec, silo, run)
+        counts = counted_labels(silo.train)
+        if (found := reversed_class(spec.task, task.labels, counts)) is not None:
+            text = ". Fix: ".join(found)
+            self._record(Warned(party=silo.name, code="positive class", text=text))
         parties = sum(name != rules.host for name in context.roster.names)
         roster = context.roster.fingerprint()
         self._outline = ResultContext(
@@ -166,6 +172,8 @@ class SiteRun:
             kept = self._prepared.checkpoints
             names = sorted(kept.evidence()) if isinstance(kept, PartyCheckpoints) else []
             self._folder.finish(document | {"convicted": names} | approved)
+            if (text := not_learned(document)) is not None:
+                self._record(Warned(party=party, code="not learned", text=text))
             finish_run(self._folder.path)
             self._page.write()
         except SecureFLError as error:

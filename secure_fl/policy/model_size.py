@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from secure_fl.policy.rules import Plan, PolicyRefusal, Violation
+from secure_fl.policy.plan import Plan
+from secure_fl.policy.rules import PolicyRefusal, Violation
 
 if TYPE_CHECKING:
     from secure_fl.policy.policy_file import SitePolicy

@@ -36,8 +36,8 @@ class PolicyRefusal(SecureFLError):  # noqa: N818 - it says what the site does
         lines = "".join(f"\n  {found}" for found in self.broken)
         super().__init__(
             f"this site's policy does not allow the run: {count} broken{lines}",
-            fix="ask for another plan, or let who answers for this site's records change its "
-            "policy file; nobody else can, and the coordinator was told no more than `policy`",
+            fix="ask the coordinator for another plan, or ask the person responsible for this "
+            "site's records to change its policy file. The coordinator received only `policy`",
             **where,
         )
 

@@ -39,8 +39,8 @@ class Note:
             raise QuestionRefused(
                 f"these records were asked about together with those of {', '.join(before)}, and "
                 f"now {', '.join(hospitals)}: two answers would differ by one hospital's records",
-                fix="ask over the same hospitals; whoever answers for the records may begin a new "
-                "note when they have changed for good",
+                fix="ask across the same hospitals. The person responsible for the records may "
+                "begin a new note when they have changed permanently",
                 field="hospitals",
             )
 

@@ -61,7 +61,7 @@ class Question(Section):
             if field in FREE_TEXT | NAMES:
                 raise ValueError(
                     f'a field with few values: "{field}" is a record\'s own text or name, and '
-                    "whoever names its values asks for single records"
+                    "a question that names its values asks for single records"
                 )
         return self
 

@@ -92,6 +92,6 @@ def strictest(of_sites: Sequence[Any]) -> tuple[int, int]:
 def _refused(rule: str, asked: str, allowed: Sequence[str]) -> QuestionRefused:
     return QuestionRefused(
         f"{asked!r} is not allowed; allowed: {', '.join(allowed) or 'nothing'}",
-        fix="ask something else, or let who answers for this site's records add it",
+        fix="ask something else, or ask the person responsible for this site's records to add it",
         field=rule,
     )

@@ -18,9 +18,12 @@ from secure_fl.crypto.privacy.planning import (
     PredictionPlan,
     chance_correct,
     plan_predictions,
+    plan_training,
     prediction_rows,
     table,
 )
+from secure_fl.crypto.privacy.training_account import DpAccount
+from secure_fl.settings import DPSettings
 
 
 def run(*arguments: str, code: int = 0) -> Result:
@@ -111,6 +114,32 @@ def test_dp_sgd_both_ways() -> None:
     assert back["noise_multiplier"] == pytest.approx(1.0, rel=0.01)
     assert back["epsilon"] <= forward["epsilon"]
     assert "per record" in run(*plan[:-1], "--noise-multiplier", "1.0").output
+
+
+def test_noise_that_is_too_large_for_the_records_is_named_with_what_helps() -> None:
+    small = ("--records", "150", "--batch", "16", "--rounds", "10", "--noise-multiplier", "3.976")
+    text = " ".join(run(*small).output.split())
+    assert "noise of the run 2.7 % of the largest possible update, in each value" in text
+    assert "TOO MUCH NOISE needed: 1400 records at each hospital or ε = 8.8" in text
+    assert "larger batches help" in text
+    plan = plan_training(150, 16, 1, 10, 1e-5, noise_multiplier=3.976)
+    assert plan.relative_noise == pytest.approx(3.976 / (15 * math.sqrt(100)), rel=0.01)
+    enough = ("--records", "5000", "--batch", "64", "--rounds", "10", "--noise-multiplier", "0.61")
+    assert "TOO MUCH NOISE" not in run(*enough).output
+    few = plan_training(20, 10, 1, 10, 1e-2, noise_multiplier=1.0)
+    assert few.drowned and "ε =" not in few.advice()  # it would no longer protect
+
+
+def test_training_begins_with_the_same_warning_once() -> None:
+    units = [[n] for n in range(150)]
+    settings = DPSettings(epsilon=8.0, noise_multiplier=3.976, accountant="rdp", delta=1e-5)
+    account = DpAccount("north", settings, units, 16, passes=10)
+    assert "1400 records" in (account.warning() or "") and "2.7 %" in (account.warning() or "")
+    with account.spend(1, 1):
+        pass
+    assert account.warning() is None
+    calm = settings.model_copy(update={"noise_multiplier": 0.3, "epsilon": 1e4})
+    assert DpAccount("north", calm, units, 50, passes=10).warning() is None
 
 
 STUDY = """\

@@ -62,7 +62,9 @@ print(" ".join(sorted(heavy)) or "none")
         ("settings",),
         ("settings", "run"),
         ("settings", "fedkd"),
-        ("settings", "--markdown"),
+        ("docs", "settings"),
+        ("docs", "commands"),
+        ("docs", "no-such-page"),
         ("runs",),
         ("runs", "show", "nosuch"),
         ("status", "nosuch"),
@@ -142,7 +144,7 @@ def test_runs_are_removed_but_not_what_is_needed(tmp_path: Path) -> None:
     assert run("runs", "rm", two, "--yes").exit_code == 4 and ledger.exists()
     assert run("runs", "rm", two, "--checkpoints", "--yes").exit_code == 0
     assert not rounds.exists() and (rounds.parent / "opened.jsonl").exists()
-    assert run("runs", "rm", tmp_path / "none", "--yes").exit_code == 4
+    assert run("runs", "rm", tmp_path / "none", "--yes").exit_code == 2
 
 
 def test_a_section_is_found_by_its_last_word_and_a_command_behind_a_folder() -> None:

@@ -71,10 +71,11 @@ def test_json_is_the_result_and_nothing_else(place: Path) -> None:
     assert json.loads(found.stdout) == written
 
 
-def test_quiet_prints_nothing_but_a_warning(place: Path) -> None:
+def test_quiet_prints_the_result_without_progress(place: Path) -> None:
     options = ("--quiet", "--set", "algorithm.name=local")
     found = run("train", place / "study.toml", "--out", place / "quiet", *options)
-    assert (found.exit_code, found.output) == (0, "")
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert "test accuracy" in found.stdout and "means" in found.stdout
 
 
 def test_a_run_is_never_overwritten(place: Path) -> None:
@@ -93,7 +94,7 @@ def test_resuming_with_other_settings_is_refused_with_their_list(place: Path) ->
 
 def test_resuming_nothing_is_refused(place: Path) -> None:
     found = run("train", place / "study.toml", "--out", place / "nothing", "--resume")
-    assert found.exit_code == 4
+    assert found.exit_code == 2
     assert not (place / "nothing").exists()
 
 
@@ -148,6 +149,9 @@ def test_runs_are_listed_with_their_state(place: Path, monkeypatch: pytest.Monke
     table = run("runs", ".").stdout
     assert "NONE" in table
     assert "together" in table
+    monkeypatch.setenv("COLUMNS", "80")
+    (line,) = [line for line in run("runs", ".").stdout.splitlines() if "together" in line]
+    assert "finished" in line and "accuracy" in line
 
 
 def test_an_unfinished_run_is_stopped_and_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
@@ -176,7 +180,7 @@ def test_a_run_is_shown(place: Path) -> None:
 
 def test_folders_without_runs_are_said_to_be(tmp_path: Path) -> None:
     assert "no run in" in run("runs", tmp_path).stdout
-    assert run("runs", tmp_path / "none").exit_code == 4
+    assert run("runs", tmp_path / "none").exit_code == 2
     assert run("runs", "show", tmp_path).exit_code == 4
 
 
@@ -232,7 +236,7 @@ def test_what_cannot_be_predicted_is_refused(
     place: Path, arguments: tuple[str, ...], status: int
 ) -> None:
     assert run("predict", place / "together", *arguments).exit_code == status
-    assert run("predict", place / "nowhere", "a").exit_code == 4
+    assert run("predict", place / "nowhere", "a").exit_code == 2
 
 
 # --- the demo ----------------------------------------------------------------

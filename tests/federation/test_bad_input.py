@@ -162,7 +162,7 @@ def test_a_record_without_a_label_at_the_host(split: str) -> None:
     changed: dict[str, Any] = {split: blind(getattr(host, split), 2)}
     error = refusal([*parties, replace(host, **changed)])
     assert isinstance(error, DataError)
-    assert error.where == {"party": "hospital-4", "split": split, "row": 2}
+    assert error.where == {"party": "hospital-4", "split": split, "record": 3}
 
 
 FILES = """
@@ -201,7 +201,7 @@ def test_a_host_file_without_labels_names_the_party_and_the_row(tmp_path: Path) 
     options = [f"data.party.h.train={tmp_path / 'own.jsonl'}", "data.party.h.dev=0.0"]
     found = config.load(file, [*options, "data.party.h.test=0.0"])
     error = refusal(config.silos(found))
-    assert error.where == {"party": "h", "split": "train", "row": 0}
+    assert error.where == {"party": "h", "split": "train", "record": 1}
 
 
 def test_public_shares_that_leave_too_little(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def evaluate(
 
 def print_evaluation(console: Console, result: Evaluation) -> None:
     """Print the tables, their models and their protection."""
+    from secure_fl.cli import show
     from secure_fl.features.evaluation.page import (
         EXACT,
         bin_lines,
@@ -81,7 +82,9 @@ def print_evaluation(console: Console, result: Evaluation) -> None:
         hospital_table,
         model_lines,
         score_table,
+        weak_models,
     )
+    from secure_fl.settings import TaskSettings
 
     tables = (score_table, difference_table, hospital_table)
     for table in filter(None, (make(result.document) for make in tables)):
@@ -89,6 +92,10 @@ def print_evaluation(console: Console, result: Evaluation) -> None:
     statement = result.document["protection"]["statement"]
     for line in (*bin_lines(result.document), *model_lines(result.document), statement, EXACT):
         console.print(line)
+    task = TaskSettings.model_validate(result.document["task"])
+    show.warn_of_class(console, task, task.labels)
+    for text in weak_models(result.document):
+        show.warn(console, text)
 
 
 def _is_pilot(plan: Path) -> bool:

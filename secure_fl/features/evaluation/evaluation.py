@@ -16,7 +16,7 @@ from typing import Any
 
 from secure_fl.config.build import Settings
 from secure_fl.data.silo import Silo
-from secure_fl.display.figures import number
+from secure_fl.display.figures import main_metric, number
 from secure_fl.errors import ModelError, RunError
 from secure_fl.events import Listener
 from secure_fl.features.evaluation.algorithm import Evaluate, EvaluatedModel
@@ -106,7 +106,7 @@ class Evaluation:
         metric = self.document["main_metric"]
         scores = ", ".join(f"{k} {number(v.get(metric))}" for k, v in self.scores.items())
         parties = len(self.document["parties"])
-        return f"<Evaluation over {parties} hospitals, test {metric}: {scores}>"
+        return f"<Evaluation over {parties} hospitals, test {main_metric(self.document)}: {scores}>"
 
     def _repr_html_(self) -> str:
         """Render for notebooks."""

@@ -7,9 +7,11 @@ from pathlib import PurePath
 from typing import Any
 
 from secure_fl.display.charts import Bar, bar_chart, figure
-from secure_fl.display.figures import number
+from secure_fl.display.figures import main_metric, number
 from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
+from secure_fl.display.learning_check import not_learned
+from secure_fl.events import metric_name
 
 SPLIT = "/test"
 OPEN = 0.02  # uncertainty from bins that is not reported
@@ -29,7 +31,10 @@ def score_table(document: Mapping[str, Any]) -> Grid:
     main = document["main_metric"]
     names = dict.fromkeys([main, *(name for one in pooled.values() for name in one)])
     rows = [
-        [name, *(_with(one.get(name), intervals[label].get(name)) for label, one in pooled.items())]
+        [
+            _named(document, name),
+            *(_with(one.get(name), intervals[label].get(name)) for label, one in pooled.items()),
+        ]
         for name in names
     ]
     records = next(iter(models_of(document, "counts").values()))["loss"][0]
@@ -48,7 +53,10 @@ def difference_table(document: Mapping[str, Any]) -> Grid | None:
     if not compared:
         return None
     names = dict.fromkeys([document["main_metric"], *(n for c in compared for n in c["metrics"])])
-    rows = [[name, *(_apart(c["metrics"].get(name)) for c in compared)] for name in names]
+    rows = [
+        [_named(document, name), *(_apart(c["metrics"].get(name)) for c in compared)]
+        for name in names
+    ]
     first = compared[0]["to"]
     heads = [f"less {first}; * is sure", *(c["model"] for c in compared)]
     return grid("differences, record by record", heads, rows)
@@ -72,12 +80,16 @@ def hospitals_of(document: Mapping[str, Any], *, own: bool = True) -> dict[str, 
 
 def hospital_table(document: Mapping[str, Any], *, own: bool = True) -> Grid | None:
     """Tabulate the main metric at each hospital with a known value."""
-    main, labels = document["main_metric"], list(models_of(document, "pooled"))
+    labels = list(models_of(document, "pooled"))
     rows = [
         [name, *(number(values.get(label)) for label in labels)]
         for name, values in hospitals_of(document, own=own).items()
     ]
-    return grid(f"{main} at each hospital", ["hospital", *labels], rows) if rows else None
+    return (
+        grid(f"{main_metric(document)} at each hospital", ["hospital", *labels], rows)
+        if rows
+        else None
+    )
 
 
 def bin_lines(document: Mapping[str, Any]) -> list[str]:
@@ -88,6 +100,13 @@ def bin_lines(document: Mapping[str, Any]) -> list[str]:
         said = ", ".join(f"{n} {number(low)} to {number(high)}" for n, (low, high) in wide.items())
         found += [f"{label}, without bins of scores: {said}"] if said else []
     return found
+
+
+def weak_models(document: Mapping[str, Any]) -> list[str]:
+    """Describe each model that answers one class or guesses."""
+    labels = [one["label"] for one in document["evaluation"]["models"]]
+    found = {label: not_learned(document, f"{label}/", pooled=True) for label in labels}
+    return [f"{label}: {text}" for label, text in found.items() if text is not None]
 
 
 def model_lines(document: Mapping[str, Any]) -> list[str]:
@@ -106,7 +125,7 @@ def evaluation_page(document: Mapping[str, Any], *, shared: bool = False) -> str
     body = "".join(map(paragraph, model_lines(document)))
     body += _bars(document, shared)
     body += table(scores.title, scores.columns, scores.rows)
-    body += "".join(map(paragraph, bin_lines(document)))
+    body += "".join(map(paragraph, (*bin_lines(document), *weak_models(document))))
     if apart is not None:
         body += table(apart.title, apart.columns, apart.rows)
     for label, counts in models_of(document, "counts").items():
@@ -131,8 +150,14 @@ def _bars(document: Mapping[str, Any], shared: bool) -> str:
         if main in scores:
             bars.append(Bar(label, scores[main], intervals[label].get(main)))
         bars += [Bar(f"at {n}", v[label], faint=True) for n, v in own.items() if label in v]
-    title = f"Test {main} over all records; a line across a bar is its 95 % interval"
+    title = (
+        f"Test {main_metric(document)} over all records; a line across a bar is its 95 % interval"
+    )
     return figure("bars", bar_chart("bars", bars, title, number, top=1.0))
+
+
+def _named(document: Mapping[str, Any], metric: str) -> str:
+    return metric_name(metric, document.get("scored_class"))
 
 
 def _with(value: float | None, interval: Any) -> str:

@@ -15,7 +15,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from secure_fl.display.learning_check import not_learned
 from secure_fl.errors import RunError
+from secure_fl.events import metric_name
 from secure_fl.files import write_whole
 from secure_fl.runs.folder import RESULT, SETTINGS
 
@@ -140,9 +142,13 @@ def _scores(result: Mapping[str, Any], name: str, own: bool) -> str:
     if not found:
         return "## Scores\n\nNone over all hospitals' records: each measured on its own.\n"
     whose = ", each read by its hospital's own model" if own or result["local_heads"] else ""
-    rows = [f"| {metric} | {value:.4f} |" for metric, value in found.items()]
+    named = {metric_name(name, result.get("scored_class")): x for name, x in found.items()}
+    rows = [f"| {name} | {value:.4f} |" for name, value in named.items()]
     said = f"## Scores\n\nOver all hospitals' test records together{whose}:\n"
-    return "\n".join([said, "| metric | |", "| --- | --- |", *rows, ""])
+    prefix = f"{name}/" if f"{name}/test" in pooled else ""
+    problem = not_learned(result, prefix, pooled=True)
+    warning = [] if problem is None else [f"**{problem}**\n"]
+    return "\n".join([said, *warning, "| metric | |", "| --- | --- |", *rows, ""])
 
 
 def _protection(run: Path, result: Mapping[str, Any]) -> str:

@@ -66,6 +66,7 @@ def tune(
     from secure_fl.runs.folder import write_json
 
     show.warn_unprotected(show.err(quiet), settings.protection.mode, settings.algorithm.name)
+    show.warn_of_class(show.err(quiet), settings.task, settings.task.labels)
     values = dict(map(parsed, tries)) or None
 
     def show_trial(trial: Trial) -> None:
@@ -100,6 +101,7 @@ def _print_result(result: Tuning, out: Path) -> None:
         console.print("  -> use more rounds or more records")
     if result.epsilon is not None:
         console.print(f"the ledgers are at ε = {result.epsilon:.3f}, with this search")
+    show.warn(console, result.best.problem)
     console.print(f"\nThe best settings and a chart are in {out}. Train with them:")
     console.print(f"  secure-fl train {out / TUNED}")
 

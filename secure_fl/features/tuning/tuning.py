@@ -22,7 +22,9 @@ from typing import Any, TypeAlias
 from secure_fl.config.build import Settings
 from secure_fl.config.load import changed, silos
 from secure_fl.data.silo import Silo
+from secure_fl.display.learning_check import not_learned
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
+from secure_fl.events import metric_name
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
 
@@ -44,6 +46,7 @@ class Trial:
     loss: float | None
     seconds: float  # of processor time
     epsilon: float | None = None  # the largest of the hospitals' ledgers, after the trial
+    problem: str | None = None  # a sentence about a model that has not learned
 
     @property
     def label(self) -> str:
@@ -177,7 +180,8 @@ def attempt(
     began = time.process_time()
     chosen = with_choice(settings, {**choice, "algorithm.rounds": rounds})
     federation = Federation.of(chosen, hospitals=records.of(chosen), progress=progress)
-    metric = next(iter(federation.tasks.values())).metric
+    task = next(iter(federation.tasks.values()))
+    metric = metric_name(task.metric, task.scored_class)
     try:
         result = federation.run()
     except BudgetError:
@@ -186,7 +190,9 @@ def attempt(
         return Trial(choice, rounds, None, None, time.process_time() - began), metric
     dev = dev_scores(result)
     seconds, spent = time.process_time() - began, spent_by(result)
-    return Trial(choice, rounds, dev[metric], dev["loss"], seconds, spent), metric
+    problem = not_learned(result.document)
+    score, loss = dev[task.metric], dev["loss"]
+    return Trial(choice, rounds, score, loss, seconds, spent, problem), metric
 
 
 def spent_by(result: Result) -> float | None:

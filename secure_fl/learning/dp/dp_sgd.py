@@ -73,6 +73,8 @@ def fit_privately(
         site.recorder.event(UpdateResent(round=site.recorder.round))
         return math.nan
     coins = Coins.secret() if generator is None else Coins.of(generator)
+    if (text := privacy.warning()) is not None:
+        site.recorder.event(Warned(code="noise", text=text))
     with privacy.spend(epochs, site.recorder.round) as spending:
         _announce(site, spending, privacy.settings.delta)
         training = optimizer or make_optimizer(model, site.training)

@@ -37,7 +37,7 @@ def sampling_units(examples: Sequence[Example], settings: DPSettings, party: str
                 fix='give ids as PATIENT/NOTE, or set training.dp.unit = "record": then k records '
                 "of one patient are protected with about k·ε only",
                 party=party,
-                row=row,
+                record=row + 1,
                 field="id",
             )
         rows.setdefault(patient, []).append(row)

@@ -56,6 +56,11 @@ class Classification(Task):
         """F1 of the positive class where one is named, else accuracy."""
         return "f1" if self.positive is not None else "accuracy"
 
+    @property
+    def scored_class(self) -> str:
+        """The class of precision, recall and F1: the positive one, else the last label."""
+        return self.positive or self.labels[-1]
+
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
     ) -> TokenTable:
@@ -118,11 +123,7 @@ class Classification(Task):
     @property
     def separated(self) -> tuple[str, ...]:
         """The classes whose scores are compared with the others': of two, the positive one."""
-        return self.labels if len(self.labels) > 2 else (self._positive,)
-
-    @property
-    def _positive(self) -> str:
-        return self.positive or self.labels[-1]
+        return self.labels if len(self.labels) > 2 else (self.scored_class,)
 
     def rates(self, counts: Counts) -> dict[str, float]:
         """Accuracy (also micro-F1), macro-F1, MCC, and precision, recall and F1 of one class.
@@ -135,7 +136,7 @@ class Classification(Task):
         outcomes = self.outcomes_of(counts)
         rates = {}
         if outcomes is not None:
-            rates = outcome_rates(outcomes, self.labels.index(self._positive))
+            rates = outcome_rates(outcomes, self.labels.index(self.scored_class))
         if SURE in counts:
             rates |= calibration(counts[SURE], counts[CONFIDENCE])
         scores = [separation(counts[name]) for name in self._separable(counts)]
@@ -152,7 +153,7 @@ class Classification(Task):
         outcomes = self.outcomes_of(counts)
         if outcomes is None:
             return {}
-        hits, false, missed = outcomes[self.labels.index(self._positive)]
+        hits, false, missed = outcomes[self.labels.index(self.scored_class)]
         proportions = {
             "accuracy": wilson(outcomes[:, 0].sum(), outcomes[:, [0, 2]].sum()),
             "precision": wilson(hits, hits + false),
@@ -206,7 +207,7 @@ def encode_texts(
         if paired and example.pair is None:
             raise DataError(
                 "the second text is missing",
-                row=row,
+                record=row + 1,
                 field="pair",
                 fix="name the column of the second text, or use kind 'classification'",
             )

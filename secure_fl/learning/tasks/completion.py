@@ -220,7 +220,7 @@ def prompted(example: Example, row: int, labelled: bool) -> tuple[str, ...]:
     if example.pair is None or not example.pair.strip():
         raise DataError(
             "the completion is missing",
-            row=row,
+            record=row + 1,
             field="pair",
             fix="give each prompt its completion, in a column called completion",
         )

@@ -157,7 +157,7 @@ def sentence(example: Example, row: int, labelled: bool) -> Tagged:
     if labelled and (example.tags is None or len(example.tags) != len(example.tokens)):
         raise DataError(
             f"{len(example.tokens)} tokens have {len(example.tags or ())} tags",
-            row=row,
+            record=row + 1,
             field="tags",
             fix="give one IOB2 tag per token",
         )
@@ -224,7 +224,10 @@ def entity_labels(examples: Sequence[Example]) -> tuple[str, ...]:
         for at, tag in enumerate(sentence(example, row, labelled=True).tags or ()):
             if tag != "O" and not (tag[:2] in ("B-", "I-") and tag[2:]):
                 raise DataError(
-                    "a tag is not IOB2", row=row, field=f"tags[{at}]", fix="use O, B-… and I-…"
+                    "a tag is not IOB2",
+                    record=row + 1,
+                    field=f"tags[{at}]",
+                    fix="use O, B-… and I-…",
                 )
             types.add(tag)
     return tag_labels(sorted({tag[2:] for tag in types - {"O"}}))

@@ -232,7 +232,7 @@ def impression(example: Example, row: int, labelled: bool) -> Impression:
     if not example.candidates or (labelled and len(example.clicks) != len(example.candidates)):
         raise DataError(
             f"{len(example.candidates)} candidates have {len(example.clicks)} click flags",
-            row=row,
+            record=row + 1,
             field="clicks",
             fix="give at least one candidate, and one flag per candidate",
         )

@@ -123,7 +123,7 @@ def score_of(example: Example, row: int) -> float:
     if not math.isfinite(value):
         raise DataError(
             "the score is missing or is not a finite number",
-            row=row,
+            record=row + 1,
             field="label",
             fix="give every example a number, or use kind 'classification'",
         ) from None

@@ -122,6 +122,11 @@ class Task(ABC):
     def metric(self) -> str:
         """The main metric's name in `evaluate`; higher is better."""
 
+    @property
+    def scored_class(self) -> str | None:
+        """The class of precision, recall and F1; None if they are not scores of one class."""
+        return None
+
     @abstractmethod
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
@@ -297,7 +302,7 @@ def expect(example: Example, shape: type, row: int, kind: str) -> None:
     if not isinstance(example, shape):
         raise DataError(
             f"a {kind} task cannot use an example of shape {type(example).__name__}",
-            row=row,
+            record=row + 1,
             fix=f"load the data for task kind {kind!r}",
         )
 
@@ -306,7 +311,7 @@ def wrong_label(row: int, field: str, allowed: Sequence[str]) -> DataError:
     """The error of a missing or undeclared label, without the value, which may be record text."""
     return DataError(
         "the label is missing or is not one of the task's labels",
-        row=row,
+        record=row + 1,
         field=field,
         fix=f"allowed: {', '.join(allowed)}; or declare it in [task] labels",
     )

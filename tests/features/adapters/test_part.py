@@ -14,7 +14,7 @@ import transformers
 from torch import nn
 
 from secure_fl.data.examples import Text
-from secure_fl.errors import ModelError
+from secure_fl.errors import ModelError, SettingsError
 from secure_fl.features.adapters.adapter_layers import set_product
 from secure_fl.features.adapters.part import add, merged, peft
 from secure_fl.learning import anatomy, exporting, fetching, models
@@ -261,20 +261,14 @@ def test_adapters_take_larger_steps_than_the_model(width: int, rate: float) -> N
         assert learning_rate_of(model, TrainingSettings(), alone=alone) == rate
 
 
-def test_layers_computed_again_give_the_same_gradients() -> None:
-    grads = []
-    for again in (False, True):
-        model, tokenizer, _ = made(spec_of())
-        stir_alike(model)
-        if again:
-            models.recompute(model.train())
-        inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
-        model(inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits.sum().backward()
-        grads.append([weight.grad for weight in anatomy.trainable(model).values()])
-    for plain, repeated in zip(*grads, strict=True):
-        torch.testing.assert_close(plain, repeated)
+def test_a_lora_config_of_peft_becomes_settings() -> None:
+    from peft import LoraConfig
 
-
-def stir_alike(model: nn.Module) -> None:
-    torch.manual_seed(0)
-    stir(model)
+    config = LoraConfig(r=4, lora_alpha=12, lora_dropout=0.1, target_modules="all-linear")
+    wanted = AdapterSettings(rank=4, alpha=12, dropout=0.1, targets="linear")
+    assert ModelSettings(adapter=config).adapter == wanted
+    usual = ModelSettings(adapter=LoraConfig(use_dora=True)).adapter
+    assert usual == AdapterSettings(kind="dora", rank=8, alpha=8)
+    for odd in (LoraConfig(bias="all"), LoraConfig(target_modules=["query"])):
+        with raises(SettingsError, "AdapterSettings(rank=", field="adapter"):
+            ModelSettings(adapter=odd)

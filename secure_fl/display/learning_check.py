@@ -1,0 +1,136 @@
+"""Check of a result: a sentence about a model that answers one class, or that guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from secure_fl.display.figures import LOCAL, counted, number
+
+ALL, ROW, TRULY = "all", "of ", "truly "  # names of counts, as in learning.metric_counts
+FEW_FOUND = 0.25  # share of the entities; models that find fewer have barely learned
+GUESSING = {  # the metric that shows guessing, and its value, by the kind of task
+    "classification": ("mcc", 0.0),
+    "pair": ("mcc", 0.0),
+    "regression": ("pearson", 0.0),
+    "ranking": ("auc", 0.5),
+}
+
+
+def not_learned(
+    document: Mapping[str, Any], model: str | None = None, *, pooled: bool = False
+) -> str | None:
+    """Describe a model that has not learned, with what to try; None if it has learned.
+
+    `model`: its name in the result's splits; None: the recommended one. `pooled`: use only scores
+    over all hospitals' records. Without those, a hospital's result uses its own.
+    """
+    problem = guesses(document, model, pooled=pooled)
+    if problem is None or document.get("evaluation"):
+        return problem
+    return f"{problem} Try: {'; '.join(advice(document))}."
+
+
+def guesses(
+    document: Mapping[str, Any], model: str | None = None, *, pooled: bool = False
+) -> str | None:
+    """Describe a model that answers one class or guesses; None if it has learned."""
+    found = _measured(document, model, pooled=pooled)
+    if found is None:
+        return None
+    split, counts, intervals = found
+    kind = document["task"]["kind"]
+    records = f"{counts['loss'][0]:.0f} {split} records"
+    if kind == "ner":
+        return _entities(counts, intervals, records)
+    answers = _answers(counts)
+    given = [name for name, count in answers.items() if count]
+    if len(given) == 1 and sum(answers.values()) > 1:
+        return f"The model has not learned: it answers {given[0]!r} for all {records}."
+    metric, value = GUESSING.get(kind, ("", 0.0))
+    low, high = intervals.get(metric, (1.0, 1.0))
+    if low > value:
+        return None
+    return (
+        f"The model has not learned, by {records}: the 95 % interval of its {metric}, "
+        f"{number(low)} to {number(high)}, contains {value:g}, which guessing gives."
+    )
+
+
+def advice(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what may help the run of a result to learn."""
+    yield f"more rounds (algorithm.rounds, now {document['rounds']})"
+    yield "another learning rate (`secure-fl tune` searches)"
+    if document.get("privacy"):
+        yield "a larger epsilon (training.dp.epsilon) or more records, because noise can hide them"
+    if document.get("noise"):
+        yield "a larger epsilon (protection.noise.epsilon) or more hospitals"
+    model = document["model"]
+    if model["freeze_embeddings"] and not model.get("adapter"):
+        yield (
+            "model.freeze_embeddings = false, which shows other hospitals which words occur in "
+            "the records"
+        )
+
+
+def _measured(
+    document: Mapping[str, Any], model: str | None, *, pooled: bool
+) -> tuple[str, Mapping[str, Any], Mapping[str, Any]] | None:
+    """Find (split, counts, intervals) of the saved round, from test records if there are any."""
+    metrics = document.get("metrics", {})
+    saved = document.get("model_round")
+    last, best = metrics.get("last", {}), metrics.get("best", {})
+    chosen = best if saved is not None and best.get("round") == saved else last
+    use = document.get("use")
+    names = [model] if model is not None else [f"{use}/" if use else "", "", LOCAL]
+    sources: list[Mapping[str, Any]] = [chosen.get("counts", {})]
+    if not pooled and len(document.get("parties", ())) == 1:
+        sources.append(_own_counts(document, chosen.get("round")))
+    for counts in sources:
+        for split in ("test", "dev"):
+            for name in names:
+                found = counts.get(name + split)
+                if found and found["loss"][0]:
+                    return split, found, chosen.get("intervals", {}).get(name + split, {})
+    return None
+
+
+def _own_counts(document: Mapping[str, Any], round: int | None) -> dict[str, Any]:
+    """Collect a hospital's own counts of a round, by split."""
+    return {
+        "/".join(filter(None, (line.get("model"), line["split"]))): line["counts"]
+        for line in document.get("history", ())
+        if line["round"] == round and "pooled" not in line and "counts" in line
+    }
+
+
+def _answers(counts: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Count the model's answers by class, from the confusion matrix or from outcomes."""
+    rows = {name.removeprefix(TRULY): row for name, row in counts.items() if name.startswith(TRULY)}
+    if rows:
+        return {name: sum(row[k] for row in rows.values()) for k, name in enumerate(rows)}
+    return {
+        name.removeprefix(ROW): row[0] + row[1]
+        for name, row in counts.items()
+        if name.startswith(ROW)
+    }
+
+
+def _entities(
+    counts: Mapping[str, Sequence[float]], intervals: Mapping[str, Any], records: str
+) -> str | None:
+    """Describe a tagger that finds few or no entities."""
+    rows = [row for name, row in counts.items() if name == ALL or name.startswith(ROW)]
+    hits, false, missed = (round(sum(cells)) for cells in zip(*rows, strict=True))
+    if not hits + missed:
+        return None
+    entities = counted(hits + missed, "entity").replace("entitys", "entities")
+    if not hits + false:
+        return f"The model has not learned: it finds no entity; {records} contain {entities}."
+    low, high = intervals.get("recall", (1.0, 1.0))
+    if high > FEW_FOUND:
+        return None
+    return (
+        f"The model has barely learned: it finds {100 * hits / (hits + missed):.0f} % of "
+        f"{entities} in {records} (95 % interval {100 * low:.0f} % to {100 * high:.0f} %)."
+    )

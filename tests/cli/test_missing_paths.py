@@ -1,0 +1,84 @@
+"""A path that the user typed and that does not exist ends every command with status 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from secure_fl.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SECURE_FL_PASSPHRASE", "a long passphrase of words")
+    monkeypatch.setenv("SECURE_FL_SCRYPT_LOG_N", "10")
+    Path("runs/first").mkdir(parents=True)
+    Path("train.csv").write_text("text,label\nrash,ade\n", encoding="utf-8")
+
+
+def run(*arguments: str) -> Result:
+    found: Result = CliRunner().invoke(main, arguments)
+    return found
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "runs lst",
+        "runs show runs/frist",
+        "runs rm runs/frist --yes",
+        "report runs/frist",
+        "predict runs/frist text",
+        "audit runs/frist",
+        "compare runs/frist runs/frist",
+        "status runs/frist",
+        "train frist.toml",
+        "ledger show frist.sqlite",
+    ],
+)
+def test_a_missing_path_is_a_wrong_command_line(command: str) -> None:
+    found = run(*command.split())
+    assert found.exit_code == 2, found.output
+    if "runs/frist" in command:
+        assert "did you mean runs/first?" in found.stderr
+
+
+def test_a_missing_kit_and_a_second_init_are_wrong_command_lines() -> None:
+    made = run("site", "init", "north", "--dataset", "notes", "--train", "train.csv")
+    assert made.exit_code == 0, made.output
+    Path("north.kit").write_bytes(b"")
+    found = run("site", "check", "site.toml", "--kit", "nroth.kit")
+    assert found.exit_code == 2 and "did you mean north.kit?" in found.stderr
+    assert run("init", "pilot").exit_code == 0
+    again = run("init", "pilot")
+    assert again.exit_code == 2 and "--force" in again.stderr
+
+
+def test_a_run_that_is_there_and_cannot_be_used_keeps_its_status() -> None:
+    assert run("runs", "show", "runs/first").exit_code == 4
+
+
+def test_a_page_that_does_not_exist_gets_a_suggestion() -> None:
+    found = run("docs", "pilots")
+    assert found.exit_code == 2 and "did you mean pilot?" in found.stderr
+    assert "\n  pilot " in run("docs").output
+
+
+def test_nothing_to_predict_is_reported_before_torch_is_loaded() -> None:
+    model = Path("runs/first/model")
+    model.mkdir()
+    (model / "secure_fl.json").write_text('{"kind": "classification"}', encoding="utf-8")
+    code = (
+        "import sys; from secure_fl.cli.main import main\n"
+        "try: main(['predict', 'runs/first'])\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert done.stdout.strip() == "2 False" and "there is no input" in done.stderr
