@@ -20,7 +20,7 @@ from secure_fl.coordinator.sum_steps import (
     offers_to,
 )
 from secure_fl.errors import CohortError, Disagreement, TamperError, TooFewParties, WireError
-from secure_fl.protocol import messages
+from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk
 from secure_fl.protocol.messages import FromParty, Offer
 from secure_fl.protocol.ports import OfferedKeys
@@ -76,6 +76,9 @@ def _without(ready: messages.Ready, named: frozenset[str]) -> messages.Ready:
     return structs.replace(ready, opened=opened)
 
 
+MOST_NAMES = frames.MAX_HEAD // 4  # characters of the names that all members declare
+
+
 class DeclareStep(Step):
     """Collects the names that each party contributes to or reads, and replies with all of them."""
 
@@ -90,6 +93,8 @@ class DeclareStep(Step):
         names = (*message.names, *message.reads)
         if len({*names}) < len(names):  # every name costs work at all parties
             raise WireError("a party declares a name twice", party=party, field="names")
+        if sum(map(len, names)) * len(self.context.members) > MOST_NAMES:
+            raise WireError("a party declares more names than one table holds", party=party)
         self.declared[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 from secure_fl.coordinator.blame import Inquest, SentSum
 from secure_fl.coordinator.resume import OpenedSums
 from secure_fl.crypto.blame.evidence import digest_inputs
-from secure_fl.errors import CohortError, Disagreement, TooFewParties, WireError
+from secure_fl.errors import CohortError, Disagreement, Misconduct, TooFewParties, WireError
 from secure_fl.protocol.frames import Bulk, digest
 from secure_fl.protocol.messages import (
     Audience,
@@ -170,6 +170,10 @@ class SumStep(Step):
             return set()
         theirs = {key for party in few for key in self.given[party]}
         if any(holders[key] - few for key in theirs):
+            if len(few) == 1:  # a different history changes all of its keys, so this is no accident
+                raise Misconduct(
+                    "this party contributes a part that no other party has", party=min(few)
+                )
             return set()
         self.total.forget(theirs)
         self.heard = [party for party in self.heard if party not in few]

@@ -1,0 +1,190 @@
+"""Attacks on blame: no honest party is convicted, and no member costs the others their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from secure_fl.crypto.blame.evidence import FalseShare, taken_by
+from secure_fl.crypto.sealing.step_keys import StepKeys
+from secure_fl.errors import CohortError, CryptoError, Misconduct, PairFailed
+from secure_fl.federation.keys import make_keys
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.context import Checkpoints
+from secure_fl.protocol.messages import (
+    Deal,
+    Ready,
+    Salt,
+    SumInput,
+    Total,
+    UnmaskShares,
+)
+from secure_fl.testing.harness import Faults, Federated, federate
+from tests.support.attacker import NAMES, Wiretap, summing
+from tests.support.lying_coordinator import lying_coordinator
+from tests.support.raising import raises
+
+LIAR, VICTIM = "north", "south"
+KEYS = make_keys("he+secagg", NAMES, None)
+CARDS = {name: KEYS[name].identity.public for name in NAMES}
+VALUES = {"x": np.ones(50, np.float32)}
+
+
+class Kept(Checkpoints):
+    """Keeps evidence in memory."""
+
+    def __init__(self) -> None:
+        self.cases: dict[str, bytes] = {}
+
+    def convict(self, party: str, evidence: bytes) -> None:
+        self.cases[party] = evidence
+
+
+def run(*, sums: int = 3, **options: Any) -> tuple[Federated, dict[str, Kept]]:
+    kept = {name: Kept() for name in NAMES}
+    programs = {name: summing(VALUES, sums, bound=2.0) for name in NAMES}
+    given = {"mode": "he+secagg", "keys": KEYS, "min_cohort": 3, "catch": True, **options}
+    return federate(programs, kept=kept, **given), kept
+
+
+def lies(**by_kind: Any) -> Mapping[str, Faults]:
+    kinds = {"input": SumInput, "shares": UnmaskShares, "ready": Ready}
+    return {LIAR: {kinds[name]: change for name, change in by_kind.items()}}
+
+
+def require_nobody_convicted(out: Federated, kept: Mapping[str, Kept]) -> None:
+    assert {session.convicted for session in out.sessions.values()} == {""}
+    assert all(not one.cases for one in kept.values())
+
+
+def require_only_liar_lost(out: Federated) -> None:
+    assert out.error is None, out.error
+    lost = {name for event in out.events if event["event"] == "lost" for name in event["parties"]}
+    assert lost == {LIAR}
+    for name in set(NAMES) - {LIAR}:
+        np.testing.assert_allclose(out.results[name][-1]["x"], 3.0, atol=1e-2)
+
+
+def test_a_coordinator_that_sends_the_total_of_another_sum_frames_nobody() -> None:
+    totals: list[tuple[Total, bytes]] = []
+
+    def older(party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        if party != VICTIM or not isinstance(message, Total):
+            return message, bulk
+        totals.append((message, bulk))
+        first, data = totals[0]
+        if len(totals) != 2:
+            return message, bulk
+        return structs.replace(message, sum=first.sum, sizes=first.sizes), data
+
+    out, kept = run(lead=lying_coordinator(older))
+    assert isinstance(error := out.sessions[VICTIM].error, CohortError)
+    assert "the total of another sum" in error.what and not out.sessions[VICTIM].disputes
+    require_nobody_convicted(out, kept)
+
+
+@pytest.mark.parametrize("change", ["number", "bound", "taken", "twice"])
+def test_an_upload_that_would_convict_the_coordinator_is_refused(change: str) -> None:
+    def other(message: SumInput, bulk: bytes) -> tuple[SumInput, bytes]:
+        changed: dict[str, tuple[SumInput, bytes]] = {
+            "number": (structs.replace(message, sum=message.sum + 1), bulk),
+            "bound": (structs.replace(message, bound=bytes(64)), bulk),
+            "taken": (structs.replace(message, taken=bytes(32)), bulk),
+            "twice": (structs.replace(message, segments=2 * message.segments), 2 * bulk),
+        }
+        return changed[change]
+
+    out, kept = run(faults=lies(input=other))
+    require_nobody_convicted(out, kept)
+    require_only_liar_lost(out)
+
+
+def test_a_salt_that_the_peer_does_not_use_names_the_pair_before_anything_is_opened() -> None:
+    def salted(message: SumInput, bulk: bytes) -> tuple[SumInput, bytes]:
+        (segment,) = message.segments
+        salt = Salt(bytes(32), (VICTIM,))
+        return structs.replace(message, segments=(structs.replace(segment, salts=(salt,)),)), bulk
+
+    out, kept = run(faults=lies(input=salted))
+    assert isinstance(out.error, PairFailed) and set(out.error.pair) == {LIAR, VICTIM}
+    require_nobody_convicted(out, kept)
+    assert not any(session.disputes for session in out.sessions.values())  # no failed sum
+
+
+def test_owner_and_coordinator_cannot_make_evidence_of_a_false_share() -> None:
+    """A second deal of the owner changes nothing: the holder signed what it took."""
+    tap = Wiretap()
+    run(engine=tap, sums=1)
+    offers = {name: tap.of(Ready, name)[0].message.offer for name in NAMES}
+    (upload, *_), (shares, *_) = tap.of(SumInput, VICTIM), tap.of(UnmaskShares, VICTIM)
+    honest = taken_by(VICTIM, offers, None)
+    other = Deal(bytes(32), bytes(32))
+    offer = structs.replace(offers[LIAR], deals={**offers[LIAR].deals, VICTIM: other})
+    forged = taken_by(VICTIM, {**offers, LIAR: offer}, None)
+    assert forged != honest
+    for taken in (forged, honest):
+        with raises(CryptoError, party=VICTIM):
+            FalseShare(LIAR, taken, upload.head, shares.head).check(CARDS)
+
+
+@pytest.mark.parametrize("at", ["ready", "shares"])
+def test_a_member_that_offers_no_shares_to_another_is_lost_itself(at: str) -> None:
+    def omitted(message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        if message.offer is None:
+            return message, bulk
+        offer = message.offer
+        shares = {n: share for n, share in offer.shares.items() if n != VICTIM}
+        deals = {n: deal for n, deal in offer.deals.items() if n != VICTIM}
+        without = structs.replace(offer, shares=shares, deals=deals)
+        return structs.replace(message, offer=without), bulk
+
+    out, kept = run(faults=lies(**{at: omitted}))
+    require_nobody_convicted(out, kept)
+    require_only_liar_lost(out)
+
+
+def test_a_member_that_deals_a_wrong_share_is_named_with_its_victim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = StepKeys._deal
+
+    def wrong(keys: StepKeys, owner: str, holder: str, held: tuple[bytes, bytes]) -> Deal:
+        deal = honest(keys, owner, holder, held)
+        lie = (keys.me, owner, holder) == (LIAR, LIAR, VICTIM)
+        return structs.replace(deal, own=bytes(32)) if lie else deal
+
+    monkeypatch.setattr(StepKeys, "_deal", wrong)
+    out, kept = run()
+    assert isinstance(out.error, PairFailed) and set(out.error.pair) == {LIAR, VICTIM}
+    require_nobody_convicted(out, kept)
+
+
+def test_a_part_that_no_other_party_has_names_its_author() -> None:
+    def more(message: SumInput, bulk: bytes) -> tuple[SumInput, bytes]:
+        (segment,) = message.segments
+        own = structs.replace(segment, key=bytes(32))
+        return structs.replace(message, segments=(segment, own)), 2 * bulk
+
+    out, kept = run(faults=lies(input=more))
+    assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
+    require_nobody_convicted(out, kept)
+
+
+def test_names_that_fill_the_table_of_contributors_name_their_author() -> None:
+    from secure_fl.protocol.messages import Declare
+
+    async def program(cohort: Cohort) -> Any:
+        return [await cohort.sum(dict(VALUES), partial=True, bound=2.0)]
+
+    def many(message: Declare, bulk: bytes) -> tuple[Declare, bytes]:
+        names = tuple(f"{n:0160}" for n in range(99_990))
+        return structs.replace(message, names=names), bulk
+
+    programs = dict.fromkeys(NAMES, program)
+    faults = {LIAR: {Declare: many}}
+    out = federate(programs, mode="he+secagg", keys=KEYS, min_cohort=3, catch=True, faults=faults)
+    require_only_liar_lost(out)
