@@ -55,7 +55,7 @@ def test_an_algorithm_by_settings_class_or_name(algorithm: Any, hospitals: list[
 def test_a_model_by_name_dictionary_or_settings(hospitals: list[Silo]) -> None:
     wanted = ModelSettings(name="somebody/bert")
     for given in ("somebody/bert", {"name": "somebody/bert"}, wanted):
-        assert Federation(hospitals, "fedavg", model=given).spec.model == wanted  # type: ignore[arg-type]
+        assert Federation(hospitals, "fedavg", model=given).spec.model == wanted
 
 
 def test_a_model_in_memory_starts_the_run_with_its_weights(

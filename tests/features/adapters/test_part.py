@@ -285,9 +285,9 @@ def test_a_lora_config_of_peft_becomes_settings() -> None:
 
     config = LoraConfig(r=4, lora_alpha=12, lora_dropout=0.1, target_modules="all-linear")
     wanted = AdapterSettings(rank=4, alpha=12, dropout=0.1, targets="linear")
-    assert ModelSettings(adapter=config).adapter == wanted  # type: ignore[arg-type]
-    usual = ModelSettings(adapter=LoraConfig(use_dora=True)).adapter  # type: ignore[arg-type]
+    assert ModelSettings(adapter=config).adapter == wanted
+    usual = ModelSettings(adapter=LoraConfig(use_dora=True)).adapter
     assert usual == AdapterSettings(kind="dora", rank=8, alpha=8)
     for odd in (LoraConfig(bias="all"), LoraConfig(target_modules=["query"])):
         with raises(SettingsError, "AdapterSettings(rank=", field="adapter"):
-            ModelSettings(adapter=odd)  # type: ignore[arg-type]
+            ModelSettings(adapter=odd)
