@@ -86,7 +86,6 @@ def list_(folder: Path, as_json: bool) -> None:
         click.echo(f"no run in {folder}; secure-fl demo and secure-fl train create runs")
         return
     columns = ["run", "status", "algorithm", "protection", "round", "metric", "changed"]
-    this_year = f"{datetime.now().astimezone():%Y-}"
     rows = [
         [
             run.folder,
@@ -95,11 +94,17 @@ def list_(folder: Path, as_json: bool) -> None:
             show.protection(run.algorithm, run.protection),
             f"{run.round}/{run.rounds}",
             _score(run) if run.metric else "-",
-            run.changed.removeprefix(this_year),
+            _when(run.changed),
         ]
         for run in summaries
     ]
     show.out().print(show.grid("", columns, rows))
+
+
+def _when(changed: str) -> str:
+    """Shorten a date and time: today to the time, this year to month and day."""
+    now, (day, time) = datetime.now().astimezone(), changed.split(" ")
+    return time if day == f"{now:%Y-%m-%d}" else day.removeprefix(f"{now:%Y-}")
 
 
 def _score(run: RunSummary) -> str:

@@ -22,7 +22,7 @@ from tests.support.command_line import parse
 from tests.support.names import ROOT
 from tests.support.processes import free_port
 
-SLOW = [pytest.mark.slow, pytest.mark.timeout(900)]
+SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
 START = (
     "docs/installation",
     "docs/coming-from",
@@ -52,6 +52,7 @@ NOT_RUN = {  # commands that need a network, a release's files, or other machine
     "openssl": "the files of a release: tests/test_release.py checks and installs one",
     "coordinate": "hospitals must join: tests/pilot runs it",
 }
+COMPLETED = ("study.toml", "scores.toml", "own.toml")  # settings files that may be fragments
 HOSPITALS = ("north", "south", "west")
 TABLES = {  # a complete settings file for the fragments of guides
     "run": '[run]\nname = "study"\n',
@@ -91,7 +92,7 @@ def execute(page: Path, *, programs: bool) -> int:
         if kind == "python" and programs:
             exec(compile(code, page.name, "exec"), {"__name__": "page"})  # noqa: S102
         elif kind == "toml" and " " not in title:
-            Path(title).write_text(completed(code) if title == "study.toml" else code, "utf-8")
+            Path(title).write_text(completed(code) if title in COMPLETED else code, "utf-8")
         for line in lines(code) if kind == "bash" else ():
             run_line(shlex.split(line, comments=True))
     return len(blocks)
@@ -116,11 +117,13 @@ def test_start_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", GUIDES)
 def test_commands_of_guides_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path)
+    if page == "audits":  # it compares two audited runs
+        run(["audit", "runs/clear"])
     assert execute(ROOT / "docs" / f"{page}.md", programs=False)
 
 
@@ -137,7 +140,7 @@ def prepare(folder: Path) -> None:
     (folder / "study.toml").write_text(completed(""), encoding="utf-8")
     plan = TABLES["run"] + TABLES["task"] + TABLES["algorithm"]
     (folder / "plan.toml").write_text(f'dataset = "notes"\n{plan}', encoding="utf-8")
-    run(["train", "study.toml", "--out", "runs/first"])
+    run(["train", "study.toml", "--record", "--out", "runs/first"])
     for copy in ("runs/second", "runs/clear", "models/first", "models/second"):
         shutil.copytree(folder / "runs" / "first", folder / copy)
     shutil.copytree(folder / "runs" / "first" / "model", folder / "models" / "bert")
@@ -147,7 +150,7 @@ FRAGMENTS = [
     pytest.param(code, id=f"{page.stem}-{number}")
     for page in PAGES
     for number, (_, title, code) in enumerate(BLOCK.findall(page.read_text("utf-8")))
-    if title in ("study.toml", "own.toml")
+    if title in COMPLETED
 ]
 
 

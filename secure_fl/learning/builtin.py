@@ -8,6 +8,7 @@ start a federation from one model without sending it.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -128,7 +129,8 @@ def few_threads(model: str, threads: int | None = None) -> Iterator[None]:
     On busy cores, threads with little work mostly wait for each other.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(threads or (1 if model == "tiny" else before))
+    wanted = threads or (1 if model == "tiny" else before)
+    torch.set_num_threads(min(wanted, max(os.cpu_count() or 1, before)))
     try:
         yield
     finally:

@@ -169,7 +169,7 @@ def test_init_fits_min_cohort_to_the_parties(parties: int, tmp_path: Path) -> No
 def test_init_replaces_only_when_asked(tmp_path: Path) -> None:
     assert run("init", tmp_path).exit_code == 0
     (tmp_path / "federation.toml").write_text("mine")
-    assert run("init", tmp_path).exit_code == 4
+    assert run("init", tmp_path).exit_code == 2
     assert (tmp_path / "federation.toml").read_text() == "mine"
     assert run("init", tmp_path, "--force").exit_code == 0
     assert "algorithm" in tomllib.loads((tmp_path / "federation.toml").read_text())

@@ -81,7 +81,7 @@ def test_failures_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     roster = ("roster", "north.card.json", "--coordinator", "hub.card.json")
     assert "NAME=TIER" in run(*roster, "--tier", "x", code=6).output
     assert "west" in run(*roster, "--host", "west", code=6).output
-    assert "nothing.json" in run("show", "nothing.json", code=6).output
+    assert "nothing.json" in run("show", "nothing.json", code=2).output
     assert "fingerprint" in run("show", "north.card.json").output
     monkeypatch.setenv("SECURE_FL_PASSPHRASE", "another passphrase")
     wrong = run("show", "--keys", "north", code=6)

@@ -130,7 +130,7 @@ def test_without_public_records_a_site_says_how_to_give_them() -> None:
 def test_a_public_record_that_cannot_be_read_is_named() -> None:
     odd = (*(Text(str(k), f"text {k}", "pair") for k in range(2)), Text("2", "alone"))
     silo = Silo("north", [Text("a", "one", "two", "ade")], public=odd)
-    with raises(DataError, party="north", split="public", row=2, field="pair"):
+    with raises(DataError, party="north", split="public", record=3, field="pair"):
         _ = site(silo, kind="pair").public
 
 

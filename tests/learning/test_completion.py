@@ -140,7 +140,7 @@ def test_perplexity_over_hospitals_is_that_of_all_their_tokens(tokenizer: Any) -
 
 @pytest.mark.parametrize("pair", [None, " "])
 def test_a_prompt_without_a_completion_is_named_by_its_row(pair: Any, tokenizer: Any) -> None:
-    with raises(DataError, row=1, field="pair"):
+    with raises(DataError, record=2, field="pair"):
         TASK.encode([SHORT, Text("1", "SECRET", pair)], tokenizer)
 
 

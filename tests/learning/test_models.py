@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -327,6 +328,8 @@ def test_the_built_in_model_trains_on_one_thread_and_others_as_the_process_does(
             assert torch.get_num_threads() == 2
         with builtin.few_threads("a/folder", threads=1):
             assert torch.get_num_threads() == 1
+        with builtin.few_threads("a/folder", threads=10**6):  # a coordinator's plan can ask for it
+            assert torch.get_num_threads() <= max(2, os.cpu_count() or 1)
     finally:
         torch.set_num_threads(before)
 

@@ -173,6 +173,7 @@ HARMLESS = {
     "training.max_grad_norm": "how well it learns",
     "training.device": "where it is computed",
     "training.precision": "how it is computed",
+    "training.threads": "how it is computed, with at most one thread per core",
     "training.dp.noise_multiplier": "its cost is accounted for by the ledger",
     "training.dp.max_grad_norm": "the noise grows with it",
     "training.dp.accountant": "the ledger checks by both",

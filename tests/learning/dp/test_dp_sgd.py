@@ -254,7 +254,7 @@ def test_a_patient_is_one_unit_however_many_notes_there_are() -> None:
         found = private.summed()
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
     assert float(found.norm()) <= 2 * C + 1e-6  # two patients, not five records
-    with raises(DataError, party="north", row=0, field="id"):
+    with raises(DataError, party="north", record=1, field="id"):
         make_site(notes(4), unit="patient")
 
 
