@@ -29,8 +29,8 @@ from secure_fl.config.load import dump
 from secure_fl.crypto.privacy.accounting import decode_event, epsilon
 from secure_fl.crypto.privacy.ledger import load_chain
 
-WORDS = "words of records that the coordinator recovers (F1)"
-UPDATE = "a hospital's update that it reads (correlation)"
+WORDS = "which vocabulary words occur, as the coordinator finds them (F1)"
+UPDATE = "a hospital's update, as the coordinator reads it (correlation)"
 RECOVERED = {
     "token bag": WORDS,
     "span check": WORDS,
@@ -215,21 +215,20 @@ def _deployed_point(
 
 
 def recovered(trials: Sequence[AuditTrial]) -> tuple[float | None, str]:
-    """Find how much the coordinator recovered at best, and of what; None: no attack tells.
+    """Find how much the coordinator recovered, and of what; None: no attack came to a verdict.
 
-    A coordinator that reads a hospital's update has it, even if no attack turned it into words.
+    A hospital's update comes first, because it contains all that was sent. Words can often be
+    guessed, so their measure names the result of guessing.
     """
     mine = [t for t in trials if t.role == COORDINATOR and t.attack in RECOVERED]
-    leaks = [
-        (t.deployed.value or 0.0, RECOVERED[t.attack])
-        for t in mine
-        if t.verdict is Verdict.LEAKS and t.deployed
-    ]
-    if leaks:
-        value, measure = max(leaks, key=lambda leak: (round(leak[0], 3), leak[1] == WORDS))
-        return _round(value), measure
-    held = any(t.verdict is Verdict.HOLDS for t in mine)
-    return (0.0 if held else None), f"{WORDS}, or {UPDATE}"
+    known = [t for t in mine if t.verdict in (Verdict.LEAKS, Verdict.HOLDS)]
+    of_update = [t for t in known if t.attack == reading.ONE]
+    findings = [t.deployed for t in of_update or known if t.deployed]
+    if not findings:
+        return None, UPDATE
+    best = max(findings, key=lambda finding: finding.value or 0.0)
+    guess = "" if of_update else f", guessing: {best.chance:.2f}"
+    return _round(best.value or 0.0), RECOVERED[best.attack] + guess
 
 
 def _budget(folder: Path) -> tuple[SeriesPart, ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from secure_fl.audits import metadata_trials
 from secure_fl.audits.attacks import membership, predictions, reading
 from secure_fl.audits.document import Access, CellPart, PrivacyPart, RowPart, Status
+from secure_fl.audits.finding_notes import note, target
 from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC
 from secure_fl.audits.selftest import one_run
@@ -108,17 +109,17 @@ def _cell(row: MatrixRow, role: str, trials: Sequence[AuditTrial]) -> CellPart:
     verdict, deciding = answer(row, role, trials)
     evidence = tuple(map(trial_id, deciding))
     if verdict is Verdict.LEAKS:
-        best = max(deciding, key=lambda t: (t.deployed and t.deployed.value) or 0.0)
+        best = _best(deciding)
         return CellPart(role=role, access=_access(row, best), evidence=evidence, note=_note(best))
     if verdict is Verdict.HOLDS:
         implied = not any(trial.attack in row.attacks for trial in deciding)
-        note = "no single update could be read" if implied else ""
-        return CellPart(role=role, access="nothing", evidence=evidence, note=note)
+        why = "no single update could be read" if implied else _note(_best(deciding), False)
+        return CellPart(role=role, access="nothing", evidence=evidence, note=why)
     access: Access = "inconclusive" if verdict is Verdict.INCONCLUSIVE else "not tested"
     held = [t.attack for t in deciding if t.verdict is Verdict.HOLDS]
     why = _why(t for t in trials if t.role == role and t.attack in row.attacks)
-    note = f"not by {', '.join(held)}" if held else why
-    return CellPart(role=role, access=access, evidence=evidence, note=note)
+    why = f"not by {', '.join(held)}" if held else why
+    return CellPart(role=role, access=access, evidence=evidence, note=why)
 
 
 def _why(mine: Iterable[AuditTrial]) -> str:
@@ -137,11 +138,18 @@ def _access(row: MatrixRow, trial: AuditTrial) -> Access:
     return "of a sum" if target.startswith("the sum") else row.access
 
 
-def _note(trial: AuditTrial) -> str:
+def _best(trials: Sequence[AuditTrial]) -> AuditTrial:
+    """Choose the trial whose attack reached most."""
+    return max(trials, key=lambda t: (t.deployed and t.deployed.value) or 0.0)
+
+
+def _note(trial: AuditTrial, of: bool = True) -> str:
+    """Describe what the deciding attack reached; `of`: with the hospital or the sum."""
     finding = trial.deployed
     if finding is None or finding.value is None:
         return ""
-    return f"{finding.measure} {finding.value:.2f} ({finding.target})"
+    figures = note(trial.attack, finding.measure, finding.value, finding.chance)
+    return f"{figures} ({target(finding.target)})" if of else figures
 
 
 def promised(trial: AuditTrial, within_bound: Mapping[str, bool]) -> bool:
@@ -187,9 +195,8 @@ def _leak(trial: AuditTrial) -> str:
     assert finding is not None  # noqa: S101 - it leaks
     if trial.role == CODE:
         return f"{trial.attack}: {finding.target}: {finding.measure} {finding.value:.3g}"
-    return (
-        f"{trial.role}: {trial.attack} of {finding.target}, {finding.measure} {finding.value:.2f}"
-    )
+    what = next(row.what for row in ROWS if trial.attack in row.attacks)
+    return f"{trial.role}: {what}, {_note(trial)}"
 
 
 def _unanswered(judged: Sequence[AuditTrial]) -> list[str]:

@@ -1,7 +1,7 @@
 """The audit's document, `audit.json`, from which every page is rendered.
 
-Its JSON schema is published in docs/audit-schema.json. It contains no times and no random digests
-of the audit, so the same run, audited twice, gives the same bytes.
+`secure-fl docs audit-schema` prints its JSON schema. The document contains no times and no random
+digests of the audit, so the same run, audited twice, gives the same bytes.
 """
 
 from __future__ import annotations

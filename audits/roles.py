@@ -23,6 +23,7 @@ from secure_fl.capture.merging import MergedReading
 from secure_fl.capture.opening import RecordedRun
 
 COORDINATOR, HOST = "coordinator", "host"
+MEMBER = "one hospital"
 PUBLIC = "the public"
 CODE = "the shipped code"
 LARGEST = 1e6  # move of a weight
@@ -57,7 +58,7 @@ def views(run: RecordedRun, shapes: Shapes, rounds: int, bound: int) -> tuple[Vi
     ranked = by_danger(run, rounds)
     if len(run.parties) > 1:
         reads = readings.of_member(run, ranked[0], shapes, rounds)
-        roles.append(PartyView("one hospital", _readings(reads)))
+        roles.append(PartyView(MEMBER, _readings(reads)))
     if run.host is not None:
         reads = readings.of_member(run, run.host, shapes, rounds)
         roles.append(HostView(HOST, _readings(reads)))

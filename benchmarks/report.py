@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,7 @@ PACKAGES = (
     "transformers",
     "nvflare",
 )
+BLOCK = re.compile(r"<!-- table (?P<name>[\w -]+) -->\n.*?<!-- end -->", re.DOTALL)
 WIDTH = 150  # of a table that goes to a file or a pipe
 
 Columns = Mapping[str, str | Callable[[Any], str]]  # of a table, by their heads
@@ -82,6 +84,16 @@ class Grid:
             yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
         for note in self.notes:
             yield from ("", note)
+
+
+def fill(page: str, make: Callable[[str], Grid]) -> str:
+    """Replace every table of a page: the text from `<!-- table NAME -->` to `<!-- end -->`."""
+
+    def block(found: re.Match[str]) -> str:
+        lines = make(found["name"]).markdown()
+        return "\n".join([f"<!-- table {found['name']} -->", *lines, "<!-- end -->"])
+
+    return BLOCK.sub(block, page)
 
 
 @dataclass(frozen=True, slots=True)

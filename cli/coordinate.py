@@ -62,7 +62,7 @@ def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.metrics import serving
     from secure_fl.pilot.plan import load_proposal, write_plan
-    from secure_fl.pilot.progress import convicted, progress, saved, unsolved
+    from secure_fl.pilot.progress import EarlierEvents, progress
     from secure_fl.runs.folder import RunFolder
 
     signals = click.get_current_context().with_resource(StopSignals())
@@ -86,7 +86,7 @@ def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
             log.info(f"listening on {url}")
             leader = RunLeader(
                 hub, me, roster, proposal, notes.recorder, patience=options["wait"],
-                named=convicted(out), unsolved=unsolved(out), saved=saved(out),
+                earlier=EarlierEvents.of(out),
             )  # fmt: skip
             signals.ask(leader.stop)
             _lead(leader, hub, roster.names, options["wait"], notes)

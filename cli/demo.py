@@ -16,6 +16,8 @@ from secure_fl.cli.options import FOLDER, Names, json_option, no_progress_option
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from secure_fl.audits.document import AuditDocument
+
 INTRO = (  # without line breaks: terminals differ in width
     "Three hospitals want to find adverse drug events in their notes. Each has 240 labelled notes "
     "in its own style, and may not show them to anybody. First, each hospital trains alone. Then "
@@ -25,6 +27,10 @@ INTRO = (  # without line breaks: terminals differ in width
     "a student model instead.\n"
 )
 ATTACKS = "What could the coordinator see? Its recorded view is attacked now."
+EMBEDDINGS = (
+    "The demo trains the word embeddings (freeze_embeddings = false). By default they are frozen, "
+    "and no update reveals words in this way."
+)
 SCHEMA = "secure-fl/demo/2"
 NAMES = ("alone", "clear", "sealed", "fedkd")
 
@@ -65,7 +71,13 @@ def demo(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Watch three hospitals learn from built-in notes: alone, unprotected, and protected."""
+    """Watch three hospitals learn from built-in notes: alone, unprotected, and protected.
+
+    It takes two to four minutes on two cores (about 1 min 40 s of processor time). Each further
+    seed trains again, without attacks. It writes about 70 MB into the output folder, by default
+    runs/demo below the working directory: four runs with models and recorded messages, the
+    attacks' own runs, and one page of everything, report.html.
+    """
     from secure_fl.cli import show
     from secure_fl.runs.folder import write_json
 
@@ -81,16 +93,18 @@ def demo(
     write_json(out / "result.json", summary)
     if not (as_json or quiet):
         _print(summary, out)
-    entries = _page(out, algorithm, console, audit)
+    documents = _page(out, algorithm, console, audit)
     if audit:
-        summary["audit"] = entries
+        from secure_fl.cli.demo_runs import summary as summarised
+
+        summary["audit"] = summarised(documents)
     summary["seconds"]["total"] = time.perf_counter() - started
     write_json(out / "result.json", summary)
     page = out / "report.html"
     if as_json:
         show.print_json(summary)
     elif not quiet:
-        _print_end(summary, out, page)
+        _print_end(documents, summary["seconds"]["total"], out, page)
     if open_:
         click.launch(str(page))
 
@@ -112,9 +126,9 @@ def _seed(
     return documents
 
 
-def _page(out: Path, algorithm: str, console: Console, audit: bool) -> list[dict[str, Any]]:
+def _page(out: Path, algorithm: str, console: Console, audit: bool) -> list[AuditDocument]:
     """Write one page of the first seed's runs, with attacks on them if asked."""
-    from secure_fl.cli.demo_runs import ALONE, attack, summary, titled, together
+    from secure_fl.cli.demo_runs import ALONE, attack, titled, together
     from secure_fl.display.compare_page import comparison_page
     from secure_fl.files import write_whole
 
@@ -125,7 +139,7 @@ def _page(out: Path, algorithm: str, console: Console, audit: bool) -> list[dict
     console.print(ATTACKS)
     try:
         with console.status("") as status:
-            return summary(attack(folders, out, [alone], status.update))
+            return attack(folders, out, [alone], status.update)
     except KeyboardInterrupt:
         stop(INTERRUPTED, f"interrupted; the runs are in {out}, without an audit")
 
@@ -151,14 +165,21 @@ def _print(summary: Mapping[str, Any], out: Path) -> None:
     )
 
 
-def _print_end(summary: Mapping[str, Any], out: Path, page: Path) -> None:
+def _print_end(documents: Sequence[AuditDocument], seconds: float, out: Path, page: Path) -> None:
     """Print the results of the attacks, and the places of all files."""
     from secure_fl.cli import show
 
     console = show.out()
-    if entries := summary.get("audit"):
-        console.print(audit_table(entries))
-    console.print(f"\nTotal time: {show.duration(summary['seconds']['total'])}.")
+    if documents:
+        from secure_fl.audits.report.leaks import grouped
+        from secure_fl.audits.report.report_tables import reconstructed
+
+        found = reconstructed(documents)
+        console.print(show.grid(found.caption, found.header, found.rows))
+        for leak in grouped(documents):
+            console.print(f"\n{leak.runs[:1].upper()}{leak.runs[1:]}: {leak.text}")
+        console.print(f"\n{EMBEDDINGS}")
+    console.print(f"\nTotal time: {show.duration(seconds)}.")
     note = '"Rash settled after stopping velodorin."'
     again = [
         "Use the model, or repeat with other notes:",
@@ -176,30 +197,6 @@ def _free_folder(parent: Path, name: str) -> Path:
         count += 1
         folder = parent / f"{name}-{count}"
     return folder
-
-
-def audit_table(entries: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the table of the coordinator's results for each federation."""
-    from secure_fl.cli import show
-
-    columns = ["", "words of notes", "one update", "the sum", "audit"]
-    rows = [
-        [
-            entry["name"],
-            f"{100 * entry['words_recovered']:.0f} %",
-            _verdict(entry["update_read"]),
-            _verdict(entry["sum_read"]),
-            entry["status"],
-        ]
-        for entry in entries
-    ]
-    return show.grid(
-        "what the coordinator reconstructed, with its correlation to the truth", columns, rows
-    )
-
-
-def _verdict(value: float) -> str:
-    return f"{'read' if value >= 0.5 else 'noise'} ({value:.2f})"
 
 
 def summarise(runs: Sequence[Mapping[str, Mapping[str, Any]]], seconds: float) -> dict[str, Any]:

@@ -11,8 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from secure_fl.audits.attacks.reading import ONE, SUM
 from secure_fl.audits.document import AuditDocument
+from secure_fl.audits.finding_notes import BAG
 from secure_fl.audits.report.page import write_page, write_report
+from secure_fl.audits.report.report_tables import of_coordinator
 from secure_fl.audits.run import audit
 from secure_fl.config.load import Settings, loads
 from secure_fl.display.run_history import RunHistory, read_run_history
@@ -118,9 +121,10 @@ def summary(documents: Sequence[AuditDocument]) -> list[dict[str, Any]]:
             "name": document.run.name,
             "status": document.status,
             "accuracy": document.points[0].accuracy,
-            "words_recovered": _reached(document, "token bag"),
-            "update_read": _reached(document, "reading one hospital"),
-            "sum_read": _reached(document, "reading a sum"),
+            "words_recovered": _reached(document, BAG),
+            "words_guessed": _guessed(document),
+            "update_read": _reached(document, ONE),
+            "sum_read": _reached(document, SUM),
         }
         for document in documents
     ]
@@ -128,7 +132,11 @@ def summary(documents: Sequence[AuditDocument]) -> list[dict[str, Any]]:
 
 def _reached(document: AuditDocument, attack: str) -> float:
     """Look up what an attack by the coordinator reached in a run; 0: nothing."""
-    for trial in document.trials:
-        if (trial.attack, trial.role) == (attack, "coordinator") and trial.deployed is not None:
-            return trial.deployed.value or 0.0
-    return 0.0
+    finding = of_coordinator(document, attack)
+    return (finding.value or 0.0) if finding is not None else 0.0
+
+
+def _guessed(document: AuditDocument) -> float:
+    """Look up how many of the words a guess from public notes finds."""
+    finding = of_coordinator(document, BAG)
+    return finding.chance if finding is not None else 0.0

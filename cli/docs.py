@@ -1,9 +1,12 @@
-"""`secure-fl docs`: the pages that were installed with the program."""
+"""`secure-fl docs`: the installed pages, and the generated ones."""
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import sys
+from collections.abc import Iterable, Mapping
+from io import StringIO
 from pathlib import Path
+from shutil import get_terminal_size
 
 import click
 
@@ -13,26 +16,54 @@ DISTRIBUTION, PAGES = "sealed-federation", "share/doc/secure_fl"
 @click.command(
     epilog="""\b
 Examples:
-  secure-fl docs             list the pages, and their folder
-  secure-fl docs pilot       read docs/pilot.md here
-  secure-fl docs governance/dpia"""
+  secure-fl docs             list the pages
+  secure-fl docs pilot       read docs/pilot.md on the terminal
+  secure-fl docs settings    a page that is generated from the program
+  secure-fl docs governance/dpia | less"""
 )
 @click.argument("page", required=False)
 def docs(page: str | None) -> None:
     """Read a PAGE of the documentation, or list the pages."""
-    root = installed_root()
-    pages = {_name(root / "docs", file): file for file in sorted((root / "docs").rglob("*.md"))}
+    from secure_fl.cli.reference import PAGES as GENERATED
+    from secure_fl.errors import nearest
+
+    folder = installed_root() / "docs"
+    files = {_name(folder, file): file for file in sorted(folder.rglob("*.md"))}
     if page is None:
-        click.echo(f"in {root / 'docs'}:")
-        for name, file in pages.items():
-            click.echo(f"  {name:<22}{_title(file)}")
+        _list(folder, files, GENERATED)
         return
     name = page.removeprefix("docs/").removesuffix(".md").removesuffix("/README")
-    if name not in pages:
-        near = get_close_matches(name, pages, n=1, cutoff=0.5)
-        similar = f"did you mean {near[0]}? " if near else ""
-        raise click.UsageError(f"there is no page {name!r}: {similar}secure-fl docs lists all")
-    click.echo_via_pager(pages[name].read_text(encoding="utf-8"))
+    if name in files:
+        _show(files[name].read_text(encoding="utf-8"))
+    elif name in GENERATED:
+        _show(GENERATED[name]())
+    else:
+        known = sorted({*files, *GENERATED})
+        raise click.UsageError(f"there is no page {page!r}; {nearest(name, known)}")
+
+
+def _list(folder: Path, files: Mapping[str, Path], generated: Iterable[str]) -> None:
+    click.echo(f"in {folder}:")
+    for name, file in files.items():
+        click.echo(f"  {name:<22}{_title(file)}")
+    click.echo("generated from the program:")
+    for name in generated:
+        click.echo(f"  {name}")
+
+
+def _show(text: str) -> None:
+    """Print a page: as Markdown if the output is no terminal, else rendered, through a pager."""
+    if not sys.stdout.isatty() or text.startswith("{"):
+        click.echo(text, nl=False)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    rendered = StringIO()
+    Console(file=rendered, force_terminal=True, width=min(get_terminal_size().columns, 100)).print(
+        Markdown(text, hyperlinks=False)
+    )
+    click.echo_via_pager(rendered.getvalue())
 
 
 def installed_root() -> Path:

@@ -170,7 +170,7 @@ def _links() -> Check:
         pass
     else:
         what = f"{FOREIGN} {foreign} is also installed; its files overwrite ours"
-        fix = "create a new venv, and install from a checkout or a release (docs/pilot.md)"
+        fix = "create a new venv, and install from a checkout or a release (docs/installation.md)"
         return Check("installation", "problem", what, fix)
     missing = [name for name in LINKED if find_spec(f"secure_fl.{name}") is None]
     if not missing:

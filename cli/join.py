@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from secure_fl.federation.run_feature import SiteLimits
     from secure_fl.pilot.hospital import HospitalProcess, QuestionRules
     from secure_fl.pilot.kits import Kit
+    from secure_fl.policy.plan import Plan
     from secure_fl.policy.policy_file import SiteFile, SitePolicy
-    from secure_fl.policy.rules import Plan
     from secure_fl.statistics.site import StatisticsSite
 
 MOST_REFUSALS = 20  # distinct ones in the log; more could fill a disk

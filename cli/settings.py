@@ -18,8 +18,7 @@ HEAD = """\
 # Settings
 
 Every field with its type and default (–: no default; blank: required). Errors in a file name the
-line and the allowed values. `secure-fl settings training.dp` shows one section, and
-`secure-fl settings --markdown` writes this page.
+line and the allowed values. `secure-fl settings training.dp` shows one section.
 
 Environment variables:
 
@@ -78,15 +77,11 @@ Examples:
   secure-fl settings                 the names of all sections
   secure-fl settings training.dp
   secure-fl settings fedid           one algorithm
-  secure-fl settings --markdown > settings.md"""
+  secure-fl docs settings            all sections, as a page"""
 )
 @click.argument("name", required=False)
-@click.option("--markdown", is_flag=True, help="Print all sections as a page.")
-def settings(name: str | None, markdown: bool) -> None:
+def settings(name: str | None) -> None:
     """Explain the fields of a section: type, default and meaning."""
-    if markdown:
-        click.echo(page(), nl=False)
-        return
     if name is None:
         click.echo("\n".join(sections()))
         return

@@ -17,7 +17,6 @@ from rich.panel import Panel
 
 from secure_fl.display.figures import counted as counted
 from secure_fl.display.figures import duration as duration
-from secure_fl.display.figures import metric_name as metric_name
 from secure_fl.display.figures import metric_of as metric_of
 from secure_fl.display.figures import number as number
 from secure_fl.display.figures import protection as protection
@@ -29,6 +28,7 @@ from secure_fl.display.result_tables import model_line as model_line
 from secure_fl.display.result_tables import noise_line as noise_line
 from secure_fl.display.result_tables import result_table as result_table
 from secure_fl.display.result_tables import score_line as score_line
+from secure_fl.events import metric_name as metric_name
 
 if TYPE_CHECKING:
     from secure_fl.settings import TaskSettings

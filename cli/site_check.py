@@ -19,15 +19,15 @@ from secure_fl.data.silo import Silo
 from secure_fl.data.splits import Splits
 from secure_fl.engines.flare.diagnosis import diagnose
 from secure_fl.errors import SecureFLError
-from secure_fl.federation.federation import Federation
 from secure_fl.pilot.approving import Approving
 from secure_fl.pilot.kit_files import PLAN
 from secure_fl.pilot.kits import Kit
 from secure_fl.pilot.plan import read_plan, spec_of
 from secure_fl.pilot.site_memory import records_of
 from secure_fl.policy.model_size import check_size
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SiteFile
-from secure_fl.policy.rules import Company, Plan, check
+from secure_fl.policy.rules import Company, check
 
 BACKDATED = timedelta(hours=1)  # certificates begin this long before their creation
 
@@ -148,6 +148,8 @@ def rehearse(plan: Plan, silo: Silo, folder: Path) -> float:
     `folder`: where things lie meanwhile, on the site's own disk. Privacy is spent in a ledger that
     goes with it: nothing of what was learned outlives the rehearsal.
     """
+    from secure_fl.federation.federation import Federation  # it loads torch
+
     parts = iid(silo.train, PARTIES, np.random.default_rng(0))
     silos = [
         Silo(f"part-{n}", part, silo.dev, silo.test, public=silo.public)

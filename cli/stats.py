@@ -23,7 +23,7 @@ Examples:
   secure-fl stats questions.toml --corpus ade        the built-in notes
 
 --notes stores the earlier answers of each hospital. A hospital refuses a question that, combined
-with earlier answers, describes too few patients. docs/statistics.md has examples of each kind."""
+with earlier answers, describes too few patients. `secure-fl docs statistics` explains each kind."""
 )
 @click.argument("questions", type=FILE)
 @click.option("--plan", type=FILE, help="Settings file of the hospitals, as for `train`.")

@@ -1,4 +1,4 @@
-"""Gives the site the pages that stand at the repository's top, and mends links between the two."""
+"""A hook of mkdocs: pages of other folders, generated pages, and the links between them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from secure_fl.cli.reference import SITE
+
 ROOT = Path(__file__).parent.parent
-TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+TOP = ("README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+OTHER = ("examples/*", "benchmarks/results/*.md", "benchmarks/results/*.svg")
 LINK = re.compile(r"(\]\()([^)#:\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages at the top, and the examples."""
-    for path in (*TOP, *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("examples/*"))):
+    """Add the pages of other folders, and the generated ones."""
+    found = [path.relative_to(ROOT).as_posix() for glob in OTHER for path in ROOT.glob(glob)]
+    for path in (*TOP, *sorted(found)):
         files.append(File.generated(config, _in_site(path), abs_src_path=str(ROOT / path)))
+    for name, make in SITE.items():
+        files.append(File.generated(config, name, content=make()))
     return files
 
 
@@ -25,16 +31,16 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links between files of the repository into links between pages."""
     here = page.file.src_uri
     source = "README.md" if here == "index.md" else here
-    if not source.startswith("examples/") and source not in TOP:
+    if not source.startswith(("examples/", "benchmarks/")) and source not in TOP:
         source = f"docs/{source}"
 
-    def mended(link: re.Match[str]) -> str:
+    def link_in_site(link: re.Match[str]) -> str:
         target = _in_site(normpath(f"{dirname(source)}/{link[2]}".lstrip("/")))
         return f"{link[1]}{relpath(target, dirname(here) or '.')}{link[3] or ''})"
 
-    return LINK.sub(mended, markdown)
+    return LINK.sub(link_in_site, markdown)
 
 
 def _in_site(path: str) -> str:
-    """Where a file of the repository is in the site."""
+    """Return the place of the repository's file in the site."""
     return "index.md" if path == "README.md" else path.removeprefix("docs/")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Plays a complete pilot on one machine: every command of docs/pilot.md, with generated notes.
-# Each hospital and the coordinator have a folder and processes of their own, and TLS in between.
-# The first command that fails ends the script; all folders stay for inspection.
+# Plays a complete pilot on one machine: every command of docs/pilot.md, with synthetic notes.
+# Each hospital and the coordinator have their own folder and processes, with TLS between them.
+# The script ends at the first command that fails; all folders stay for inspection.
 #
 #   examples/pilot.sh [FOLDER]        or: secure-fl pilot local --out FOLDER
 #
@@ -56,12 +56,13 @@ all_ended() { for name in $hospitals; do ended "${pid[${name#hospital-}]}" "$nam
 mkdir "$folder" && cd "$folder"
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 pid=()
-"${program[@]}" data make ade --out . --parties "$parties" --size "$size" --seed 0 >/dev/null
+newcomer=hospital-$((parties + 1))
+"${program[@]}" data make ade --out . --parties $((parties + 1)) --size "$size" --seed 0 >/dev/null
 mkdir hub
 cat >hub/plan.toml <<PLAN
 dataset = "notes"
 run = { name = "study" }
-task = { labels = ["ade", "no-ade"], max_length = 64 }
+task = { labels = ["ade", "no-ade"], positive = "ade", max_length = 64 }
 model = { layers = 2 }
 training = { learning_rate = 1.5e-3, batch_size = 16, device = "cpu" }
 algorithm = { name = "fedavg", rounds = $rounds, epochs = 3 }
@@ -75,6 +76,7 @@ PLAN
 } >hub/questions.toml
 
 title "Each hospital: identity, rules and card"
+at hospital-1 data describe train.jsonl dev.jsonl test.jsonl
 for name in $hospitals; do
   at "$name" site init "$name" --dataset notes --train train.jsonl --dev dev.jsonl \
     --test test.jsonl --rounds "$rounds" --made-up "${keys[@]}"
@@ -126,6 +128,8 @@ if [ -z "$questions" ]; then
   at hub status runs/study
   at hospital-1 status runs/study
   sha256sum hospital-*/runs/study/model/model.safetensors # the same model at all hospitals
+  at hospital-1 runs show runs/study
+  at hospital-1 predict runs/study "Rash after starting velodorin."
 fi
 
 title "A question about the records"
@@ -142,4 +146,20 @@ if [ -z "$questions" ]; then
   title "hospital-1 erases the run; its ledger keeps a note"
   at hospital-1 site erase site.toml --run study --yes "${keys[@]}"
   at hospital-1 ledger show ledger/hospital-1/ledger.sqlite
+
+  title "$newcomer joins: a new roster and new kits"
+  at "$newcomer" site init "$newcomer" --dataset notes --train train.jsonl --dev dev.jsonl \
+    --test test.jsonl --made-up "${keys[@]}"
+  send "$newcomer" hospital-1 "$newcomer.card.json"
+  at hospital-1 keys roster $(printf '%s.card.json ' $hospitals) "$newcomer.card.json" \
+    --coordinator hub.card.json --after roster.json -o roster2.json
+  at hospital-1 keys rotate roster2.json -o bundles2 --yes "${keys[@]}"
+  send hospital-1 hub roster2.json bundles2
+  at hub pilot init roster2.json --bundles bundles2 --host localhost --port "$port" -o kits2 \
+    "${keys[@]}"
+  roster=$(at hub keys show roster2.json | sed -n 's/^fingerprint: //p')
+  for name in hospital-1 "$newcomer"; do
+    send hub "$name" "kits2/$name.kit"
+    at "$name" site check site.toml --kit "$name.kit" --roster "$roster" "${keys[@]}"
+  done
 fi

@@ -45,13 +45,13 @@ class CollusionBound:
     def sentence(self) -> str:
         """Format the bound as a sentence, which is printed with every run."""
         if self.n < 3:
-            parties = "1 party" if self.n == 1 else f"{self.n} parties"
+            hospitals = "1 hospital" if self.n == 1 else f"{self.n} hospitals"
             return (
-                f"{parties}: the sum itself reveals each party's contribution; nothing can hide it."
+                f"{hospitals}: the sum itself reveals each one's contribution; nothing can hide it."
             )
         if self.lying < 0:
             return (
-                f"{self.t} of {self.n} parties suffice to open a sum: a coordinator that lies "
+                f"{self.t} of {self.n} hospitals suffice to open a sum: a coordinator that lies "
                 "about dropouts can unmask everybody alone. Raise the threshold."
             )
         lies = (
@@ -60,9 +60,9 @@ class CollusionBound:
             else f". If the coordinator lies about dropouts, this is true for up to {self.lying}."
         )
         return (
-            f"{self.t} of {self.n} parties are needed to open a sum. Even if the coordinator and "
-            f"{self.honest} of the {self.n} parties collude, they learn only the sum of the other "
-            f"parties' updates{lies}"
+            f"{self.t} of {self.n} hospitals are needed to open a sum. Even if the coordinator and "
+            f"{self.honest} of the {self.n} hospitals collude, they learn only the sum of the "
+            f"other hospitals' updates{lies}"
         )
 
 

@@ -28,10 +28,21 @@ def sources(data: Data) -> list[str]:
 
 
 def test_the_readme_lists_every_file() -> None:
-    listed = re.findall(
-        r"^\| \[([\w-]+\.toml)\]\(\1\) \|", (FOLDER / "README.md").read_text(), re.M
-    )
-    assert sorted(listed) == [file.name for file in FILES] != []
+    listed = set(re.findall(r"\[([\w.-]+)\]\(\1\)", (FOLDER / "README.md").read_text()))
+    assert listed == {file.name for file in FOLDER.iterdir() if file.is_file()} - {"README.md"}
+    assert len(FILES) > 20
+
+
+def test_the_notes_are_complete() -> None:
+    """Three hospitals with two notes for each patient, and both labels at each hospital."""
+    import pandas
+
+    notes = pandas.read_csv(FOLDER / "notes.csv")
+    assert list(notes.columns) == ["hospital", "patient", "text", "label"]
+    assert not notes.isna().any(axis=None)
+    assert (notes.groupby("patient").size() == 2).all()
+    assert (notes.groupby("hospital")["label"].nunique() == 2).all()
+    assert notes["hospital"].nunique() == 3
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

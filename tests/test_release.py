@@ -112,7 +112,7 @@ def test_a_hospital_can_check_a_release_before_it_installs(tmp_path: Path) -> No
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     checksums.sign(release, pem)
-    page = (ROOT / "docs" / "pilot.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
     for tool in ("openssl pkeyutl", "sha256sum --check"):
         (line,) = (one for one in page.splitlines() if one.startswith(tool))
         if shutil.which(tool.split()[0]) is None:

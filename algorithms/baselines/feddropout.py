@@ -3,7 +3,7 @@
 Caldas, Konečný, McMahan, Talwalkar: Expanding the Reach of Federated Learning by Reducing Client
 Resource Requirements. arXiv 1812.07210, Sec. "Federated Dropout". A baseline of FedKD (arXiv
 2108.13323, Tables 2 and 3), whose cost column is 0.6 of the full model's, as with `keep` = 0.6. A
-checkpoint learns nothing at 0.6 (docs/choices.md, "Defaults"), so 0.6 is not the default.
+checkpoint learns nothing at 0.6: accuracy on sst2 is 52.0, and 80.5 at 0.8, the default.
 
 A sub-model lacks some units of the encoder layers. A unit is an attention head, or an intermediate
 unit of a feed-forward block: some rows of the matrices before it and some columns of the matrix

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from secure_fl.audits.document import AuditDocument, CellPart, TrialPart, encode, read
 from secure_fl.audits.report import plots, report_tables, report_terms, sentences, trade_off
+from secure_fl.audits.report.leaks import Leak, grouped, leaks
 from secure_fl.audits.report.report_terms import ABSENT, ACCESS, Term
 from secure_fl.display.charts import Chart
 from secure_fl.display.compare_page import comparison
@@ -44,7 +45,9 @@ class RunSection(NamedTuple):
 
     document: AuditDocument
     place: int  # from 1, as compared
+    leaks: list[Leak]
     roles: list[str]
+    terms: list[Term]  # that the matrix contains
     matrix: list[tuple[str, list[MatrixCell]]]
     anchors: list[str]  # of the trials, in order
     links: dict[str, str]  # a trial's id to its anchor
@@ -117,15 +120,25 @@ def _compared(
     if len(documents) < 2:
         return {}
     together = report_tables.joint_points(documents)
+    lines = [(what, compared_cells(documents, what)) for what in _comparable(documents)]
     return {
+        "leaked": grouped(documents),
+        "reconstructed": report_tables.reconstructed(documents),
+        "terms_compared": _terms(cell for _, rows in lines for row in rows for cell in row),
         "learned": Markup(comparison(histories)) if len(histories) > 1 else None,  # noqa: S704
         "roles": _roles(documents),
-        "compared": [(what, compared_cells(documents, what)) for what in _comparable(documents)],
+        "compared": lines,
         "compared_runs": report_tables.runs(documents),
         "together": together,
         "plot": plots.accuracy_leakage(together, "all-accuracy"),
         "curve": trade_off.curve(documents, "all-epsilon"),
     }
+
+
+def _terms(cells: Iterable[MatrixCell]) -> list[Term]:
+    """List the terms that occur, in the legend's order."""
+    used = {cell.term for cell in cells}
+    return [term for term in (*ACCESS.values(), ABSENT) if term in used]
 
 
 def _run(document: AuditDocument, place: int, anchors: list[str], trained: Markup) -> RunSection:
@@ -136,11 +149,14 @@ def _run(document: AuditDocument, place: int, anchors: list[str], trained: Marku
     limits = [part.budget for part in document.privacy if part.budget is not None]
     name = f"run{place}"
     known = [p for p in document.points if None not in (p.accuracy, p.leakage)]
+    matrix = [(what, _line(document, what, roles)) for what in _kinds([document])]
     return RunSection(
         document=document,
         place=place,
+        leaks=leaks(document),
         roles=roles,
-        matrix=[(what, _line(document, what, roles)) for what in _kinds([document])],
+        terms=_terms(cell for _, cells in matrix for cell in cells),
+        matrix=matrix,
         anchors=anchors,
         links=links,
         plots={

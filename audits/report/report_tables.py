@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from secure_fl.audits.attacks.reading import EVALUATION, QUESTIONS
+from secure_fl.audits.attacks.reading import EVALUATION, ONE, QUESTIONS, SUM
 from secure_fl.audits.document import (
     AuditDocument,
     FindingPart,
@@ -18,7 +18,9 @@ from secure_fl.audits.document import (
     SeriesPart,
     TrialPart,
 )
+from secure_fl.audits.finding_notes import BAG
 from secure_fl.audits.report.report_terms import (
+    STATUS,
     VERDICTS,
     epsilon,
     number,
@@ -28,6 +30,7 @@ from secure_fl.audits.report.report_terms import (
     shortened,
 )
 from secure_fl.audits.report.sentences import verdict
+from secure_fl.audits.roles import COORDINATOR
 from secure_fl.display.figures import counted, size
 
 
@@ -74,39 +77,72 @@ def joint_points(documents: Sequence[AuditDocument]) -> tuple[PointPart, ...]:
     return tuple(unique.values())
 
 
+def reconstructed(documents: Sequence[AuditDocument]) -> ReportTable:
+    """Tabulate what the coordinator reconstructed of each run; the demo prints this table."""
+    header = ("Run", "One hospital's update", "The sum", "Which words occur", "Limits")
+    rows = [
+        (
+            document.run.name,
+            *(_correlated(of_coordinator(document, name)) for name in (ONE, SUM)),
+            _words(of_coordinator(document, BAG)),
+            STATUS[document.status].word,
+        )
+        for document in documents
+    ]
+    caption = "What the coordinator reconstructed: correlation with the truth, 1 is all of it"
+    return ReportTable(caption, header, rows)
+
+
+def of_coordinator(document: AuditDocument, attack: str) -> FindingPart | None:
+    """Look up what an attack found in the coordinator's view of the deployed run."""
+    found = (t.deployed for t in document.trials if (t.attack, t.role) == (attack, COORDINATOR))
+    return next(found, None)
+
+
+def _correlated(finding: FindingPart | None) -> str:
+    if finding is None:
+        return "not tested"
+    word = "read" if finding.succeeded else "noise"
+    return "nothing" if finding.value is None else f"{word} ({finding.value:.2f})"
+
+
+def _words(finding: FindingPart | None) -> str:
+    """Format how many of the right words were found, and how many a guess finds."""
+    if finding is None:
+        return "not tested"
+    if finding.value is None:
+        return "nothing"
+    return f"{100 * finding.value:.0f} %, guessing: {100 * finding.chance:.0f} %"
+
+
+PROTECTIONS = {
+    "none": "none",
+    "secagg": "masks",
+    "he": "encryption",
+    "he+secagg": "encryption and masks",
+}
+
+
 def runs(documents: Sequence[AuditDocument]) -> ReportTable:
-    """Tabulate the compared runs, one line each."""
-    header = ("Run", "Protection", "Status", "Accuracy", "Leakage", "ε (largest)", "Bytes")
+    """Tabulate the accuracy, the privacy budget and the traffic of the compared runs."""
+    header = ("Run", "Protection", "Accuracy", "Privacy budget spent (ε)", "Sent and received")
     rows = [
         (
             f"{place}. {document.run.name}",
-            f"{document.run.algorithm}, {document.run.mode}",
-            document.status,
+            f"{document.run.algorithm}, {PROTECTIONS.get(document.run.mode, document.run.mode)}",
             accuracy(document),
-            leakage(document),
             largest_epsilon(document),
             size(sum(document.bytes.values())) if document.bytes else "not recorded",
         )
         for place, document in enumerate(documents, start=1)
     ]
-    return ReportTable("The runs, one line each", header, rows)
+    return ReportTable("The audited runs, one line each", header, rows)
 
 
 def accuracy(document: AuditDocument) -> str:
     """Format the deployed run's accuracy."""
     known = [p.accuracy for p in document.points if p.deployed and p.accuracy is not None]
     return number(known[0]) if known else "not recorded"
-
-
-def leakage(document: AuditDocument) -> str:
-    """Format how much the best attack recovers from the deployed run."""
-    known = [
-        (p.leakage, p.measure) for p in document.points if p.deployed and p.leakage is not None
-    ]
-    if not known:
-        return "not measured"
-    value, measure = max(known)
-    return f"{number(value)}: {measure}"
 
 
 def largest_epsilon(document: AuditDocument) -> str:

@@ -21,10 +21,10 @@ class Term(NamedTuple):
 
 
 ACCESS: Mapping[str, Term] = {
-    "everything": Term("full", "everything", "it is readable, in full or in large part"),
+    "everything": Term("full", "everything", "readable, in full or in large part"),
     "of a sum": Term("half", "only a sum", "readable only added up over several hospitals"),
     "sizes": Term("quarter", "sizes only", "sizes, counts and timing; no content"),
-    "nothing": Term("empty", "nothing", "attacks that work without protection find nothing"),
+    "nothing": Term("empty", "nothing", "attacks find nothing, but work without protection"),
     "own": Term("own", "its own", "the role's own data, or what it makes itself"),
     "not tested": Term("untried", "not tested", "no attack was run, so nothing is claimed"),
     "inconclusive": Term("doubt", "inconclusive", "attacks ran, but their controls failed"),
@@ -39,10 +39,10 @@ VERDICTS: Mapping[str, Term] = {
 }
 
 STATUS: Mapping[str, Term] = {
-    "within policy": Term("check", "within policy", "Every limit of the policy is kept."),
-    "beyond policy": Term("cross", "beyond policy", "At least one limit of the policy is broken."),
+    "within policy": Term("check", "kept", "Every limit is kept."),
+    "beyond policy": Term("cross", "exceeded", "At least one limit is exceeded."),
     "inconclusive": Term(
-        "doubt", "inconclusive", "The audit could not show that the policy is kept."
+        "doubt", "not shown", "The audit could not show that every limit is kept."
     ),
 }
 

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from hashlib import sha256
 
-from secure_fl.audits.document import ENTITIES, AuditDocument, FindingPart, PrivacyPart, TrialPart
-from secure_fl.audits.report.report_terms import STATUS, VERDICTS, listing, number
+from secure_fl.audits.document import (
+    ENTITIES,
+    AuditDocument,
+    FindingPart,
+    PrivacyPart,
+    TrialPart,
+    encode,
+)
+from secure_fl.audits.report.report_terms import STATUS, listing, number
 from secure_fl.display.figures import counted
 
 MODES = {
     "none": "none; the coordinator reads every update",
-    "secagg": "masks (secagg): only sums can be read",
-    "he": "encryption (he): the coordinator reads nothing, holders of the key read all",
-    "he+secagg": "encryption and masks (he+secagg)",
+    "secagg": "masks; only sums can be read",
+    "he": "encryption; the coordinator reads nothing, holders of the key read all",
+    "he+secagg": "encryption and masks; only sums can be read, and only by hospitals",
 }
 
 NO_PRIVACY = (
-    "This run has no differential privacy: ε has no bound. Protection hides the updates that "
-    "hospitals send. It does not limit what the released model reveals about its training records."
+    "None was set (no differential privacy). Protection hides the updates that hospitals send. It "
+    "does not limit what the finished model reveals about its training records."
 )
 UNPROTECTED = (
     "This run was not protected. It exists for comparison: the coordinator could read everything "
@@ -35,6 +44,10 @@ ALL_TESTED = (
 )
 NO_TRIALS = "No attack was run, so this audit shows nothing."
 NO_MATRIX = "The audit says nothing about who can see what."
+UPDATES = (
+    "An update is what a hospital sends after it has trained: its changes to the model. A "
+    "correlation of 1 is the update itself; a correlation near 0 is noise."
+)
 SIDE_BY_SIDE = (
     "Each kind of information has one line for each run. Where the runs differ for a role, all of "
     "its fields are marked with ≠."
@@ -68,6 +81,31 @@ def in_short(document: AuditDocument) -> str:
     )
 
 
+def scored(document: AuditDocument) -> str:
+    """Describe the finished model's accuracy."""
+    known = [p.accuracy for p in document.points if p.deployed and p.accuracy is not None]
+    if not known:
+        return "It was not recorded."
+    if document.run.metric == "accuracy":
+        return f"{100 * known[0]:.1f} % of the test records are classified correctly."
+    return f"The score on test records is {number(known[0])} ({document.run.metric})."
+
+
+def budget(document: AuditDocument) -> str:
+    """Describe the privacy budget, and what was spent of it."""
+    parts = []
+    for part in document.privacy:
+        spent = "no bound" if part.epsilon is None else f"ε = {number(part.epsilon)}"
+        limit = "" if part.budget is None else f" of at most {number(part.budget)}"
+        parts.append(f"{spent}{limit} per {part.unit}. {in_words(part)}")
+    return " ".join(parts) or NO_PRIVACY
+
+
+def digest(document: AuditDocument) -> str:
+    """Compute the SHA-256 of the document's file, which a signature refers to."""
+    return sha256(encode(document)).hexdigest()
+
+
 def measured(document: AuditDocument) -> str:
     """Explain accuracy and leakage."""
     metric = document.run.metric
@@ -88,25 +126,26 @@ def standing(document: AuditDocument) -> str:
     parts = [meaning]
     if undecided:
         parts = [
-            "Every limit of the policy that was tested is kept. "
-            f"{counted(undecided, 'trial')} came to no verdict; the list below says why."
+            "Every limit that was tested is kept. "
+            f'{counted(undecided, "attack")} gave no answer; "What was not tested" has the reasons.'
         ]
     if leaks := verdicts.count("leaks"):
         parts.append(
-            f"{counted(leaks, 'trial')} found what the policy allows a role to see, such as the "
-            "sum for those who hold its key; they are marked as leaks all the same."
+            f"{counted(leaks, 'attack')} found what the limits allow, such as the sum that "
+            "hospitals open; the matrix shows it all the same."
         )
     return " ".join(parts)
 
 
 def tally(document: AuditDocument) -> str:
-    """Count the trials by verdict, every verdict named."""
-    verdicts = [verdict(trial) for trial in document.trials]
-    kinds = listing(f"{verdicts.count(kind)} {VERDICTS[kind].word}" for kind in VERDICTS)
+    """Count the attacks by verdict, every verdict named."""
+    count = Counter(verdict(trial) for trial in document.trials)
     return (
-        "The audit attacked this run, the same settings without protection, and a null in which "
-        f"there is nothing to find. {counted(len(verdicts), 'trial')}: {kinds}. A trial counts "
-        "only if its attack works without protection and fails on the null."
+        f"The audit ran {counted(len(document.trials), 'attack')} three times each: on this run, "
+        "on the same settings without protection, and where there is nothing to find. "
+        f"{count['holds']} failed here, {count['leaks']} succeeded, {count['inconclusive']} gave "
+        f"no answer and {count['not tested']} could not be run. An attack counts only if it "
+        "succeeds without protection and fails where there is nothing to find."
     )
 
 

@@ -234,7 +234,7 @@ def _injecting(mode: Protection) -> HonestCoordinator:
 COORDINATORS: dict[str, Callable[[Protection], HonestCoordinator]] = {
     "scales an aggregate": _scaling,
     "injects a constant": _injecting,
-    "drops a party's input": OmittingCoordinator,
+    "drops a hospital's input": OmittingCoordinator,
     "replays an old total": ReplayingCoordinator,
     "relabels a sum": RelabellingCoordinator,
     "lies about dropouts": lambda _: EquivocatingCoordinator(),

@@ -62,7 +62,7 @@ def uniform_inputs(
 
 
 def reuse(
-    slot_vectors: Sequence[Slots], modulus: int, *, target: str = "one party's masked inputs"
+    slot_vectors: Sequence[Slots], modulus: int, *, target: str = "one hospital's masked inputs"
 ) -> AuditFinding:
     """Test if two inputs of one party share a mask: then their difference (or sum) is bare.
 

@@ -188,6 +188,6 @@ def _finding(
     }
     if setup.link is not Link:
         details["without"] = "counted frames"
-    measure = "a party accepted it, or nobody noticed"
+    measure = "a hospital accepted it, or nobody noticed"
     attack, target = f"{NAME}: {name}", "a small federation"
     return AuditFinding(attack, ROLE, target, measure, value, 0.0, 1.0, 1, details=details)

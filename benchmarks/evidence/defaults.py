@@ -1,7 +1,7 @@
 """Results of every algorithm at its default settings: the benchmark and its page.
 
 Only data sets, sizes and the seed are chosen here. Sums are in the clear: protection changes scores
-by less than seeds do (docs/results.md).
+by less than seeds do (benchmarks/results/claims.md).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from secure_fl.errors import SettingsError
 
 NAME = "defaults"
 SEED, PARTIES = 7, 4  # settings were chosen on seed 107
-WORK = Path(__file__).parents[2] / "docs" / "results" / NAME
+WORK = Path(__file__).parents[2] / "benchmarks" / "results" / NAME
 PUBLIC, LABELLED = 0.5, 0.2  # of the records, and of the public ones, for algorithms with a host
 TIERS = ("weak", "weak", "medium", "strong")
 OPENING = f"""\
@@ -39,10 +39,11 @@ built-in model learns built-in records, a checkpoint of six layers all others. C
 cores or on an NVIDIA H100.
 
 To reproduce: `python -m benchmarks {NAME}` runs the missing cells (`--set sst2`, `--only fedavg`),
-and `python -m benchmarks results` writes this page. Empty places were not run, or the algorithm
+with data sets and checkpoint as in the [README](README.md). `python -m benchmarks results` writes
+this page. Empty places were not run, or the algorithm
 cannot learn that task. FedKD's row without a student is its teachers. In `built-in ner` each
 hospital marks other kinds of entities: federated dropout and FetchSGD refuse them, and pooled
-records contradict each other. [How the defaults were chosen](../choices.md#defaults)."""
+records contradict each other."""
 SCORES = """\
 Accuracy, or F1 of ade_cls and ner, x 100; in brackets the share of the most frequent answer. **Bold
 models answer one class**: more than 95 % of their answers, or those of most hospitals' models, are
@@ -207,7 +208,7 @@ def rows(cell: Cell, outcome: Outcome) -> Iterator[DefaultsRow]:
 
 
 def page(folder: Path) -> Iterator[str]:
-    """Write `docs/results/defaults.md` from the finished cells."""
+    """Write `benchmarks/results/defaults.md` from the finished cells."""
     store = Store(folder / NAME)
     outcomes = [(cell, store.find(cell, store.model)) for cell in cells(SIZES)]
     found = [row for cell, outcome in outcomes if outcome for row in rows(cell, outcome)]

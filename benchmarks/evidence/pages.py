@@ -16,27 +16,21 @@ from benchmarks.evidence.rows import Row, rows, shown, three
 from benchmarks.evidence.store import Evidence, gather
 from benchmarks.evidence.tables import TABLES
 from benchmarks.evidence.tables.base import Section
-from benchmarks.report import Grid
+from benchmarks.report import Grid, fill
 from secure_fl.algorithms.registry import ALGORITHMS
 
 PAPERS = ("fedid", "fedkd", "inclusivefl", "whole", "adapters")
 VERDICTS: tuple[Verdict, ...] = ("holds", "level", "fails", "undecided")
 PAPER_PAGE = """\
 `python -m benchmarks results` writes this page from the finished cells in this folder.
-[results.md](../results.md) lists the claims and explains how they are judged. Scores are main
-metrics on the test records x 100 after the last round, mean ± standard deviation over seeds.
+[claims.md](claims.md) lists the claims and explains how they are judged. Scores are main metrics on
+the test records x 100 after the last round, mean ± standard deviation over seeds.
 *Of fp32 FedAvg*: bytes as a fraction of those of FedAvg of the whole model with 32-bit floats."""
-RESULTS_PAGE = """\
-# Results
+CLAIMS_PAGE = """\
+# Claims
 
-These are real federations, but most are small: minutes on two cores, a checkpoint of 6 layers and a
-few hundred records. They show the bytes on the wire, the effect of protection on a model, and which
-claims of the papers can be reproduced at this size. The scores of FedKD and InclusiveFL are judged
-on [whole data sets](results/whole.md), which were mostly measured on a GPU. Another page shows
-[every algorithm at its default settings](results/defaults.md).
-
-`python -m benchmarks results` writes this page, and a page for each table, from the finished cells
-in `docs/results`."""
+`python -m benchmarks results` writes this page from the finished cells in this folder.
+[Results](../../docs/results.md) summarises it."""
 CLAIMS_INTRO = """\
 Differences are in points (scores, loss and AUROC x 100) with their 95 % bounds; positive is better
 for the method that the claim names first. Rows without a verdict are measurements, not claims."""
@@ -53,15 +47,20 @@ JUDGING = """\
   Claims about bytes compare means.
 - Learning rates decay to zero over a run, except in FedID's tables as printed. They were chosen on
   other seeds: FedKD's and InclusiveFL's on seed 7, the skewed settings' on seeds 100 to 103, the
-  adapters' on seed 100. [Whole data sets](results/whole.md) have rates of their own.
+  adapters' on seed 100. [Whole data sets](whole.md) have rates of their own.
 """
 
 
 def pages(folder: Path, page: Path) -> dict[Path, str]:
-    """Write the page of results, one page for each paper, and the page of defaults."""
+    """Write the pages of claims, of each paper and of defaults, and fill the table of `page`."""
     evidence = {name: gather(TABLES[name], folder) for name in PAPERS}
     listed = {name: rows(e.finished, e.table.reference) for name, e in evidence.items()}
-    found = {page: _results(evidence, listed)}
+    judged = {
+        name: [found for claim in one.table.claims for found in judge(listed[name], claim)]
+        for name, one in evidence.items()
+    }
+    found = {page: fill(page.read_text(), lambda _: _summary(judged))}
+    found[folder / "claims.md"] = _claims_page(evidence, judged)
     for name, one in evidence.items():
         found[folder / f"{name}.md"] = _text(_paper(one, listed[name]))
     found[folder / f"{defaults.NAME}.md"] = _text(defaults.page(folder))
@@ -153,8 +152,11 @@ def _paper(evidence: Evidence, listed: Sequence[Row]) -> Iterator[str]:
 def _conditions(evidence: Evidence) -> Iterator[str]:
     """List the machines, versions and the command of a table's cells."""
     name, outcomes = evidence.table.name, [outcome for _, outcome in evidence.finished]
-    command = f"python -m benchmarks papers --table {name} --work docs/results/{name}"
-    yield f"- to reproduce: `{command}`; `--seeds` and `--only` for rows with more than 3 seeds"
+    command = f"python -m benchmarks papers --table {name} --data DATA"
+    if any("half precision" in model_of(outcome) for outcome in outcomes):
+        command += " --model HALVED"
+    yield f"- to reproduce: `{command} --work benchmarks/results/{name}`"
+    yield "- data sets and checkpoint: [README](README.md); `--seeds` for rows of more than 3 seeds"
     yield f"- cells: {_finished(evidence)} finished"
     if evidence.unused:
         yield f"- stored outcomes with other settings or checkpoints, not shown: {evidence.unused}"
@@ -178,17 +180,27 @@ def _machine(found: Mapping[str, Any]) -> str:
     return " and ".join(filter(None, (found["processor"], found.get("accelerator"))))
 
 
-def _results(evidence: Mapping[str, Evidence], listed: Mapping[str, Sequence[Row]]) -> str:
-    judged = {
-        name: [found for claim in one.table.claims for found in judge(listed[name], claim)]
-        for name, one in evidence.items()
-    }
+def _summary(judged: Mapping[str, Sequence[Judgement]]) -> Grid:
+    """Lay out one line for each claim, with the verdicts on its data sets."""
+    lines = []
+    for name, judgements in judged.items():
+        for text, some in groupby(judgements, key=lambda found: found.claim.text):
+            found = [f"{it.data}: {it.verdict}" for it in some if it.verdict]
+            if found:
+                link = f"[{name}](../benchmarks/results/{name}.md)"
+                lines.append([link, text, "; ".join(found)])
+    return Grid("", ["table", "claim", "verdict"], lines, align="---")
+
+
+def _claims_page(
+    evidence: Mapping[str, Evidence], judged: Mapping[str, Sequence[Judgement]]
+) -> str:
     every = [found for some in judged.values() for found in some]
-    lines = [RESULTS_PAGE, "", *_overview(evidence, judged), "", *_certainty(evidence, every), ""]
-    lines += ["## Claims", "", CLAIMS_INTRO]
+    lines = [CLAIMS_PAGE, "", *_overview(evidence, judged), "", *_certainty(evidence, every), ""]
+    lines += [CLAIMS_INTRO]
     for name, one in evidence.items():
-        title = f"[{one.table.title}](results/{name}.md)"
-        lines += ["", f"### {title}", "", *_claims(judged[name])]
+        title = f"[{one.table.title}]({name}.md)"
+        lines += ["", f"## {title}", "", *_claims(judged[name])]
         if one.table.remarks:
             lines += ["", one.table.remarks]
     lines += ["", *sealing.summary([c for one in evidence.values() for c in sealing.changes(one)])]
@@ -202,7 +214,7 @@ def _overview(
     for name, one in evidence.items():
         counts = Counter(found.verdict for found in judged[name])
         counted = [str(counts[verdict]) for verdict in VERDICTS]
-        link = f"[{one.table.title}](results/{name}.md)"
+        link = f"[{one.table.title}]({name}.md)"
         lines.append([link, _finished(one), *counted])
     yield from Grid("", ["table", "cells finished", *VERDICTS], lines).markdown()
 
@@ -214,10 +226,12 @@ def _certainty(evidence: Mapping[str, Evidence], every: Sequence[Judgement]) -> 
     hours = sum(outcome["cpu_seconds"] for outcome in outcomes) / 3600
     undecided = sum(found.verdict == "undecided" for found in counted)
     half = f"{median(widths):.1f}" if widths else "–"
+    decided = f"{len(counted) - undecided} of the {len(counted)} claims have a verdict"
+    if not undecided:
+        decided = f"All {len(counted)} claims have a verdict"
     yield (
-        f"{undecided} of {len(counted)} claims are undecided. The bounds of the {len(widths)} "
-        f"differences of scores are {half} points from the mean, in the median. All cells took "
-        f"{hours:.0f} CPU hours."
+        f"{decided}. The bounds of the {len(widths)} differences of scores are {half} points from "
+        f"the mean, in the median. All cells took {hours:.0f} CPU hours."
     )
 
 

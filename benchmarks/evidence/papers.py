@@ -53,16 +53,19 @@ def plan(
 ) -> Plan:
     """List a table's cells, and check the settings, the data and the checkpoint of all of them."""
     chosen = TABLES[table] if isinstance(table, str) else table
-    inputs = Inputs(collection.find(data), checkpoint.find(model or chosen.model))
     every = [cell for seed in range(seeds) for cell in chosen.cells(seed)]
     cells = [cell for cell in every if only.lower() in cell.title.lower()]
     if not cells:
         fix = f"the first cell's title is {every[0].title!r}"
         raise SettingsError(f"no cell's title contains {only!r}", fix=fix, option="--only")
-    collection.require(sorted({name for cell in cells for name in cell.spread.sets}), inputs.data)
+    place = collection.find(data)
+    collection.require(sorted({name for cell in cells for name in cell.spread.sets}), place)
     for cell in cells:
         request(cell)
-    return Plan(chosen, inputs, cells)
+    named = model or chosen.model
+    asked = named or any("name" not in cell.model for cell in cells)
+    found = checkpoint.require(named) if asked else checkpoint.find(named)
+    return Plan(chosen, Inputs(place, found), cells)
 
 
 def measure(

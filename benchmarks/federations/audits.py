@@ -1,4 +1,4 @@
-"""Seconds of audits and cost of recording: the promises of docs/audits.md in numbers."""
+"""Seconds of audits and cost of recording."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.engines.flare import diagnosis
 from secure_fl.errors import SettingsError
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.plan import Plan
 from secure_fl.settings import ModelSettings
 from tests.support.local_pilot import plan_of
 from tests.support.network import ADDRESS, Network, NetworkLine, missing

@@ -14,7 +14,7 @@ from benchmarks.peers.stage import PORT
 from secure_fl import FedAvg, ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.config.build import RunSettings
 from secure_fl.learning.exporting import WEIGHTS
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.plan import Plan
 from secure_fl.runs.folder import EVENTS
 from secure_fl.settings import Protection, ProtectionSettings
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders

@@ -1,33 +1,24 @@
-"""`python -m benchmarks.peers.page`: write the tables of docs/peers.md from the measurements.
-
-A table is the text between the comments `<!-- table NAME -->` and `<!-- end -->`.
-"""
+"""`python -m benchmarks.peers.page`: write the tables of the measured systems into their page."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import tables
 from benchmarks.peers.ways import WITHOUT_MASKS
-from benchmarks.report import Grid
+from benchmarks.report import Grid, fill
 
 ROOT = Path(__file__).parents[2]
-RESULTS, PAGE = ROOT / "docs" / "results" / "peers", ROOT / "docs" / "peers.md"
+RESULTS = ROOT / "benchmarks" / "results" / "peers"
+PAGE = RESULTS.with_suffix(".md")
 GROWN = ("networked", "values-1M", "values-10M", "values-100M")
-BLOCK = re.compile(r"<!-- table (?P<name>[\w -]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def write(page: str) -> str:
-    """Replace every table of a page."""
-    return BLOCK.sub(lambda found: _block(found["name"]), page)
-
-
-def _block(name: str) -> str:
-    grid = _grid(*name.split())
-    return "\n".join([f"<!-- table {name} -->", *grid.markdown(), "<!-- end -->"])
+    """Replace every table of the page."""
+    return fill(page, lambda name: _grid(*name.split()))
 
 
 def _grid(kind: str, *files: str) -> Grid:

@@ -1,4 +1,4 @@
-"""The tables of measurements, for the terminal and for docs/peers.md."""
+"""The tables of measurements, for the terminal and for benchmarks/results/peers.md."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def ending(row: Row, mishap: str) -> str:
     if mishap not in row:
         return "not run"
     found, calm = row[mishap], row[CALM]
-    says = "says so" if found["said"] else "says nothing"
+    says = "reported" if found["said"] else "not reported"
     if not found["ended"]:
         waits = "TimeoutE" in str(found["why"])
         return f"{'does not end' if waits else 'stops'}; {says}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.storms.lies import AT_GATHERINGS, BY_MEMBERS, COORDINATOR, LIES
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.plan import Plan
 from secure_fl.settings import DPSettings, ProtectionSettings
 from tests.support.local_pilot import plan_of
 

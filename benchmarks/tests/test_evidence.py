@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 from benchmarks import checkpoint
 from benchmarks.__main__ import main
 from benchmarks.checkpoint import BUILT_IN, Checkpoint
+from benchmarks.collection import SETS
 from benchmarks.datasets import Spread, silos
 from benchmarks.evidence import claims, commands, pages, papers, sealing
 from benchmarks.evidence.cells import Cell, Inputs, request, run, sections
@@ -38,7 +39,7 @@ from secure_fl.federation.federation import Federation
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from tests.support.saved_models import save_tiny
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 HERE = Inputs(None, Checkpoint(BUILT_IN, BUILT_IN))
 TRAINING: dict[str, Any] = {"learning_rate": 2e-3, "batch_size": 8, "device": "cpu"}
 LEARNT = {"FedAvg": (0.80, 0.82, 0.81), "Local": (0.60, 0.63, 0.59), "FedDropout": (0.7, 0.9, 0.8)}
@@ -149,10 +150,10 @@ def test_a_failing_cell_leaves_the_others(tmp_path: Path) -> None:
         yield cell("FedAvg", seed, training=TRAINING | {"learning_rate": 1e30, "optimizer": "sgd"})
         yield cell("Local", seed)
 
-    found, told = fill(Table("t", "t", cells), tmp_path)
+    found, told = fill(Table("t", "t", cells, model=BUILT_IN), tmp_path)
     assert [row["method"] for row in found["rows"]] == ["Local"]
     assert "FAILED" in told and list(found["failed"]) == ["ade · FedAvg · seed 0"]
-    assert "1 to run" in fill(Table("t", "t", cells), tmp_path)[1]
+    assert "1 to run" in fill(Table("t", "t", cells, model=BUILT_IN), tmp_path)[1]
 
 
 CHANGES: dict[str, Any] = {
@@ -373,18 +374,25 @@ def test_pages_show_figures_claims_and_missing_cells(
     for _, found in learnt()[:6]:
         store.add(found)
     store.add(outcome(cell(max_length=3), 0.1))
-    written = pages.pages(tmp_path, tmp_path / "results.md")
-    paper, results = written[tmp_path / "small.md"], written[tmp_path / "results.md"]
+    page = tmp_path / "results.md"
+    page.write_text("Before.\n<!-- table claims -->\n<!-- end -->\nAfter.\n")
+    written = pages.pages(tmp_path, page)
+    paper, results = written[tmp_path / "small.md"], written[tmp_path / "claims.md"]
     assert "- cells: 6 of 9 finished" in paper and "not shown: 1" in paper
     assert "| FedAvg | 81.0 ± 1.0 | 99.9 | 81.0 ± 1.0 | 0.00 | 1/2.00 | none | 4 | 3 |" in paper
     assert "- ade · FedDropout · seed 2" in paper and "abacus" in paper
     assert "| Sums help. | ade | Local: +20.3 (" in results and "| Solitude helps. |" in results
-    assert "| [Small](results/small.md) | 6 of 9 | 1 | 0 | 1 | 0 |" in results
+    assert "| [Small](small.md) | 6 of 9 | 1 | 0 | 1 | 0 |" in results
     assert "few records" in results
+    link = "[small](../benchmarks/results/small.md)"
+    claims = f"| {link} | Sums help. | ade: holds |\n| {link} | Solitude helps. | ade: fails |\n"
+    assert written[page].startswith("Before.\n<!-- table claims -->\n| table | claim |")
+    assert written[page].endswith(f"{claims}<!-- end -->\nAfter.\n")
 
 
 def test_the_pages_are_those_of_the_stored_cells() -> None:
-    places = ["--from", str(DOCS / "results"), "--write", str(DOCS / "results.md")]
+    results = ROOT / "benchmarks" / "results"
+    places = ["--from", str(results), "--write", str(ROOT / "docs" / "results.md")]
     done = CliRunner().invoke(main, ["results", "--check", *places])
     assert done.exit_code == 0, done.stderr
 
@@ -448,6 +456,20 @@ def test_the_checkpoint_is_found_in_an_installed_package(
     assert checkpoint.find(str(model)).digest != found.digest
     monkeypatch.setattr(checkpoint, "PACKAGE", "no_such_checkpoint")
     assert checkpoint.find(None) == Checkpoint(BUILT_IN, BUILT_IN) == checkpoint.find("tiny")
+
+
+def test_a_table_is_not_filled_with_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "PACKAGE", "no_such_checkpoint")
+    for name in ("ade_cls", "sst2"):
+        for path in SETS[name].paths(name, tmp_path):
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+    work = tmp_path / "work"
+    command = ["papers", "--table", "fedkd", "--data", str(tmp_path), "--work", str(work)]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2 and "--model" in done.stderr and not work.exists()
 
 
 def test_a_halved_checkpoint_keeps_the_tokens_of_its_texts_only(tmp_path: Path) -> None:

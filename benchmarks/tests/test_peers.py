@@ -22,6 +22,7 @@ from benchmarks.peers.prepare import Sizes, prepare
 from benchmarks.peers.tables import CALM
 from benchmarks.peers.ways import ROOT, WAYS
 from benchmarks.peers.wire import Wire
+from benchmarks.report import BLOCK
 from secure_fl.errors import DataError, ModelError
 from secure_fl.learning.anatomy import freeze_embeddings, trainable
 
@@ -127,7 +128,7 @@ def test_the_counted_files_exist() -> None:
 
 def test_the_tables_of_the_page_are_those_of_the_results() -> None:
     text = page.PAGE.read_text()
-    assert len(page.BLOCK.findall(text)) == text.count("<!-- table ") > 10
+    assert len(BLOCK.findall(text)) == text.count("<!-- table ") > 10
     assert page.write(text) == text, "python -m benchmarks.peers.page"
 
 
@@ -162,11 +163,11 @@ def test_outcomes_follow_from_the_measurements() -> None:
         "stop": calm | {"ended": False, "why": "TimeoutExpired: x"},
         "alone": calm | {"ended": False, "learnt_from_model": 0.0},
     }
-    assert tables.ending(row, "nan") == "**model ruined**; says nothing"
-    assert tables.ending(row, "model") == "**model ruined**; says so"
-    assert tables.ending(row, "kill") == "ends, the same model; says nothing"
-    assert tables.ending(row, "again") == "ends, without it; says so"
-    assert tables.ending(row, "stop") == "does not end; says nothing"
+    assert tables.ending(row, "nan") == "**model ruined**; not reported"
+    assert tables.ending(row, "model") == "**model ruined**; reported"
+    assert tables.ending(row, "kill") == "ends, the same model; not reported"
+    assert tables.ending(row, "again") == "ends, without it; reported"
+    assert tables.ending(row, "stop") == "does not end; not reported"
     assert tables.ending(row, "kill-server") == "not run"
     assert tables.known(row, "alone", "learnt_from_model") == "refused"
 

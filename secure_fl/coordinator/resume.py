@@ -245,7 +245,8 @@ class SavedRounds:
     """The newest round that each member reported as saved, over all sessions of a run.
 
     A member that reports less later has lost its disk, or lies. If it did so in each session, the
-    others would repeat their round for ever, so each time counts as a failure (`pilot.toll`).
+    others would repeat their round for ever, so each time counts as a failure
+    (`pilot.member_faults`).
     """
 
     def __init__(self, newest: Mapping[str, int]) -> None:

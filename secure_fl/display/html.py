@@ -58,13 +58,16 @@ def section(at: str, title: str, body: str, level: int = 3) -> str:
 def table(
     caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = True
 ) -> str:
-    """Render a table whose first column names the rows; wide tables scroll."""
+    """Render a table whose first column names the rows; on narrow screens, cells stack under it."""
     if not rows:
         return ""
     head = "".join(f'<th scope="col">{escape(h)}</th>' if h else "<td></td>" for h in heads)
     lines = "\n".join(
         f'<tr><th scope="row">{escape(row[0])}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        + "".join(
+            f'<td data-head="{escape(head)}">{escape(cell)}</td>'
+            for head, cell in zip(heads[1:], row[1:], strict=True)
+        )
         + "</tr>"
         for row in rows
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.display.charts import Curve, chart
-from secure_fl.display.figures import duration, metric_of, number, size, traffic
+from secure_fl.display.figures import counted, duration, metric_of, number, size, traffic
 from secure_fl.display.html import code, folded, page, paragraph, section, table
 from secure_fl.display.result_tables import (
     approved,
@@ -33,7 +33,23 @@ PAGE = "report.html"
 FLOAT32 = 4  # bytes
 MANY = 6  # hospitals with named curves
 AGAIN = 10  # seconds after which a browser reloads the page of an unfinished run
-OTHERWISE = {"-": "nothing was shared", "POOLED": "all records in one place", "NONE": "unprotected"}
+PROTECTIONS = {
+    "-": "Nothing was shared",
+    "POOLED": "All records were in one place",
+    "NONE": "No protection",
+    "secagg": "Protection: masks",
+    "he": "Protection: encryption",
+    "he+secagg": "Protection: encryption and masks",
+}
+SUMMED = ("NONE", "secagg", "he", "he+secagg")  # protections of algorithms that form sums
+EMBEDDINGS = (
+    "Because the word embeddings are trained (`freeze_embeddings = false`), another hospital "
+    "can find out which words occur in the other hospitals' notes together."
+)
+NOT_ATTACKED = (
+    "This is what the design promises. Nothing was attacked: `secure-fl audit` attacks a run that "
+    "was recorded (`secure-fl train --record`)."
+)
 
 
 def write_run_page(folder: Path, *, shared: bool = False) -> Path:
@@ -77,7 +93,8 @@ class PageWriter:
 def run_page(history: RunHistory, *, shared: bool = False) -> str:
     """Render the page of one run."""
     body = article(history, "run1", shared=shared)
-    names = {"score": "Learning", "cost": "Cost", "privacy": "Privacy", "who": "Members"}
+    names = {"leak": "What could leak", "score": "Learning", "privacy": "Privacy budget"}
+    names |= {"class": "Correct predictions", "cost": "Cost", "who": "Members"}
     links = {f"run1-{at}": text for at, text in (names | {"set": "Settings"}).items()}
     links = {at: text for at, text in links.items() if f'id="{at}"' in body}
     again = 0 if history.document else AGAIN
@@ -86,42 +103,57 @@ def run_page(history: RunHistory, *, shared: bool = False) -> str:
 
 def article(history: RunHistory, at: str, *, shared: bool = False, level: int = 3) -> str:
     """Render all sections about one run."""
+    leaks = "" if level > 3 else _leaks(history)  # an audit around the article measured them
+    learned = _summary(history) + _learning(history, at, shared)
     parts = [
-        _short(history, alone=level == 3),
+        _short(history),
         paragraph(convicted({"convicted": history.convicted}), "alarm"),
-        paragraph("" if shared else approved(history.document)),
-        section(f"{at}-score", "How it learned", _learning(history, at, shared), level),
+        section(f"{at}-leak", "What could leak, and to whom", leaks, level),
+        section(f"{at}-score", "How it learned", learned, level),
+        section(f"{at}-privacy", "Privacy budget", _privacy(history.document, shared), level),
         section(f"{at}-class", "Correct predictions", _classes(history, shared), level),
         section(f"{at}-cost", "What it cost", _cost(history, at, shared), level),
-        section(f"{at}-privacy", "Spent privacy", _privacy(history.document, shared), level),
         section(f"{at}-who", "Members", _presence(history, at), level),
+        paragraph("" if shared else approved(history.document)),
         section(f"{at}-set", "Settings and versions", _settings(history), level),
     ]
     return "".join(parts)
 
 
-def _short(history: RunHistory, *, alone: bool) -> str:
-    """Summarise the run; `alone`: without an audit, which would describe the protection."""
-    document, metric = history.document, history.metric
+def _short(history: RunHistory) -> str:
+    """Summarise the run in a line."""
+    document = history.document
     count = document.get("protection", {}).get("parties") or len(history.parties)
-    who = f"{count} hospitals" if count else "hospitals"
+    who = counted(count, "hospital") if count else "hospitals"
     if document.get("roster") and len(history.parties) == 1:
         who += f", as {history.parties[0]} sees it"
-    how = OTHERWISE.get(history.protection, f"protection {history.protection}")
-    said = [paragraph(f"{history.algorithm} over {who}, {history.status}, {how}.", "lead")]
-    clear = history.protection == "NONE"
-    if clear and alone:
-        warn = "Unprotected: the coordinator could read every hospital's update."
-        said.append(paragraph(warn, "alarm"))
+    how = PROTECTIONS.get(history.protection, f"Protection: {history.protection}")
+    said = paragraph(f"{history.algorithm} over {who}, {history.status}. {how}.", "lead")
     if not document:
-        said.append(
-            paragraph("The run is in progress or was stopped; this page is updated during the run.")
+        said += paragraph(
+            "The run is in progress or was stopped; this page is updated during the run."
         )
-        return "".join(said)
-    said.append(paragraph(_reached(document, metric)))
-    if alone and not clear:
-        said.append(paragraph(str(document.get("protection", {}).get("statement", ""))))
-    return "".join(said)
+    return said
+
+
+def _leaks(history: RunHistory) -> str:
+    """Say what the design lets each reader learn; an audit measures it."""
+    body = ""
+    if history.protection == "NONE":
+        warn = "Unprotected: the coordinator could read every hospital's update."
+        body += paragraph(warn, "alarm")
+    elif history.document:
+        body += paragraph(str(history.document.get("protection", {}).get("statement", "")))
+    if history.protection not in SUMMED:
+        return body
+    if history.settings.get("model", {}).get("freeze_embeddings") is False:
+        body += paragraph(EMBEDDINGS)
+    return body + paragraph(NOT_ATTACKED)
+
+
+def _summary(history: RunHistory) -> str:
+    """Describe what the finished run reached."""
+    return paragraph(_reached(history.document, history.metric) if history.document else "")
 
 
 def _reached(document: Mapping[str, Any], metric: str) -> str:

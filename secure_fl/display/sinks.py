@@ -4,7 +4,9 @@
 
 Sinks are optional. A sink writes the pooled scores of each round, which every hospital learns. With
 `hospitals=True` it also writes each hospital's own scores, which under sealed sums only that
-hospital knows. It never writes settings, records, or names of files or people.
+hospital knows: a hospital's training scores say something about its records. It never writes
+settings, records, or names of files or people. Scores carry no noise, and a run's ε does not cover
+them. After a failed write a sink stops with a warning, and the run continues.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ def to_csv(file: Path | str, *, hospitals: bool = False) -> Listener:
 
 
 def to_tensorboard(folder: Path | str, *, hospitals: bool = False) -> Listener:
-    """Return a sink that writes TensorBoard's event files into a folder."""
+    """Return a sink that writes TensorBoard's event files into a folder.
+
+    The files also contain times of day, and this machine's name.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -75,7 +80,10 @@ def to_tensorboard(folder: Path | str, *, hospitals: bool = False) -> Listener:
 
 
 def to_mlflow(uri: str, *, experiment: str = "secure_fl", hospitals: bool = False) -> Listener:
-    """Return a sink that sends scores to MLflow, as one run of an experiment."""
+    """Return a sink that sends scores to MLflow, as one run of an experiment.
+
+    The server's users see scores and times of day. MLflow's usage tracking is switched off.
+    """
     # By default MLflow sends usage data to its developers, and retries a dead server for long.
     for name, value in MLFLOW.items():
         os.environ.setdefault(name, value)

@@ -30,7 +30,7 @@ class Feature:
 
 FEATURES: Mapping[str, Feature] = {
     "guard": Feature(
-        doc="poisoning.md",
+        doc="threat-model.md",
         run="secure_fl.features.guard.feature:GUARD",
         policy="secure_fl.features.guard.policy:GUARD_RULES",
         settings={"guard": "secure_fl.features.guard.settings:GuardSettings"},
@@ -58,18 +58,18 @@ FEATURES: Mapping[str, Feature] = {
         },
     ),
     "adapters": Feature(
-        doc="adapters.md",
+        doc="models.md",
         run="secure_fl.features.adapters.feature:ADAPTERS",
         model_part="secure_fl.features.adapters:part",
     ),
     "batched_simulation": Feature(
-        doc="peers.md",
+        doc="benchmarks.md",
         exports={
             "BatchedTraining": "secure_fl.features.batched_simulation.trainer:BatchedTraining"
         },
     ),
     "tuning": Feature(
-        doc="choices.md",
+        doc="evaluation.md",
         commands={
             "tune": (
                 "secure_fl.features.tuning.command:tune",
@@ -89,7 +89,7 @@ FEATURES: Mapping[str, Feature] = {
         },
     ),
     "air_gap": Feature(
-        doc="pilot.md",
+        doc="operations.md",
         transport="secure_fl.features.air_gap.transport:FOLDER_TRANSPORT",
         commands={
             "courier": (

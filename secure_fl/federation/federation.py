@@ -127,7 +127,30 @@ class FederationOptions(TypedDict, total=False):
 
 
 class Federation:
-    """Hospitals, an algorithm and the rules of their run. `run()` trains."""
+    """Hospitals, an algorithm and the rules of their run. `run()` trains.
+
+    Args:
+        silos: The hospitals with their records.
+        algorithm: Settings of an algorithm, its class, or its name.
+        task: The learning task. Default: classification with the labels of the records.
+        model: The transformer. Default: the built-in one.
+        training: Learning rate, batch size, device, DP-SGD and other settings of local training.
+        protection: Protection of sums. Default: encryption and masks.
+        seed: Seed of all random draws.
+        folder: Folder for checkpoints, events and the result. Default: nothing is written.
+
+    Other Args:
+        sections (Mapping[str, Section]): Settings of optional features, by section name.
+        metrics (Mapping[str, Metric]): Your own metrics by name, in addition to the task's.
+        listener (Listener): A function that receives every event.
+        progress (bool): Show progress. Default: only on a terminal, and only without a listener.
+        resume (bool): Continue the run in the folder after its last checkpoint.
+        keep_checkpoints (bool): Keep the checkpoints of a finished run. Default: true.
+        record (bool): Record each role's view in the folder, for an audit.
+        trainer (Callable): Makes an object that trains many small sites as one batch.
+        settings_text (str): Content of the folder's settings file. Default: from the settings.
+
+    """
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ def statement(mode: str, sentence: str) -> str:
     if mode == "none":
         return "UNPROTECTED: the coordinator can read every update."
     if mode == "he":
-        return "Any party together with the coordinator can read every update."
+        return "Any hospital together with the coordinator can read every update."
     return sentence
 
 
@@ -84,9 +84,9 @@ def statement_of_some(mode: str, min_cohort: int) -> str:
     if mode not in ("secagg", "he+secagg"):
         return ""
     return (
-        f"Sums over some of the parties only (tiers) hold against {max(0, min_cohort - 2)} of them "
-        f"if the coordinator lies about who contributes; what fewer than {min_cohort} of one tier "
-        "sum with other tiers holds against none."
+        f"Sums over some of the hospitals only (tiers) hold against {max(0, min_cohort - 2)} of "
+        f"them if the coordinator lies about who contributes; what fewer than {min_cohort} of one "
+        "tier sum with other tiers holds against none."
     )
 
 

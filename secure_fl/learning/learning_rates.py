@@ -28,7 +28,7 @@ RATE, WIDTH = 5e-5, 768  # BERT-base's (arXiv 1810.04805, A.3)
 MOST = 2e-3  # for models narrower than any pretrained one
 MOST_OF_ENTITIES = 4e-3  # for such models, where each token has a label
 UNAVERAGED = 0.5  # factor of these two for models that are never averaged
-ADAPTERS, MOST_OF_ADAPTERS = 2e-3, 1e-2  # RATE and MOST of adapters (docs/adapters.md)
+ADAPTERS, MOST_OF_ADAPTERS = 2e-3, 1e-2  # RATE and MOST of adapters (docs/models.md)
 SGD = 0.1  # SGD's steps are as long as the clipped gradients
 
 WARMUP = 0.1  # share of a run with a linear schedule

@@ -45,9 +45,10 @@ from secure_fl.events import (
 from secure_fl.federation.validation import require_masks
 from secure_fl.pilot.member_faults import FaultBudget, lost_state_error
 from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.progress import EarlierEvents
 from secure_fl.pilot.run_id import RESTARTED, rules_of_roster, run_id
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.questions import Proposal
-from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite
 
@@ -156,21 +157,19 @@ class RunLeader:
         recorder: EventLog,
         *,
         patience: float = 3600.0,
-        named: Iterable[str] = (),
-        unsolved: Iterable[str] = (),
-        saved: Mapping[str, int] | None = None,
+        earlier: EarlierEvents | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`named`: members convicted before; `unsolved`, `saved`: see `progress`."""
+        """`earlier`: the events of the same run that earlier processes led."""
         if isinstance(plan, Plan):
             require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
-        self._hub, self._roster = hub, roster
-        self._plan = plan
+        earlier = earlier or EarlierEvents()
+        self._hub, self._roster, self._plan = hub, roster, plan
         self.gathering = Gathering(hub, me, roster, plan, recorder)
         self._recorder, self._patience, self._sleep = recorder, patience, sleep
         self._waited = 0.0  # seconds since a round ended
-        self._faults = FaultBudget(unsolved)
-        self._saved = SavedRounds(saved or {})
+        self._faults = FaultBudget(earlier.unsolved)
+        self._saved = SavedRounds(earlier.saved)
         self._gathered: frozenset[str] = frozenset()  # members that accepted last
         self._coordinator: Coordinator | None = None  # of this gathering
         self._awaited: list[str] | None = None  # awaited members, as logged
@@ -178,7 +177,7 @@ class RunLeader:
         self._alone: frozenset[str] = frozenset()  # members that end a round without the others
         self._begun = False  # true once this gathering has begun a round
         self._links: list[dict[str, Link]] = []  # per gathering
-        self._named = set(named)  # convicted members, which are not invited
+        self._named = set(earlier.convicted)  # convicted members, which are not invited
         self.stopping = False  # set to stop after this round
 
     def stop(self) -> None:

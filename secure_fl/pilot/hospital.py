@@ -18,8 +18,8 @@ from secure_fl.events import PlanAccepted, Refused, Waiting
 from secure_fl.pilot.plan import read_proposal
 from secure_fl.pilot.run_id import NONCE, RESTARTED, run_id
 from secure_fl.pilot.site_run import HospitalContext, SiteRun
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.questions import Proposal, QuestionPlan
-from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link, Received
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Stop
 from secure_fl.runs.folder import append_event

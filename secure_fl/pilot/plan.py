@@ -15,8 +15,8 @@ from secure_fl.config.validation import validate
 from secure_fl.errors import SettingsError
 from secure_fl.federation.run_spec import RunSpec, feature_sections
 from secure_fl.field_errors import sections
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.questions import Proposal, QuestionPlan
-from secure_fl.policy.rules import Plan
 from secure_fl.statistics.questions import of_tables
 
 DATASET = "dataset"

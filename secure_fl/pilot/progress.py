@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,51 +170,40 @@ def progress(folder: Path) -> dict[str, Any]:
     }
 
 
-def convicted(folder: Path) -> set[str]:
-    """Return the members that this run's coordinator has convicted so far."""
-    events = events_of(folder / EVENTS)
-    return {name for event in events if isinstance(event, Convicted) for name in event.parties}
+@dataclass(frozen=True, slots=True)
+class EarlierEvents:
+    """Facts from the events of a run, which a restarted coordinator needs."""
 
+    convicted: frozenset[str] = frozenset()
+    unsolved: tuple[str, ...] = ()  # the withholding member, or "", of each open inquiry
+    saved: Mapping[str, int] = field(default_factory=dict)  # newest saved round of each member
 
-def unsolved(folder: Path) -> list[str]:
-    """List this run's inquiries without a conviction: the member that withheld, or ""."""
-    return unsolved_in(events_of(folder / EVENTS))
+    @classmethod
+    def of(cls, folder: Path) -> EarlierEvents:
+        """Read the events in a run's folder."""
+        return cls.read(events_of(folder / EVENTS))
 
-
-def unsolved_in(events: Iterable[Event]) -> list[str]:
-    """List the inquiries without a conviction in a coordinator's events.
-
-    An inquiry that ends with the coordinator's process counts, with "".
-    """
-    unsolved_so_far, under_way = list[str](), False
-    for event in events:
-        match event:
-            case SumDisputed():
-                unsolved_so_far += [""] * under_way
-                under_way = True
-            case Convicted():
-                under_way = False
-            case Withheld(parties=names):
-                unsolved_so_far += names
-                under_way = False
-    return unsolved_so_far + [""] * under_way
-
-
-def saved(folder: Path) -> dict[str, int]:
-    """Return the newest round that each member of this run has reported as saved."""
-    return saved_in(events_of(folder / EVENTS))
-
-
-def saved_in(events: Iterable[Event]) -> dict[str, int]:
-    """Return the newest saved round of each member in a coordinator's events."""
-    rounds = dict[str, int]()
-    for event in events:
-        match event:
-            case RoundStarted(members=names, round=number):
-                rounds |= dict.fromkeys(names, number - 1)
-            case MembersJoined(parties=names) | RoundsMissing(parties=names):
-                rounds |= dict.fromkeys(names, 0)
-    return rounds
+    @classmethod
+    def read(cls, events: Iterable[Event]) -> EarlierEvents:
+        """Read a coordinator's events; an inquiry without an end counts as unsolved, with ""."""
+        convicted, unsolved, saved = set[str](), list[str](), dict[str, int]()
+        under_way = False
+        for event in events:
+            match event:
+                case SumDisputed():
+                    unsolved += [""] * under_way
+                    under_way = True
+                case Convicted(parties=names):
+                    convicted.update(names)
+                    under_way = False
+                case Withheld(parties=names):
+                    unsolved += names
+                    under_way = False
+                case RoundStarted(members=names, round=number):
+                    saved |= dict.fromkeys(names, number - 1)
+                case MembersJoined(parties=names) | RoundsMissing(parties=names):
+                    saved |= dict.fromkeys(names, 0)
+        return cls(frozenset(convicted), (*unsolved, *[""] * under_way), saved)
 
 
 def _crossed(transcript: Path) -> dict[str, int]:

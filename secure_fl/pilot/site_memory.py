@@ -20,8 +20,8 @@ from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError, KeyringError
 from secure_fl.files import Lines
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SiteFile
-from secure_fl.policy.rules import Plan
 
 
 def site_keys(ring: KeyRing, roster: Roster) -> PartyKeys:

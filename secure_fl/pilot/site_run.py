@@ -24,7 +24,7 @@ from secure_fl.party.context import Checkpoints
 from secure_fl.pilot.plan import spec_of
 from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.pilot.site_memory import SiteMemory
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import EquivocationProof, Link
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.party_checkpoints import PartyCheckpoints

@@ -4,7 +4,7 @@
     [[data.set]]            the names that a plan may use, and this site's files behind them
     [keys]                  the folder of `secure-fl keys`
 
-The file never leaves the site and no message changes it; `policy.rules` holds plans against it.
+The file never leaves the site and no message changes it; `policy.rules` compares plans with it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from pydantic import Field
 
 from secure_fl.config.build import RunSettings
 from secure_fl.config.data import PartyName
-from secure_fl.policy.rules import RUN_NAME, Company, Plan, sums_broken, when_broken, who_broken
+from secure_fl.policy.plan import Plan
+from secure_fl.policy.rules import RUN_NAME, Company, sums_broken, when_broken, who_broken
 from secure_fl.policy.violations import PolicyRefusal, Violation, listed
 from secure_fl.settings import ProtectionSettings, Section
 from secure_fl.statistics.questions import KINDS, Question

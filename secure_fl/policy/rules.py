@@ -17,26 +17,17 @@ from datetime import UTC, date, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pydantic import SerializeAsAny
-
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.config.build import RunSettings, Settings, with_feature_sections
-from secure_fl.config.data import PartyName
+from secure_fl.policy.plan import Plan, entry_of
 from secure_fl.policy.site_rules import site_rules
 from secure_fl.policy.violations import PolicyRefusal, Violation, at_least, at_most, listed, shown
-from secure_fl.settings import (
-    ModelSettings,
-    ProtectionSettings,
-    Section,
-    TaskSettings,
-    TrainingSettings,
-)
+from secure_fl.settings import ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
-__all__ = ["Company", "Plan", "PolicyRefusal", "Violation", "broken_rules", "check"]
+__all__ = ["Company", "PolicyRefusal", "Violation", "broken_rules", "check"]
 
 if TYPE_CHECKING:
-    from secure_fl.algorithms.base import Demands, Entry
+    from secure_fl.algorithms.base import Demands
     from secure_fl.crypto.keys.roster import Roster
     from secure_fl.policy.policy_file import DPLimits, NoiseLimits, SitePolicy
 
@@ -50,52 +41,6 @@ _HIDES: Mapping[str, frozenset[str]] = MappingProxyType(
     }
 )
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-class PlanSections(Section):
-    """The sections of a plan that belong to no optional feature."""
-
-    run: RunSettings = RunSettings()
-    task: TaskSettings = TaskSettings()
-    model: ModelSettings = ModelSettings()
-    training: TrainingSettings = TrainingSettings()
-    protection: ProtectionSettings = ProtectionSettings()
-
-
-if TYPE_CHECKING:
-    _AllSections = PlanSections
-else:
-    _AllSections = with_feature_sections(PlanSections)
-
-
-class Plan(_AllSections):
-    """A coordinator's proposal to a site: all of a run but the site's own settings."""
-
-    algorithm: SerializeAsAny[Algorithm]
-    dataset: PartyName
-    """Name of the records at the site."""
-
-    @classmethod
-    def of(cls, settings: Settings, dataset: str) -> Plan:
-        """Take a run's settings without its data and its audit policy."""
-        shared = {name: getattr(settings, name) for name in cls.model_fields if name != "dataset"}
-        return cls(**shared, dataset=dataset)
-
-    @property
-    def work(self) -> str:
-        """The kind of work: training."""
-        return self.algorithm.name
-
-    @property
-    def rounds(self) -> int:
-        """How often, as it is shown."""
-        return self.algorithm.rounds
-
-    @property
-    def joinable(self) -> bool:
-        """Tell if newcomers can get the run's state: not in a run with tiers."""
-        entry = _entry(self.algorithm.name)
-        return entry is None or not entry.partial_sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +118,7 @@ def who_broken(policy: SitePolicy, company: Company) -> Iterator[Violation]:
 def _what(policy: SitePolicy, plan: Plan) -> Iterator[Violation]:
     name, caveat = plan.algorithm.name, plan.algorithm.caveat
     for found in listed("site.algorithms", name, policy.algorithms):
-        entry = _entry(name)
+        entry = entry_of(name)
         if entry is None or entry.pools_data:
             fix = "nothing: no site can allow records in one place, or what is not installed"
             found = Violation(found.rule, found.asked, found.allowed, fix)
@@ -230,7 +175,7 @@ def _how_much(policy: SitePolicy, asked: Demands, plan: Plan) -> Iterator[Violat
 
 def _tier(algorithm: Algorithm, company: Company) -> Iterator[Violation]:
     """Refuse tiers at a site to which the signed roster gives none: size is what it signed."""
-    entry = _entry(algorithm.name)
+    entry = entry_of(algorithm.name)
     by_tiers = entry is not None and entry.partial_sums
     if by_tiers and company.tier is None and company.me != company.host:
         fix = (
@@ -241,7 +186,7 @@ def _tier(algorithm: Algorithm, company: Company) -> Iterator[Violation]:
 
 def _dp(limits: DPLimits, plan: Plan) -> Iterator[Violation]:
     dp, name = plan.training.dp, plan.algorithm.name
-    entry = _entry(name)
+    entry = entry_of(name)
     covered = entry is not None and entry.dp_covers_all and plan.task.kind != "ranking"
     trains = entry is None or not entry.trains_nothing
     if limits.required and trains and (dp is None or not covered):
@@ -258,7 +203,7 @@ def _dp(limits: DPLimits, plan: Plan) -> Iterator[Violation]:
 def _noise(limits: NoiseLimits, plan: Plan, company: Company) -> Iterator[Violation]:
     noise, name = plan.protection.noise, plan.algorithm.name
     elsewhere = company.host not in (None, company.me)
-    entry = _entry(name)
+    entry = entry_of(name)
     covered = noise is not None and entry is not None and entry.opens_predictions
     if limits.required and elsewhere and not covered:
         asked = f"noise under {shown(name)}, which it cannot cover" if noise else "none"
@@ -292,10 +237,3 @@ def _costs(
     if most is not None:
         yield from at_most(f"{section}.max_target_epsilon", run, most)
     yield from at_most(f"{section}.max_delta", δ, limits.max_delta)
-
-
-def _entry(name: str) -> Entry | None:
-    """An algorithm that is installed at this site."""
-    from secure_fl.algorithms.registry import ALGORITHMS
-
-    return ALGORITHMS.get(name)

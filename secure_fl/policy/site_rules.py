@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import create_model
 
@@ -12,16 +12,21 @@ from secure_fl.policy.violations import Violation
 from secure_fl.settings import Section
 
 if TYPE_CHECKING:
-    from secure_fl.policy.policy_file import SitePolicy
-    from secure_fl.policy.rules import Plan
+    from secure_fl.policy.plan import Plan
 
 
-class SiteRules:
-    """Base class of a feature's rules; every method adds nothing, and a feature overrides some."""
+F = TypeVar("F", bound=Section)  # the fields that a feature adds to [site]
 
-    fields: type[Section] = Section  # with the fields that it adds to [site]
 
-    def broken(self, policy: SitePolicy, plan: Plan) -> Iterator[Violation]:
+class SiteRules(Generic[F]):
+    """Base class of a feature's rules; every method adds nothing, and a feature overrides some.
+
+    The policy that a method gets has the fields of all features.
+    """
+
+    fields: type[Section] = Section
+
+    def broken(self, policy: F, plan: Plan) -> Iterator[Violation]:
         """Give every rule that a plan breaks."""
         return iter(())
 
@@ -29,16 +34,16 @@ class SiteRules:
         """Return how many rounds the feature may add to the plan's."""
         return 0
 
-    def sentences(self, policy: SitePolicy) -> Iterator[str]:
+    def sentences(self, policy: F) -> Iterator[str]:
         """Describe the rules; what is weaker than the default is in capitals."""
         return iter(())
 
-    def limits(self, policy: SitePolicy) -> Mapping[str, Any]:
+    def limits(self, policy: F) -> Mapping[str, Any]:
         """Return the limits that apply inside a run, for `SiteLimits.options`."""
         return {}
 
 
-def site_rules() -> tuple[SiteRules, ...]:
+def site_rules() -> tuple[SiteRules[Any], ...]:
     """Load the rules of all features, in the table's order."""
     return tuple(load("policy").values())
 

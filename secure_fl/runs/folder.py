@@ -2,7 +2,7 @@
 
 RUN/settings.toml            all settings
 RUN/events.jsonl             events in their order
-RUN/result.json              the outcome (docs/result-schema.md)
+RUN/result.json              the result (`runs.result_schema`)
 RUN/model/                   the shared model, as a transformers folder
 RUN/parties/NAME/            files of one party: checkpoints, saved trainings by DP-SGD, transcript,
                              own model, evidence against members that spoiled a sum, and the

@@ -281,9 +281,6 @@ def test_every_member_may_have_a_model_and_a_tokenizer_of_its_own(
         assert task.labels == LABELS and all(w.isfinite().all() for w in model.parameters())
 
 
-# --- resumed --------------------------------------------------------------------------------------
-
-
 # --- what stops it --------------------------------------------------------------------------------
 
 

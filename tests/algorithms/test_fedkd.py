@@ -24,15 +24,12 @@ from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.local_training import make_optimizer
 from secure_fl.learning.site import Site
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.testing.harness import LossyEngine
-from secure_fl.testing.hospitals import LABELS, frozen, silos, small
-from tests.support.equality import equal, equal_nested, weights
+from secure_fl.testing.hospitals import LABELS, silos, small
+from tests.support.equality import equal, kept_state, weights
 from tests.support.families import save
 from tests.support.fedkd_runs import NAMES, SGD, kd, run, site_of
-from tests.support.killing import Killed, after, kill_when
 from tests.support.private import make_site, notes, seeded
 from tests.support.raising import raises
-from tests.support.run_states import kept_state
 from tests.support.saved_models import dropping, save_tiny
 
 __all__ = ["dropping"]  # a fixture
@@ -339,34 +336,4 @@ def test_a_teacher_may_have_another_width(tmp_path: Path) -> None:
     assert all(equal(states[0], state) for state in states)
 
 
-def test_no_party_moves_when_nothing_can_be_learnt() -> None:
-    """Updates of almost zero give no NaN, and the student keeps its weights."""
-    start = trainable(make_pair(site_of(silos()[0], ModelSettings(layers=2)), kd()).student)
-    result = run(kd(), "he+secagg", training=frozen()).run()
-    for name, weight in weights(result, "student").items():
-        torch.testing.assert_close(weight, start[name], rtol=0, atol=1e-20)
-
-
 # --- parties that join or drop out ----------------------------------------------------------------
-
-
-def test_a_party_that_joins_late_gets_the_student_and_the_factors(tmp_path: Path) -> None:
-    four = silos(4, size=20)
-    with pytest.raises(Killed):
-        stop = kill_when(after(1))
-        run(kd(), "he+secagg", folder=tmp_path, silos=four[:3], listener=stop).run()
-    result = run(kd(), "he+secagg", folder=tmp_path, silos=four, resume=True).run()
-    assert f"{four[3].name}/model" in result.models
-    states = [kept_state(tmp_path, silo.name, 2) for silo in four]
-    for state in states[1:]:
-        assert equal(states[0]["student"], state["student"])
-        assert equal_nested(states[0]["factors"], state["factors"])
-
-
-@pytest.mark.parametrize("exchange", [4, 9])
-def test_a_run_continues_after_a_dropout(exchange: int) -> None:
-    four = silos(4, size=20)
-    result = run(kd(), "he+secagg", silos=four).run(
-        lambda sessions: LossyEngine(sessions, lose={four[3].name: exchange})
-    )
-    assert all(w.isfinite().all() for w in result.models["student"].parameters())

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from secure_fl import FedAvg, Local
 from secure_fl.algorithms.baselines import fetchsgd as fetchsgd_module
 from secure_fl.algorithms.baselines.fetchsgd import Aggregator, CountSketch
 from secure_fl.algorithms.baselines.settings import FetchSGD
-from secure_fl.algorithms.public_coins import choose, coins
+from secure_fl.algorithms.public_coins import coins
 from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
 from secure_fl.federation.result import Result
@@ -49,32 +47,6 @@ def test_coins_are_splitmix64() -> None:
     ]
     assert coins(1234567, np.arange(5)).tolist() == published
     assert coins(1234567, np.array([3, 1])).tolist() == [published[3], published[1]]
-
-
-def test_every_position_is_chosen_equally_often() -> None:
-    draws = [choose(seed, total=10, count=4) for seed in range(3000)]
-    assert all(len(set(d.tolist())) == 4 and sorted(d) == d.tolist() for d in draws)
-    counts = np.bincount(np.concatenate(draws), minlength=10)
-    assert np.abs(counts - 1200).max() < 5 * np.sqrt(3000 * 0.4 * 0.6)
-
-
-def test_every_value_falls_into_one_cell_of_each_row_with_a_sign() -> None:
-    S = matrix(CountSketch(rows=4, columns=16, size=2000, seed=1))
-    assert set(np.unique(S)) == {-1.0, 0.0, 1.0}
-    assert (np.abs(S).sum(axis=1) == 1).all()
-    filled = np.abs(S).sum(axis=2)  # binomial: 2000 values over 16 cells
-    assert np.abs(filled - 125).max() < 5 * np.sqrt(125)
-    assert np.abs(S.sum(axis=(1, 2))).max() < 5 * np.sqrt(2000)
-    cells = np.abs(S).argmax(axis=1)  # two rows agree about a cell by chance only
-    assert abs((cells[0] == cells[1]).mean() - 1 / 16) < 5 * np.sqrt(1 / 16 / 2000)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32), st.floats(-100, 100), st.floats(-100, 100))
-def test_sketches_are_linear(seed: int, a: float, b: float) -> None:
-    x, y = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, SMALL.size)))
-    combined = SMALL.of(a * x + b * y)
-    np.testing.assert_allclose(combined, a * SMALL.of(x) + b * SMALL.of(y), atol=1e-10)
 
 
 @pytest.mark.parametrize("block", [1, 7, 40, 1000])
@@ -130,25 +102,6 @@ def test_the_server_is_algorithm_1(masking: bool) -> None:
         np.testing.assert_allclose(server.S_e, S_e, atol=1e-12)
         np.testing.assert_allclose(server.S_u, S_u, atol=1e-12)
         assert 0 < touched.sum() <= 12
-
-
-def test_without_collisions_it_is_sgd_with_momentum() -> None:
-    wide = CountSketch(rows=5, columns=1 << 16, size=60, seed=9)
-    rate, momentum = 0.5, 0.9
-    options: dict[str, Any] = {"k": 1.0, "server_learning_rate": rate, "momentum": momentum}
-    server = Aggregator(FetchSGD(**options, masking=False), wide)
-    w, expected = np.zeros(60), torch.zeros(60, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.SGD([expected], lr=rate, momentum=momentum)
-    for move in np.random.default_rng(2).normal(size=(6, 60)):
-        where, Δ = server.step(wide.of(torch.from_numpy(move)))
-        w[where] += Δ
-        expected.grad = torch.from_numpy(-move)
-        optimizer.step()
-    np.testing.assert_allclose(w, expected.detach().numpy(), atol=1e-12)
-    # With masking, all that moved is forgotten: moving everything leaves no momentum at all.
-    masked = Aggregator(FetchSGD(**options), wide)
-    masked.step(wide.of(torch.ones(60)))
-    assert not masked.S_u.any() and not masked.S_e.any()
 
 
 def test_a_round_by_hand() -> None:

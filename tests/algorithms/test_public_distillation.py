@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
-from scipy.special import entr, softmax
+from scipy.special import softmax
 from torch import Tensor
 
 from secure_fl import FedAvg
-from secure_fl.algorithms.baselines.distillation import send_update, sharpened
+from secure_fl.algorithms.baselines.distillation import send_update
 from secure_fl.algorithms.baselines.settings import DSFL, MHAT, FedDF, FedED, Gong
 from secure_fl.algorithms.ensembles import Ensemble
 from secure_fl.algorithms.fedid import FedID
@@ -38,10 +38,9 @@ from secure_fl.settings import DPSettings, ModelSettings, Protection, TrainingSe
 from secure_fl.testing.harness import Program, federate
 from secure_fl.testing.hospitals import HOST, LABELS, hosted, members, small
 from tests.support.attacker import Heard, Wiretap
-from tests.support.equality import equal, weights
+from tests.support.equality import equal, kept_model, weights
 from tests.support.hands import AS_PRINTED, LOCAL, NAMES, Hand, ce, order, sgd, site_of
 from tests.support.raising import raises
-from tests.support.run_states import kept_model
 
 C, D0, T = 2, 16, 2  # classes, public records, rounds
 SIZES = (12, 20, 7)
@@ -152,16 +151,6 @@ def test_a_round_by_hand(name: str) -> None:
             hand.assert_is(result.models[party])
 
 
-# --- the pieces -----------------------------------------------------------------------------------
-
-
-def test_sharpening_is_a_softmax_of_probabilities() -> None:
-    y = torch.rand(50, 3, generator=torch.Generator().manual_seed(2)).softmax(-1)
-    found = sharpened(y, 0.1).numpy()
-    np.testing.assert_allclose(found, softmax(y.numpy() / 0.1, axis=-1), atol=1e-6)
-    assert (entr(found).sum(-1) < entr(y.numpy()).sum(-1)).all()
-
-
 # --- one ensemble under all modes -----------------------------------------------------------------
 
 
@@ -266,8 +255,6 @@ def test_a_host_that_names_a_low_bound_does_not_learn_who_is_beyond_it(bound: fl
 
 
 # --- traffic, as in the paper's Table 5 -----------------------------------------------------------
-
-C, D0, T = 2, 16, 2  # classes, public records, rounds
 
 
 def payload(heard: Heard) -> int:

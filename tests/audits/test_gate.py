@@ -156,10 +156,12 @@ def test_tau_counts_pairs_and_ties_tell_nothing():
     )
 
 
-def test_a_coordinator_that_reads_an_update_is_never_drawn_at_zero():
+def test_the_headline_is_the_update_and_words_name_what_guessing_gives():
     """With frozen embeddings no attack turns an update into words; it is read all the same."""
-    read, silent = trial(0.99, reading.ONE), trial(0.0)
-    assert recovered([read, silent]) == (0.99, UPDATE)
-    assert recovered([read, trial(1.0)]) == (1.0, WORDS)
-    assert recovered([trial(0.01, reading.ONE), silent])[0] == 0.0
-    assert recovered([])[0] is None
+    read, words = trial(0.99, reading.ONE), trial(1.0)
+    assert recovered([read, trial(0.0)]) == (0.99, UPDATE)
+    assert recovered([read, words]) == (0.99, UPDATE)
+    assert recovered([trial(0.03, reading.ONE), words]) == (0.03, UPDATE)
+    value, measure = recovered([words])
+    assert value == 1.0 and measure.startswith(WORDS) and measure.endswith("guessing: 0.10")
+    assert recovered([]) == (None, UPDATE)

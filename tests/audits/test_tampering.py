@@ -38,7 +38,7 @@ FORGED = "forges a sum for one hospital, with another's keys"
 NAMED = {
     "scales an aggregate",
     "injects a constant",
-    "drops a party's input",
+    "drops a hospital's input",
     "replays an old total",
     "swaps keys",
     "lies about dropouts",

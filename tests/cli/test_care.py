@@ -62,7 +62,9 @@ print(" ".join(sorted(heavy)) or "none")
         ("settings",),
         ("settings", "run"),
         ("settings", "fedkd"),
-        ("settings", "--markdown"),
+        ("docs", "settings"),
+        ("docs", "commands"),
+        ("docs", "no-such-page"),
         ("runs",),
         ("runs", "show", "nosuch"),
         ("status", "nosuch"),
@@ -103,6 +105,7 @@ def test_what_looks_up_loads_nothing_heavy(arguments: tuple[str, ...], tmp_path:
         ("secure_fl.learning.tasks.attentive_pooling", "transformers.modeling_utils", True),
         ("secure_fl.pilot.hospital", "pandas", False),  # until a question is asked
         ("secure_fl.pilot.site_questions", "pandas", True),
+        ("secure_fl.cli.site_check", "torch", False),  # until the rehearsal
     ],
 )
 def test_what_is_heavy_waits_until_it_is_needed(module: str, heavy: str, loads: bool) -> None:

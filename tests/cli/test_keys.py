@@ -53,7 +53,7 @@ def test_from_identities_to_rotation() -> None:
         assert dealt in run("show", "--keys", name).output
     shown = run("show", "roster.json").output
     assert "signed by east, north, south" in shown and "north  party (large)" in shown
-    assert "1 of the 3 parties collude" in " ".join(shown.split())
+    assert "1 of the 3 hospitals collude" in " ".join(shown.split())
 
     assemble("--after", "roster.json", output="second.json")
     run("rotate", "roster.json", "--yes", "--keys", "north", code=6)

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from click.testing import CliRunner
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.cli.main import main
-from secure_fl.cli.settings import describe_fields, page, sections
+from secure_fl.cli.settings import describe_fields, sections
 from secure_fl.features.evaluation.algorithm import Evaluate
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.settings import DPSettings, Section, TrainingSettings
-
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
-
-
-def test_the_page_is_what_the_classes_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), (
-        "secure-fl settings --markdown > docs/settings.md"
-    )
 
 
 def test_every_field_is_described_once() -> None:

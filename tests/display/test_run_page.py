@@ -193,7 +193,7 @@ def test_runs_on_different_data_are_not_compared_without_a_warning(tmp_path: Pat
 def test_who_shares_nothing_has_no_protection_to_name(tmp_path: Path) -> None:
     alone = story(tmp_path / "alone", algorithm="local")
     assert side_by_side([alone, story(tmp_path / "b")]).rows[0][:3] == ["alone", "local", "-"]
-    assert "local over 3 hospitals, finished, nothing was shared." in run_page(alone)
+    assert "local over 3 hospitals, finished. Nothing was shared." in run_page(alone)
 
 
 def test_that_nothing_is_protected_is_said_once(tmp_path: Path) -> None:
@@ -202,8 +202,18 @@ def test_that_nothing_is_protected_is_said_once(tmp_path: Path) -> None:
     said = "UNPROTECTED: the coordinator can read every update."
     clear.document = dict(clear.document) | {"protection": {"statement": said}}
     page = run_page(clear)
-    assert "finished, unprotected." in page and said not in page
+    assert "finished. No protection." in page and said not in page
     assert page.count("could read every hospital&#x27;s update") == 1
+
+
+def test_trained_embeddings_are_named_where_a_sum_is_seen(tmp_path: Path) -> None:
+    run = story(tmp_path / "run")
+    said = "another hospital can find out which words occur"
+    assert said not in run_page(run)  # frozen, the default
+    run.settings = dict(run.settings) | {"model": {"freeze_embeddings": False}}
+    assert said in run_page(run)
+    run.settings = dict(run.settings) | {"algorithm": {"name": "local"}}
+    assert said not in run_page(run)  # nothing is summed
 
 
 def test_a_coordinators_page_tells_sizes_and_nothing_that_was_learned(tmp_path: Path) -> None:
@@ -224,12 +234,12 @@ def test_a_coordinators_page_tells_sizes_and_nothing_that_was_learned(tmp_path: 
     }
     (folder / "result.json").write_text(json.dumps(lead))
     page = run_page(read_run_history(folder))
-    assert "over 3 hospitals, finished, protection he+secagg" in page
+    assert "over 3 hospitals, finished. Protection: encryption and masks." in page
     assert "learned nothing" in page and "660.0 kB" in page
     assert "No differential privacy" not in page  # it cannot know
     site = read_run_history(written(tmp_path / "site", parties=("north",)))
     site.document = dict(site.document) | {"roster": "12345 67890"}
-    assert "1 hospitals, as north sees it" in run_page(site)
+    assert "1 hospital, as north sees it" in run_page(site)
 
 
 def test_commands_write_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,8 @@ def test_together_is_better_than_alone(tmp_path: Path) -> None:
     assert abs(result["price"]["mean"]) < 0.02  # sealing costs time, not accuracy
     assert result["sealed"]["mean"] < 0.97  # below 100 %: there is something to see
     clear, sealed, fedkd = result["audit"]
+    assert clear["update_read"] > 0.99 > 0.1 > sealed["update_read"]  # the headline
+    assert clear["words_guessed"] > 0.5  # so words are no headline on this corpus
     assert clear["words_recovered"] > 0.95 > 0.1 > sealed["words_recovered"]
     assert (clear["status"], sealed["status"]) == ("beyond policy", "within policy")
     assert fedkd["update_read"] < 0.3

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
+import ssl
+import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.x509 import DNSName
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from secure_fl.cli.join import MOST_REFUSALS, log_refusals
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.engines.flare import diagnosis as flare_door
-from secure_fl.engines.flare.diagnosis import diagnose, explaining
+from secure_fl.engines.flare.diagnosis import EXCEPT, VARIABLES, diagnose, explaining, proxy_to
 from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.errors import WireError
-from secure_fl.pilot.certificates import Kits, make_kits
+from secure_fl.errors import KeyringError, WireError
+from secure_fl.pilot.certificates import Authority, Kits, make_kits
 from secure_fl.protocol.frames import Frame, Link
 from secure_fl.protocol.messages import Agreed
-from tests.support.hubs import free_url
+from tests.support.hubs import echo, free_url, parties
+from tests.support.proxies import proxy
+from tests.support.raising import raises
 
 LOG = logging.getLogger("secure_fl.pilot")
 
@@ -143,3 +155,169 @@ def test_whoever_sends_nonsense_does_not_fill_the_log(caplog: pytest.LogCaptureF
     for number in range(10 * MOST_REFUSALS):
         refusing(WireError(f"reason {number}"))
     assert caplog.text.count("not answered") == MOST_REFUSALS
+
+
+# --- behind a hospital's proxy ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> Kits:
+    return make_kits(tmp_path_factory.mktemp("of_two"), ["north"])
+
+
+@pytest.fixture(autouse=True)
+def no_other_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in (*VARIABLES, *EXCEPT):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    yield
+
+
+@pytest.mark.parametrize("login", [None, "ward:p%40ss"])
+def test_frames_pass_through_a_proxy_with_and_without_a_password(
+    of_two: Kits, monkeypatch: pytest.MonkeyPatch, login: str | None
+) -> None:
+    told = login.replace("%40", "@") if login else None
+    url = free_url().replace("127.0.0.1", "localhost")
+    with proxy(told) as way, FlareHub(url, of_two.coordinator, ["north"]) as hub:
+        at = f"{login}@127.0.0.1" if login else "127.0.0.1"
+        monkeypatch.setenv("https_proxy", f"http://{at}:{way.port}")
+        assert diagnose(url, of_two.sites["north"]) == ""
+        with parties(of_two, url, {"north": echo}):
+            assert not hub.wait_for(["north"], 20)
+            (answered,) = hub.exchange({"north": Frame(b"head", b"bulk" * 500_000)}, 30)
+        assert answered[1].head == b"re:head"
+        assert set(way.asked) == {url.removeprefix("grpc://")} and len(way.asked) >= 2
+
+
+def test_what_a_proxy_refuses_is_said_without_the_password(
+    of_two: Kits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    north, url = of_two.sites["north"], "grpc://hub.example.org:8443"
+    with proxy("ward:right") as way:
+        monkeypatch.setenv("https_proxy", f"http://ward:wrong-one@127.0.0.1:{way.port}")
+        said = diagnose(url, north)
+    assert "wants a name and a password" in said and "wrong-one" not in said
+    with proxy(refuses=True) as way:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{way.port}")
+        assert "does not connect to hub.example.org:8443 (403)" in diagnose(url, north)
+    assert "cannot be reached" in diagnose(url, north)  # it has closed
+
+
+def test_a_proxy_that_opens_tls_is_refused_and_named(
+    of_two: Kits, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Authority("Hospital Web Filter").coordinator(tmp_path, ["localhost"])
+    with proxy() as way:
+        way.opens = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        way.opens.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{way.port}")
+        url = free_url().replace("127.0.0.1", "localhost")
+        said = diagnose(url, of_two.sites["north"])
+        assert "Hospital Web Filter" in said and "open TLS" in said
+        with (
+            FlareHub(url, of_two.coordinator, ["north"]) as hub,
+            parties(of_two, url, {"north": echo}),
+        ):
+            assert hub.wait_for(["north"], 2.0) == {"north"}  # nor does gRPC take it
+
+
+def test_the_variables_are_those_of_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert proxy_to("hub.example.org") is None
+    monkeypatch.setenv("http_proxy", "one:1")
+    monkeypatch.setenv("https_proxy", "http://two:2")
+    assert str(proxy_to("hub.example.org")) == "two:2"
+    monkeypatch.setenv("grpc_proxy", "http://three:3")
+    assert str(proxy_to("hub.example.org")) == "three:3"
+    monkeypatch.setenv("no_proxy", "localhost, .example.org")
+    assert proxy_to("hub.example.org") is None and proxy_to("hub.org") is not None
+
+
+# --- kits for trials, and FLARE's own: the same files, and connections come about ---------------
+
+
+PROJECT = """
+api_version: 3
+name: trial
+participants:
+  - {name: hub.example.org, type: server, org: lab, fed_learn_port: 8002, host_names: [127.0.0.1]}
+  - {name: east, type: client, org: lab}
+builders:
+  - {path: nvflare.lighter.impl.workspace.WorkspaceBuilder}
+  - path: nvflare.lighter.impl.static_file.StaticFileBuilder
+    args: {config_folder: config, scheme: grpc}
+  - {path: nvflare.lighter.impl.cert.CertBuilder}
+  - {path: nvflare.lighter.impl.signature.SignatureBuilder}
+"""
+
+
+def load(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def test_a_kit_holds_what_its_owner_needs_and_nobody_else_may_read(tmp_path: Path) -> None:
+    made_kits = make_kits(tmp_path, ["east", "north"], ["hub.example.org", "10.0.0.1"])
+    assert made_kits.coordinator.common_name() == "coordinator"
+    assert {name: tls.common_name() for name, tls in made_kits.sites.items()} == {
+        "east": "east",
+        "north": "north",
+    }
+    for tls in (made_kits.coordinator, *made_kits.sites.values()):
+        assert stat.S_IMODE(tls.key.stat().st_mode) == 0o600
+        assert stat.S_IMODE(tls.key.parent.stat().st_mode) == 0o700
+        assert sorted(p.name for p in tls.key.parent.iterdir()) == sorted(
+            [tls.root.name, tls.certificate.name, tls.key.name]
+        )
+    keys = [tls.key.read_bytes() for tls in (made_kits.coordinator, *made_kits.sites.values())]
+    assert len(set(keys)) == 3
+    for folder in tmp_path.rglob("*"):
+        assert folder.is_dir() or b"PRIVATE" not in folder.read_bytes() or folder.suffix == ".key"
+
+
+def test_a_certificate_serves_one_purpose(tmp_path: Path) -> None:
+    made_kits = make_kits(tmp_path, ["east"], ["hub.example.org"])
+    root = load(made_kits.coordinator.root)
+    verifiers = PolicyBuilder().store(Store([root]))
+    server = verifiers.build_server_verifier(DNSName("hub.example.org"))
+    server.verify(load(made_kits.coordinator.certificate), [])
+    with pytest.raises(VerificationError):
+        server.verify(load(made_kits.sites["east"].certificate), [])
+    with pytest.raises(VerificationError):
+        other = verifiers.build_server_verifier(DNSName("other.example.org"))
+        other.verify(load(made_kits.coordinator.certificate), [])
+    purposes = load(made_kits.sites["east"].certificate).extensions
+    found = purposes.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(found) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+
+
+def test_certificates_run_out_and_an_incomplete_kit_is_said(tmp_path: Path) -> None:
+    authority = Authority(days=3)
+    left = authority.certificate.not_valid_after_utc - datetime.now(UTC)
+    assert timedelta(days=2) < left <= timedelta(days=3)
+    authority.site(tmp_path, "east")
+    (tmp_path / "client.key").unlink()
+    with raises(KeyringError, reason="missing"):
+        TlsFiles.of_site(tmp_path)
+    (tmp_path / "client.key").touch()
+    (tmp_path / "client.crt").write_text("no certificate")
+    with raises(KeyringError, reason="certificate"):
+        TlsFiles.of_site(tmp_path).common_name()
+
+
+def test_the_kits_of_flare_serve_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "project.yml").write_text(PROJECT)
+    command = ["-m", "nvflare.cli", "provision", "-p", "project.yml", "-w", "made", "--force"]
+    subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=os.environ | {"HOME": str(tmp_path)},
+        check=True,
+        capture_output=True,
+    )
+    made_kits = tmp_path / "made" / "trial" / "prod_00"
+    hub_files = TlsFiles.of_coordinator(made_kits / "hub.example.org" / "startup")
+    site_files = TlsFiles.of_site(made_kits / "east" / "startup")
+    url = free_url()
+    with FlareHub(url, hub_files, ["east"]) as hub:
+        with FlareParty("east", url, site_files, hub=hub_files.common_name()):
+            assert not hub.wait_for(["east"], 10)

@@ -358,7 +358,7 @@ def test_no_byte_more_than_announced_and_one_large_stream_at_a_time() -> None:
 def test_nothing_malformed_passes_or_crashes() -> None:
     random.seed(7)
     whole = b"".join(PARCEL.to_buffers())
-    for _ in range(5000):
+    for _ in range(2000):
         broken = bytearray(whole[: random.randrange(len(whole) + 1)])
         for _ in range(random.randrange(3)):
             if broken:
@@ -370,7 +370,7 @@ def test_nothing_malformed_passes_or_crashes() -> None:
     odd: list[Any] = [None, 0, -1, 2**70, "", "east", b"", [], {}, {"a": 1}, True, 1.5, "\ud800"]
     cell = new_cell("fuzzed", free_url(), {"connection_security": "clear"}, {}).core_cell
     guard = FrameFilter(HUB, SITES, 1000)
-    for _ in range(5000):
+    for _ in range(2000):
         made = message()
         for key in random.sample(sorted(made.headers), 3):
             made.headers[key] = random.choice(odd)

@@ -24,11 +24,10 @@ from secure_fl.protocol.messages import HandedOver, Handover, SumInput
 from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
 from secure_fl.testing.hospitals import silos, small
 from tests.support.attacker import Wiretap
-from tests.support.equality import equal, weights
+from tests.support.equality import equal, kept_model, weights
 from tests.support.joining import FOUR, LATE, THREE, stopped, tampered
 from tests.support.killing import Killed, after, kill_when, within
 from tests.support.raising import raises
-from tests.support.run_states import kept_model
 
 MODES = ("none", "secagg", "he", "he+secagg")
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 import transformers
 
-from secure_fl import FedAvg, ModelSettings, Silo, TaskSettings, TrainingSettings
+from secure_fl import ModelSettings, TaskSettings
 from secure_fl.corpora import make
 from secure_fl.data.examples import Text
 from secure_fl.data.loaders import load
@@ -22,7 +22,6 @@ from secure_fl.learning.dp.dp_sgd import checked_clipping
 from secure_fl.learning.fetching import quiet
 from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.completion import TALLY, Completion, alike, end_of, open_ended
-from secure_fl.testing.hospitals import small
 from tests.support.families import save
 from tests.support.raising import raises
 
@@ -200,20 +199,3 @@ def test_gradients_per_record_are_those_of_autograd(clipping: Any, tokenizer: An
         return TASK.loss(TASK.forward(module, batch), batch, reduction="none")
 
     assert checked_clipping(model, loss, batch_of(tokenizer, *NOTES[:2]), clipping) == clipping
-
-
-def test_hospitals_learn_to_write_together_sealed(tmp_path: Path) -> None:
-    splits = make("summaries", parties=3, seed=1, size=90)
-    result = small(
-        FedAvg(rounds=2, epochs=6),
-        "he+secagg",
-        silos=[Silo(f"h{i}", s.train, s.dev, s.test) for i, s in enumerate(splits)],
-        task=TaskSettings(kind="completion", max_length=40),
-        model=ModelSettings(layers=1),
-        training=TrainingSettings(learning_rate=5e-3, batch_size=16, device="cpu"),
-        folder=tmp_path / "run",
-    ).run()
-    pooled = result.document["metrics"]["last"]["pooled"]["test"]
-    assert pooled["token_accuracy"] > 0.6 and pooled["perplexity"] < 100  # 650 before
-    card = (tmp_path / "run" / "model" / "README.md").read_text()
-    assert "pipeline_tag: text-generation" in card and "perplexity" in card

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from secure_fl.data.examples import Example, Impression, Tagged, Text
@@ -195,18 +194,6 @@ def test_subsets_and_shuffles(kind: Kind, tokenizer: Any) -> None:
             for x, y in zip(runs[0], runs[2], strict=True)
         )
     assert list(encoded.subset([]).batches(4)) == []
-
-
-def test_losses_are_the_textbook_ones(tokenizer: Any) -> None:
-    task, encoded, _ = made("regression", tokenizer)
-    batch = encoded.batch([0, 1])
-    assert task.loss(torch.tensor([[1.0], [3.0]]), batch).item() == pytest.approx((1 + 4) / 2)
-    task, encoded, _ = made("ner", tokenizer)
-    batch, z = encoded.batch([1]), torch.randn(1, 7, 5, generator=torch.Generator().manual_seed(0))
-    z = z[:, : batch["labels"].shape[1]]
-    known = batch["labels"][0] >= 0
-    expected = F.cross_entropy(z[0][known], batch["labels"][0][known])
-    assert torch.allclose(task.loss(z, batch), expected)
 
 
 def test_long_texts_are_cut_and_missing_labels_allowed_on_request(tokenizer: Any) -> None:

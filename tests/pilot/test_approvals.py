@@ -17,8 +17,8 @@ from secure_fl.pilot.approvals import Approval, ApprovalFiles, rules_of
 from secure_fl.pilot.approving import ASKED, Approving
 from secure_fl.pilot.plan import load_plan
 from secure_fl.pilot.progress import progress
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import load_site
-from secure_fl.policy.rules import Plan
 from secure_fl.policy.violations import PolicyRefusal
 from tests.support.local_pilot import local_pilot, plan_of
 from tests.support.raising import raises

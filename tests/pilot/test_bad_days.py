@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +12,12 @@ import pytest
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.clear_sum import ClearTotal
 from secure_fl.crypto.sealing.packing import from_slots
-from secure_fl.errors import CohortError, PartyFailed, RunError, TooFewParties, WireError
+from secure_fl.errors import PartyFailed, RunError, TooFewParties, WireError
 from secure_fl.events import RoundStarted
 from secure_fl.pilot.member_faults import RESTARTS
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.run_id import RESTARTED
-from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Audience, Continue, Segment, SumInput
 from secure_fl.protocol.ports import OfferedKeys
@@ -158,20 +156,6 @@ def test_of_a_clear_answer_that_cannot_be_read_nothing_is_added() -> None:
     with raises(WireError, "NaN"):
         total.add("b", parts, ones + np.full(4, np.nan, "<f4").tobytes())
     assert set(total.result(("a",), {}).values()) == {ones}
-
-
-def refusing(plan: Any) -> None:
-    raise PolicyRefusal((), party="hospital-2")
-
-
-def test_who_refused_is_in_the_coordinators_log(tmp_path: Path) -> None:
-    made = local_pilot(tmp_path / "run", approve={"hospital-2": refusing})
-    with raises(CohortError, "(policy)", party="hospital-2"):
-        made.lead().run()
-    found = progress(logged(tmp_path / "log", made))
-    assert found["members"]["hospital-2"]["state"] == "refused (policy)"
-    assert found["state"] == "stopped (plan-refused)"
-    assert "refused (policy): hospital-2" in found["notes"]
 
 
 def test_a_coordinator_that_waits_is_not_said_to_have_stopped(tmp_path: Path) -> None:

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from secure_fl.algorithms.fedadam import FedAdam
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.coordinator.resume import Unfinished
 from secure_fl.errors import CohortError, TooFewParties
-from secure_fl.party.session import Session
-from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import FromParty
-from secure_fl.runs.party_checkpoints import OPENED, OpenedSumsLog
-from secure_fl.testing.harness import LossyEngine
-from secure_fl.testing.hospitals import silos, small
+from secure_fl.runs.party_checkpoints import OpenedSumsLog
 from tests.support.faults import CoordinatorKilled, Storm, opened
-from tests.support.killing import Killed
 from tests.support.raising import raises
 from tests.support.storm_checks import (
     done,
@@ -80,16 +72,6 @@ def test_who_was_lost_between_two_sums_is_left_out_of_the_second_again(
     assert set(over(town, 2, 2).values()) == {FOUR[:3] if before else FOUR}
 
 
-def test_without_who_was_in_the_first_sum_nothing_is_repeated(tmp_path: Path) -> None:
-    town = cut_short(tmp_path)
-    town.kill("hospital-4")
-    with raises(Unfinished, round=2):
-        town.lead(patience=0).run()
-    town.lead(patience=300).run()  # it comes back while the coordinator waits
-    assert done(town) == "1234"
-    require_no_second_sum(town)
-
-
 def test_who_is_needed_in_a_later_sum_is_waited_for(tmp_path: Path) -> None:
     """Without hospital-2 some would note a second sum that the others refuse."""
     town = cut_short(tmp_path)
@@ -138,37 +120,3 @@ def test_a_coordinator_cannot_have_the_second_sum_over_all(
             OpenedSumsLog(file).admit(2, 2, FOUR, what)
     by_all = {party for party, who in over(town, 2, 2).items() if who == FOUR}
     assert by_all <= {"hospital-4"}  # which was not told of the other; alone it opens nothing
-
-
-class Cut(LossyEngine):
-    """Loses a party at an exchange, and everything at another."""
-
-    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
-        if self.exchanges + 1 == 8:
-            raise Killed
-        yield from super().exchange(frames, deadline)
-
-
-@pytest.mark.parametrize("mode", ["secagg", "none"])
-def test_in_one_process_too(tmp_path: Path, mode: Any) -> None:
-    """Scales are summed first, over four; then values, over three; then the machine dies."""
-    four = silos(4)
-    late = four[3].name
-
-    def cut(sessions: Mapping[str, Session]) -> Cut:
-        return Cut(sessions, lose={late: 5})
-
-    adam = FedAdam(rounds=3)
-    with pytest.raises(Killed):
-        small(adam, mode, folder=tmp_path, silos=four).run(cut)
-    result = small(adam, mode, folder=tmp_path, silos=four, resume=True).run()
-    assert result.document["status"] == "finished"
-    files = {silo.name: tmp_path / "parties" / silo.name / "checkpoints" / OPENED for silo in four}
-    said = {name: OpenedSumsLog(file).rounds() for name, file in files.items()}
-    three = tuple(silo.name for silo in four[:3])
-    if mode == "secagg":
-        assert all((1, 1, (*three, late)) in notes for notes in said.values())
-        assert all((1, 3, three) in said[name] for name in three)  # values, and then scores
-    assert all((3, 1, (*three, late)) in notes for notes in said.values())  # it is back
-    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert [e["parties"] for e in events if e["event"] == "joined" and e["party"] == late]

@@ -31,7 +31,7 @@ from secure_fl.events import EventLog
 from secure_fl.learning.tasks import make_task
 from secure_fl.pilot.certificates import make_kits
 from secure_fl.pilot.coordinator_process import RunLeader
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS, SPENT
 from secure_fl.runs.party_checkpoints import OPENED

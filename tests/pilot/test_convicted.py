@@ -12,6 +12,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.cli.main import main
 from secure_fl.display.run_page import write_run_page
 from secure_fl.errors import CohortError, SecureFLError
+from secure_fl.pilot.progress import EarlierEvents
 from secure_fl.settings import ProtectionSettings
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
@@ -89,7 +90,7 @@ def test_a_coordinator_that_has_forgotten_who_was_named_is_refused(tmp_path: Pat
     made = stopped(tmp_path)
     with raises(CohortError, party="hospital-1"):
         made.lead(patience=0).run()
-    made.lead(patience=0, named={LIAR}).run()
+    made.lead(patience=0, earlier=EarlierEvents(frozenset({LIAR}))).run()
     assert {n for n, process in made.processes.items() if process.done} == {*made.members} - {LIAR}
 
 
@@ -99,7 +100,7 @@ def test_a_site_does_not_go_on_by_evidence_that_was_edited(tmp_path: Path) -> No
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with raises(CohortError, party="hospital-1"):
-        made.lead(patience=0, named={LIAR}).run()
+        made.lead(patience=0, earlier=EarlierEvents(frozenset({LIAR}))).run()
     refused = [event for event in made.seen("refused") if event["party"] == "hospital-1"]
     assert refused[-1]["code"] == "run"
     for process in made.processes.values():  # the others had begun

@@ -14,7 +14,7 @@ from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import PartyFailed, SecureFLError, TooFewParties
 from secure_fl.pilot.member_faults import MOST_FAILURES
-from secure_fl.pilot.progress import saved_in
+from secure_fl.pilot.progress import EarlierEvents
 from secure_fl.protocol.messages import Ready
 from secure_fl.runs import checkpoint
 from secure_fl.settings import ProtectionSettings
@@ -159,7 +159,7 @@ def test_who_lacks_what_it_had_is_left_out_where_the_others_can_go_on(tmp_path: 
     assert not kills and made.down == {"hospital-5"}
     made.start("hospital-5")
     told = [event for event in made.events if event["party"] == "coordinator"]
-    made.lead(patience=0, saved=saved_in(map(event_of, told))).run()
+    made.lead(patience=0, earlier=EarlierEvents.read(map(event_of, told))).run()
     made.kill(LIAR)
     assert all(made.processes[name].done for name in (*OTHERS, "hospital-5"))
     assert [told["parties"] for told in made.seen("rounds_missing")] == [[LIAR]] * 2

@@ -166,20 +166,6 @@ def test_a_hospital_shows_its_own_bytes_scores_and_refusals(tmp_path):
     assert "ward" not in text(meter)
 
 
-def test_labels_are_escaped():
-    meter = Meter()
-    meter.note(MembersLost(parties=('a\\b"c\nd',), round=1))
-    assert 'secure_fl_lost_total{member="a\\\\b\\"c\\nd"} 1.0\n' in text(meter)
-
-
-def test_waiting_lasts_until_a_run_is_gathered():
-    meter = Meter()
-    meter.note(Waiting(parties=("east",), code="cohort"))
-    assert "secure_fl_waiting 1.0\n" in text(meter)
-    meter.note(MembersGathered(members=("north", "south")))
-    assert "secure_fl_waiting 0.0\n" in text(meter)
-
-
 def test_seconds_since_the_last_event():
     now = 100.0
     meter = Meter(clock=lambda: now)
@@ -277,12 +263,6 @@ def test_it_listens_on_this_machine_only_and_ends_with_the_run():
             socket.create_connection(("127.0.0.2", port), timeout=2)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((HERE, port), timeout=2)
-
-
-def test_it_is_off_unless_asked_for():
-    with serving(Meter(), None) as port:
-        assert port is None
-        assert not any(t.name == "metrics" for t in threading.enumerate())
 
 
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch):

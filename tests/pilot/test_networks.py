@@ -18,7 +18,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.pilot.progress import progress
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.plan import Plan
 from secure_fl.settings import DPSettings
 from tests.support.local_pilot import plan_of
 from tests.support.network import HUB_NAME, Network, missing

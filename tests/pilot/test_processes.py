@@ -120,7 +120,7 @@ def test_a_coordinator_that_is_killed_comes_back(trial):
         processes[HUB] = start(trial, HUB)
         out, _ = processes[HUB].communicate(timeout=LONGEST)
         assert processes[HUB].returncode == 0, out
-        assert "the process before this one ended without a word" in out
+        assert "the previous process ended unexpectedly" in out
         for name in trial.names:
             processes[name].communicate(timeout=30)
     finished(trial)

@@ -1,9 +1,10 @@
-"""From nothing to ready, by docs/pilot.md to the letter: three commands and two files at a site."""
+"""Setup of a pilot by docs/pilot.md to the letter: three commands and two files at a site."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -23,26 +25,43 @@ from secure_fl.data.splits import write
 from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.kit_files import open_kit
 from secure_fl.pilot.kits import load_kit, require_host, require_own
-from secure_fl.policy.policy_file import load_site
+from secure_fl.policy.policy_file import SitePolicy, load_site
 from tests.support.processes import PROGRAM, free_port, killed_after, this_code
 from tests.support.raising import raises
 
-PAGE = (Path(__file__).parents[2] / "docs" / "pilot.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "pilot.md").read_text(encoding="utf-8")
 SITES = ("north", "south", "east")
 TYPED = re.compile(r"(\w+)\$ secure-fl (.*)")
 SENT = re.compile(r"(\w+) -> (\w+): (\S+)")
+TIME = re.compile(r"^\S+Z (?=info|warning)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+FIRST, RUN, NEWCOMER = "## The steps", "### 5. Run", "## A hospital joins"
+
+
+def blocks(kind: str, first: str, last: str) -> Iterator[str]:
+    """The blocks of a kind between two headings: commands have none, or `toml`, or `text`."""
+    part = PAGE[PAGE.index(first) : PAGE.index(last)]
+    yield from (text for found, text in FENCE.findall(part) if found == kind)
 
 
 def steps(first: str, last: str) -> Iterator[str]:
-    """The lines of all blocks between two headings."""
-    part = PAGE[PAGE.index(first) : PAGE.index(last)]
-    for block in re.findall(r"```\n(.*?)```", part, re.S):
+    """The commands, and files to send, between two headings."""
+    for block in blocks("", first, last):
         yield from re.sub(r"\\\n\s+", "", block).splitlines()
 
 
 def the_plan() -> str:
-    (found,) = re.findall(r"## The plan.*?```\n(.*?)```", PAGE, re.S)
-    return str(found)
+    (found,) = blocks("toml", "## The plan", "## Your own columns")
+    return found
+
+
+def unprinted(first: str, last: str, printed: str) -> list[str]:
+    """The lines that the page shows as output, up to their first number, and no command printed."""
+    lines = "".join(blocks("text", first, last)).splitlines()
+    stable = [re.split(r"\d|nothing|hub\.ex|collusion: ", TIME.sub("", line))[0] for line in lines]
+    words = " ".join(printed.split())
+    return [line for line in stable if " ".join(line.split()) not in words]
 
 
 class Places:
@@ -52,6 +71,7 @@ class Places:
         self.folder = folder
         self.typed: list[tuple[str, str]] = []
         self.sent: list[tuple[str, str, str]] = []
+        self.printed = ""
         for name in (*SITES, "hub"):
             (folder / name).mkdir()
         for name, made in zip(SITES, corpora.make("ade", parties=3, seed=0, size=48), strict=True):
@@ -62,7 +82,9 @@ class Places:
     def type(self, who: str, command: str, answer: str = "y\n") -> Result:
         self.typed.append((who, command))
         with chdir(self.folder / who):
-            return CliRunner().invoke(main, command.split(), answer, prog_name="secure-fl")
+            done = CliRunner().invoke(main, shlex.split(command), answer, prog_name="secure-fl")
+        self.printed += done.output
+        return done
 
     def follow(self, lines: Iterator[str]) -> None:
         for line in lines:
@@ -88,8 +110,9 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
 
 
 def test_a_site_is_ready_after_two_commands_and_two_files(places: Places) -> None:
-    places.follow(steps("## The way, in one table", "## 5. Run"))
-    run = [line for line in steps("## 5. Run", "## Rules") if line.startswith("south$")]
+    places.follow(steps(FIRST, RUN))
+    assert unprinted(FIRST, RUN, places.printed) == []
+    run = [line for line in steps(RUN, "## The plan") if line.startswith("south$")]
     at_south = [command for who, command in places.typed if who == "south"]
     assert len(at_south) + len(run) == 3
     assert len([one for one in places.sent if "south" in one[:2]]) == 2
@@ -110,8 +133,53 @@ def test_a_site_is_ready_after_two_commands_and_two_files(places: Places) -> Non
 
 
 def dealt(places: Places) -> Places:
-    places.follow(steps("## 1. Each hospital", "## 4. Each hospital: check"))
+    places.follow(steps("### 1. Each hospital", "### 4. Each hospital: check"))
     return places
+
+
+def test_a_newcomer_is_ready_by_the_page(places: Places) -> None:
+    dealt(places)
+    shutil.copytree(places.folder / "east", places.folder / "west")
+    for file in ("site.toml", "passphrase", "east.card.json"):
+        (places.folder / "west" / file).unlink()
+    shutil.rmtree(places.folder / "west" / "keys")
+    places.follow(steps(NEWCOMER, "## Limits"))
+    assert load_roster(places.folder / "west" / "kit" / "roster.json").version == 2
+    assert "ready: secure-fl join site.toml --kit kit" in places.printed
+
+
+def commands_in(lines: list[str]) -> set[tuple[str, ...]]:
+    """The commands of the program in these lines, without their arguments."""
+    found = set()
+    for line in lines:
+        group: click.Command | None = main
+        words: list[str] = []
+        with click.Context(main) as context:
+            for word in line.split():
+                if not isinstance(group, click.Group):
+                    break
+                group = group.get_command(context, word)
+                words.append(word)
+        assert group is not None and not isinstance(group, click.Group), line
+        found.add(tuple(words))
+    return found
+
+
+def test_the_script_plays_every_command_of_the_page() -> None:
+    script = (ROOT / "examples" / "pilot.sh").read_text()
+    played = re.findall(r"^[^#\n]*\b(?:at|start) \S+ ([a-z].*)", script, re.M)
+    typed = [found[2] for line in steps(FIRST, "## Limits") if (found := TYPED.fullmatch(line))]
+    assert commands_in(typed) <= commands_in(played)
+
+
+def test_every_rule_is_in_the_table() -> None:
+    assert set(_named_rules(PAGE)) == set(SitePolicy.model_fields)
+
+
+def _named_rules(page: str) -> Iterator[str]:
+    table = page[page.index("| rule | refuses") :].partition("\n\n")[0]
+    for row in table.splitlines()[2:]:
+        yield from re.findall(r"`\[?(?:site\.)?(\w+)\]?`", row.split("|")[1])
 
 
 def test_what_is_wrong_is_said_at_once_at_the_hospital(places: Places) -> None:
@@ -224,15 +292,22 @@ def test_the_page_leads_to_a_model(places: Places) -> None:
         for line in lines:
             yield line.replace("hub.example.org", "localhost").replace("8443", str(port))
 
-    places.follow(here(steps("## 1. Each hospital", "## 5. Run")))
-    started = {}
-    for line in steps("## 5. Run", "## Rules"):
-        if typed := TYPED.fullmatch(line):
-            command = [sys.executable, "-c", PROGRAM, *typed[2].split()]
-            where = places.folder / typed[1]
-            if typed[2].startswith(("join", "coordinate")):
-                process = subprocess.Popen(command, cwd=where, env=os.environ | this_code())
-                started[typed[1]] = process
+    places.follow(here(steps("### 1. Each hospital", RUN)))
+    started, logs, later = {}, [], []
+    for line in steps(RUN, "## The plan"):
+        if not (typed := TYPED.fullmatch(line)) or not typed[2].startswith(("join", "coord")):
+            later.append(line)
+            continue
+        command = [sys.executable, "-c", PROGRAM, *typed[2].split()]
+        logs.append(places.folder / f"{typed[1]}.log")
+        with logs[-1].open("w") as log:
+            started[typed[1]] = subprocess.Popen(
+                command,
+                cwd=places.folder / typed[1],
+                env=os.environ | this_code(),
+                stdout=log,
+                stderr=log,
+            )
     assert len(started) == 4
     with killed_after(started):
         *sites, hub = started.values()
@@ -243,3 +318,6 @@ def test_the_page_leads_to_a_model(places: Places) -> None:
         for name in SITES
     }
     assert len(models) == 1
+    places.follow(iter(later))
+    printed = places.printed + "".join(log.read_text() for log in logs)
+    assert unprinted(RUN, "## The plan", printed) == []

@@ -11,7 +11,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.errors import KeyringError, PartyFailed, SecureFLError
 from secure_fl.events import Convicted, SumDisputed, Withheld
-from secure_fl.pilot.progress import unsolved_in
+from secure_fl.pilot.progress import EarlierEvents
 from secure_fl.settings import ProtectionSettings
 from tests.support.event_documents import event_of
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
@@ -35,7 +35,8 @@ def made(tmp_path: Path) -> Iterator[LocalPilot]:
 def lead(made: LocalPilot, *, remembers: bool) -> None:
     """Lead it as a process that begins anew, with what is in the coordinator's folder or not."""
     told = [event for event in made.events if event["party"] == "coordinator"]
-    made.lead(patience=0, unsolved=unsolved_in(map(event_of, told)) if remembers else ()).run()
+    earlier = EarlierEvents.read(map(event_of, told)) if remembers else None
+    made.lead(patience=0, earlier=earlier).run()
 
 
 def require_keys(made: LocalPilot) -> None:
@@ -82,8 +83,9 @@ def test_an_inquiry_that_anothers_restart_ended_or_forestalled_counts_as_well(
 def test_an_inquiry_that_a_crash_ended_counts_as_well() -> None:
     complaint = SumDisputed(parties=("x",), round=1)
     named, hidden = Convicted(parties=("x",), round=1), Withheld(parties=("y",))
-    assert unsolved_in([complaint, named, complaint, complaint, hidden]) == ["", "y"]
-    assert unsolved_in([complaint, named, complaint]) == [""]
+    read = EarlierEvents.read
+    assert read([complaint, named, complaint, complaint, hidden]).unsolved == ("", "y")
+    assert read([complaint, named, complaint]).unsolved == ("",)
 
 
 def test_who_hides_is_named_where_too_few_are_left_without_it(made: LocalPilot) -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import DPLimits, NoiseLimits, OwnFields, SitePolicy
-from secure_fl.policy.rules import Company, Plan, PolicyRefusal, Violation, broken_rules, check
+from secure_fl.policy.rules import Company, PolicyRefusal, Violation, broken_rules, check
 from tests.support.policy_plans import (
     AFTER,
     BEFORE,
@@ -242,7 +243,7 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
     }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(held=policies(), flat=flats(), company=COMPANIES)
 def test_accepted_means_that_every_promise_holds_and_refused_that_one_does_not(
     held: SitePolicy, flat: Flat, company: Company

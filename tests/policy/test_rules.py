@@ -12,8 +12,9 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import DPLimits, NoiseLimits, OwnFields, SitePolicy
-from secure_fl.policy.rules import Company, Plan, PolicyRefusal, check
+from secure_fl.policy.rules import Company, PolicyRefusal, check
 from secure_fl.settings import ModelSettings
 from tests.support.key_sites import signed, unsigned
 from tests.support.policy_cases import CASES, Case

@@ -26,10 +26,10 @@ from secure_fl.protocol.messages import Begin, HandedOver
 from secure_fl.protocol.ports import EnvelopeLayer
 from secure_fl.testing.hospitals import small
 from tests.support.attacker import Liar, Wiretap, lying, told
+from tests.support.equality import kept_model
 from tests.support.joining import FOUR, LATE, THREE, stopped, tampered
 from tests.support.killing import after
 from tests.support.raising import raises
-from tests.support.run_states import kept_model
 
 FIRST, SECOND, THIRD = (silo.name for silo in THREE)
 Lead = Callable[..., Coordinator]

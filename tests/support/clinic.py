@@ -22,8 +22,8 @@ from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.hospital import HospitalProcess
 from secure_fl.pilot.kits import load_kit, write_kits
 from secure_fl.pilot.plan import write_plan
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import load_site
-from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.testing.hospitals import HOST, members
 from tests.support.event_documents import into

@@ -23,7 +23,7 @@ from secure_fl.audits.document import (
 )
 
 PARTIES = ("north", "south", "west")
-ROLES = ("coordinator", "a party", "coordinator and a party", "the public")
+ROLES = ("coordinator", "one hospital", "coordinator + 1 hospital", "the public")
 BYTES = {"none": 1_210_000, "he": 4_650_000, "he+secagg": 4_920_000}
 SETTINGS = """[algorithm]
 name = "fedavg"
@@ -108,7 +108,7 @@ def matrix(mode: str) -> tuple[RowPart, ...]:
     sums: Access = "of a sum" if mode == "none" else "nothing"
     return (
         RowPart(
-            what="one party's update",
+            what="one hospital's update",
             cells=(
                 CellPart(role=ROLES[0], access=first, evidence=(bag,)),
                 CellPart(role=ROLES[1], access=second, evidence=(span,)),
@@ -117,16 +117,16 @@ def matrix(mode: str) -> tuple[RowPart, ...]:
             ),
         ),
         RowPart(
-            what="the sum of all updates",
+            what="a sum of updates",
             cells=(
                 CellPart(role=ROLES[0], access=sums, evidence=(bag,)),
                 CellPart(role=ROLES[1], access="of a sum", note="that is its purpose"),
-                CellPart(role=ROLES[2], access="of a sum", note="minus the party's own share"),
+                CellPart(role=ROLES[2], access="of a sum", note="minus the hospital's own share"),
                 CellPart(role=ROLES[3], access="nothing", evidence=(lira,)),
             ),
         ),
         RowPart(
-            what="number of records",
+            what="the number of records that a hospital sends along",
             cells=(
                 CellPart(role=ROLES[0], access="sizes"),
                 CellPart(role=ROLES[1], access="own"),
@@ -176,8 +176,8 @@ def document(mode: str = "he+secagg", **changes: Any) -> AuditDocument:
     status: Status = {"none": "beyond policy", "he": "beyond policy"}.get(mode, "inconclusive")  # type: ignore[assignment]
     reasons = {
         "none": ("The coordinator reads single updates: token recall 0.984.",),
-        "he": ("The coordinator and a party read single updates: token recall 0.981.",),
-        "he+secagg": ("Span check by a party: it does not work without protection either.",),
+        "he": ("The coordinator and a hospital read single updates: token recall 0.981.",),
+        "he+secagg": ("Span check by a hospital: it does not work without protection either.",),
     }[mode]
     rounds = tuple(float(r) for r in range(1, 9))
     leak = {"none": 0.984, "he": 0.981, "he+secagg": 0.035}[mode]
@@ -186,7 +186,7 @@ def document(mode: str = "he+secagg", **changes: Any) -> AuditDocument:
         name=f"study-{mode.replace('+', '-')}",
         algorithm="FedAvg",
         mode=mode,
-        statement="All of this holds against up to 1 of 3 parties that helps the coordinator.",
+        statement="All of this holds against up to 1 of 3 hospitals that helps the coordinator.",
         parties=PARTIES,
         threshold=3,
         min_cohort=2,
@@ -224,7 +224,7 @@ def document(mode: str = "he+secagg", **changes: Any) -> AuditDocument:
                 label=f"FedAvg, {mode}",
                 accuracy=0.801 if private else 0.834,
                 leakage=leak,
-                measure="coordinator and a party, token recall",
+                measure="coordinator and a hospital, token recall",
                 deployed=True,
             ),
         ),

@@ -16,8 +16,8 @@ from secure_fl.pilot.run_id import run_id
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk, Frame, Link, peek
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Start, Stop
-from tests.support.error_codes import error_codes
 from tests.support.local_pilot import LocalPilot, plan_of
+from tests.support.raising import error_codes
 
 PLAN = plan_of(FedAvg(rounds=1))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from secure_fl.federation.result import Result
 from secure_fl.learning.anatomy import trainable
+from secure_fl.runs import checkpoint
 
 
 def weights(result: Result, name: str = "model") -> dict[str, Any]:
@@ -29,3 +31,22 @@ def equal_nested(one: Any, other: Any) -> bool:
     if hasattr(one, "dtype"):
         return torch.equal(torch.as_tensor(one), torch.as_tensor(other))
     return bool(one == other)
+
+
+# --- what a party's checkpoint of a run in one process holds ------------------------------------
+
+
+def checkpoint_of(folder: Path, party: str, round: int) -> Path:
+    return folder / "parties" / party / "checkpoints" / f"round-{round:05d}"
+
+
+def kept_state(folder: Path, party: str, round: int) -> dict[str, Any]:
+    """Everything that an algorithm asked to keep."""
+    state: dict[str, Any] = checkpoint.load(checkpoint_of(folder, party, round))["keep"]
+    return state
+
+
+def kept_model(folder: Path, party: str, round: int) -> dict[str, Any]:
+    """The weights of its model."""
+    model: dict[str, Any] = kept_state(folder, party, round)["model"]
+    return model

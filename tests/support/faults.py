@@ -17,9 +17,9 @@ from secure_fl.errors import SecureFLError
 from secure_fl.events import Event, Listener
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Failed
-from tests.support.error_codes import error_codes
 from tests.support.limits import lifted_after, limit_files
 from tests.support.local_pilot import LocalPilot
+from tests.support.raising import error_codes
 
 KINDS = (
     "killed before", "killed within", "killed after", "killed once answered", "restarted",

@@ -12,8 +12,8 @@ from secure_fl import FedAvg, Silo
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.runs import checkpoint
 from secure_fl.testing.hospitals import silos, small
+from tests.support.equality import checkpoint_of
 from tests.support.killing import Killed, Moment, kill_when
-from tests.support.run_states import checkpoint_of
 
 FOUR = silos(4)
 THREE = FOUR[:3]

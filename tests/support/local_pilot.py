@@ -27,8 +27,8 @@ from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.hospital import Approved, HospitalProcess, QuestionRules
 from secure_fl.pilot.site_run import HospitalContext, Records
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.questions import Proposal
-from secure_fl.policy.rules import Plan
 from secure_fl.protocol.frames import Frame, Link
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.harness import Faults, misbehave

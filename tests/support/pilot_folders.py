@@ -23,8 +23,8 @@ from secure_fl.data.splits import Splits, write
 from secure_fl.pilot.kits import write_kits
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.site_file import Rules, write_site
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.questions import QuestionPlan
-from secure_fl.policy.rules import Plan
 
 HUB = "hub"
 DAYS = 30  # that a trial's rules allow runs

@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SitePolicy
-from secure_fl.policy.rules import Company, Plan
+from secure_fl.policy.rules import Company
 from tests.support.policy_plans import (
     AFTER,
     BEFORE,

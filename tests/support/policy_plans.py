@@ -11,8 +11,9 @@ import pytest
 
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.crypto.keys.identity import spoken
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import DPLimits, NoiseLimits, SitePolicy
-from secure_fl.policy.rules import Company, Plan, PolicyRefusal, Violation, check
+from secure_fl.policy.rules import Company, PolicyRefusal, Violation, check
 
 TODAY = date(2026, 6, 1)
 OURS, FOREIGN = spoken(b"ours"), spoken(b"foreign")

@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from secure_fl.errors import SecureFLError
+from secure_fl.pilot.run_id import RESTARTED
 
 Kind = TypeVar("Kind", bound=SecureFLError)
 
@@ -32,3 +33,11 @@ def require(error: SecureFLError, *named: object, **where: object) -> None:
     told = f"{error.what}\n{error.fix}"
     missing = [str(value) for value in named if str(value) not in told]
     assert not missing, f"{missing} not named: {error}"
+
+
+# --- what may be said of an error across the wire -----------------------------------------------
+
+
+def error_codes(cls: type[SecureFLError] = SecureFLError) -> set[str]:
+    """Every code of the error tree; no answer may say more."""
+    return {cls.code, RESTARTED}.union(*(error_codes(child) for child in cls.__subclasses__()))

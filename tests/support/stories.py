@@ -91,7 +91,7 @@ def document(rounds: int, algorithm: str, parties: tuple[str, ...], shift: float
     }
     return {
         "algorithm": algorithm,
-        "protection": {"mode": "he+secagg", "statement": "3 of 3 parties open a sum."},
+        "protection": {"mode": "he+secagg", "statement": "3 of 3 hospitals open a sum."},
         "privacy": None,
         "noise": None,
         "task": {"kind": "classification"},

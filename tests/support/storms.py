@@ -15,7 +15,7 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError
-from secure_fl.policy.rules import Plan
+from secure_fl.policy.plan import Plan
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
 from secure_fl.testing.hospitals import members, silos
 from tests.support.faults import CoordinatorKilled, Storm

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 
 from secure_fl.errors import Misconduct, PartyFailed
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.session import LocalEngine, Session
+from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import Failed, SumInput
-from secure_fl.testing.harness import Faults, federate
+from secure_fl.testing.harness import Faults, LossyEngine, federate, require_carries
 from tests.support.spoiling import Spoiler
 
 NAMES = ("east", "north", "south")
@@ -39,3 +43,55 @@ def test_a_party_that_answers_with_a_failure_is_named() -> None:
     out = federate(dict.fromkeys(NAMES, program), faults=faults, catch=True)
     assert isinstance(out.error, PartyFailed) and out.error.where["party"] == "north"
     assert not out.results
+
+
+# --- the check for engines passes those that carry, and says what is wrong with others ----------
+
+
+class Swapping(LocalEngine):
+    """Says of every answer that it is another party's."""
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        names = sorted(frames)
+        for party, answer in super().exchange(frames, deadline):
+            yield names[names.index(party) - 1], answer
+
+
+class Inventing(LocalEngine):
+    """Yields an answer of somebody who was not asked."""
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        yield "west", Frame(b"")
+        yield from super().exchange(frames, deadline)
+
+
+class Doubling(LocalEngine):
+    """Yields every answer twice, which an engine may do."""
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        for answer in super().exchange(frames, deadline):
+            yield from (answer, answer)
+
+
+@pytest.mark.parametrize("engine", [LocalEngine, LossyEngine, Doubling])
+def test_engines_that_carry_pass(engine: type[LocalEngine]) -> None:
+    require_carries(engine)
+
+
+def losing(sessions: Mapping[str, Session]) -> LossyEngine:
+    return LossyEngine(sessions, lose={"east": 3})
+
+
+def test_a_silent_party_is_named() -> None:
+    with pytest.raises(AssertionError, match="did not yield east"):
+        require_carries(losing)
+
+
+def test_a_party_that_was_not_asked_is_named() -> None:
+    with pytest.raises(AssertionError, match="yielded west"):
+        require_carries(Inventing)
+
+
+def test_answers_of_others_are_no_answers() -> None:
+    with pytest.raises(Exception, match="signature"):
+        require_carries(Swapping)

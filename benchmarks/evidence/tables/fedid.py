@@ -174,6 +174,6 @@ TABLE = Table(
         "As printed, all members train at one constant rate, and three seeds differ by more than "
         "the methods do. Those tables make no claims about scores. FedID's feedback is 0.3 % of a "
         "step at its printed size and changed nothing at unit size, so it is off by default "
-        "([measurements](choices.md#skewed-hospitals))."
+        "(D-ALGO-38 in docs/decisions.md)."
     ),
 )

@@ -228,8 +228,7 @@ TABLE = Table(
     ),
     remarks=(
         "FedKD saves bytes by depth and bits, not by rank: AdamW's steps are not low-rank. Scores "
-        "on few records are not judged; [whole data sets](results/whole.md) decide them. Our "
-        "default ties the student to its teacher's first layers "
-        "([why](choices.md#fedadam-and-fedkd-again))."
+        "on few records are not judged; [whole data sets](whole.md) decide them. Our "
+        "default ties the student to its teacher's first layers (D-ALGO-74 in docs/decisions.md)."
     ),
 )

@@ -15,12 +15,14 @@ from pathlib import Path
 
 import msgspec
 
+from secure_fl.engines import responder
 from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.errors import RunError, SecureFLError, WireError
 from secure_fl.features.air_gap.file_message import HEADER, NOBODY, TAG, Endpoint, FileMessage, Kind
 from secure_fl.features.air_gap.heartbeat import Heartbeat, Told
 from secure_fl.features.air_gap.incoming import Deliver, Incoming
 from secure_fl.features.air_gap.mailbox import BEAT, Mailbox, letter_name
+from secure_fl.protocol.frames import Frame
 
 log = logging.getLogger(__name__)
 MAX_BYTES = 2**30 + 2**16  # a parcel
@@ -194,3 +196,38 @@ class FolderEnd:
             log.warning("a letter cannot be written: %s", error.strerror)
             return False
         return True
+
+
+class FolderParty(responder.Responder):
+    """Answers the coordinator's frames, which a courier carries."""
+
+    end: FolderEnd
+
+    def __init__(
+        self,
+        folder: Path,
+        key: bytes,
+        *,
+        patience: float = PATIENCE,
+        refusing: Callable[[SecureFLError], None] = lambda error: None,
+    ) -> None:
+        """`refusing` hears why a frame was not answered: only here it is said."""
+
+        def post(deliver: responder.Deliver) -> FolderEnd:
+            self.end = FolderEnd(
+                folder, Endpoint.TRAINER, key, deliver, patience=patience, failing=self.stop
+            )
+            return self.end
+
+        super().__init__(post, refusing=refusing)
+
+    def serve(
+        self,
+        step: Callable[[Frame], Frame],
+        done: Callable[[], bool] = lambda: False,
+        linger: float = 10.0,
+    ) -> None:
+        """As every party does; raise what keeps the folder from being used."""
+        super().serve(step, done, linger)
+        if self.end.failed is not None:
+            raise self.end.failed

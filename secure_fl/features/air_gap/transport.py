@@ -37,7 +37,7 @@ class FolderTransport:
         from secure_fl.engines.flare.diagnosis import looking
         from secure_fl.features.air_gap.command import EVERY, log_other_end
         from secure_fl.features.air_gap.file_message import message_key
-        from secure_fl.features.air_gap.folder_party import FolderParty
+        from secure_fl.features.air_gap.folder_end import FolderParty
 
         with FolderParty(place, message_key(kit.tls), refusing=refuse) as party:
             with looking(log_other_end(party.end, place, log), EVERY):

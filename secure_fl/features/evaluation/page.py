@@ -7,10 +7,11 @@ from pathlib import PurePath
 from typing import Any
 
 from secure_fl.display.charts import Bar, bar_chart, figure
-from secure_fl.display.figures import main_metric, metric_name, number
+from secure_fl.display.figures import main_metric, number
 from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
 from secure_fl.display.learning_check import not_learned
+from secure_fl.events import metric_name
 
 SPLIT = "/test"
 OPEN = 0.02  # uncertainty from bins that is not reported

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from secure_fl.policy.site_rules import SiteRules
 from secure_fl.policy.violations import Violation
 from secure_fl.settings import Section
 
 if TYPE_CHECKING:
-    from secure_fl.policy.policy_file import SitePolicy
-    from secure_fl.policy.rules import Plan
+    from secure_fl.policy.plan import Plan
 
 
 class EvaluationFields(Section):
@@ -21,12 +20,12 @@ class EvaluationFields(Section):
     """Members of an evaluation may learn this site's own score of each model."""
 
 
-class EvaluationRules(SiteRules):
+class EvaluationRules(SiteRules[EvaluationFields]):
     """The rules of a site about evaluations."""
 
     fields = EvaluationFields
 
-    def broken(self, policy: SitePolicy, plan: Plan) -> Iterator[Violation]:
+    def broken(self, policy: EvaluationFields, plan: Plan) -> Iterator[Violation]:
         """Check that all sites load the same models."""
         if not plan.algorithm.pinned:
             fix = (
@@ -35,14 +34,14 @@ class EvaluationRules(SiteRules):
             asked, allowed = "models by name alone", "models by name and digest"
             yield Violation("plan.digests", asked, allowed, fix)
 
-    def sentences(self, policy: SitePolicy) -> Iterator[str]:
+    def sentences(self, policy: EvaluationFields) -> Iterator[str]:
         """Describe whether the site's own scores are shared."""
-        if cast(EvaluationFields, policy).share_scores:
+        if policy.share_scores:
             yield "Members of an evaluation learn this site's own score of each model."
 
-    def limits(self, policy: SitePolicy) -> Mapping[str, Any]:
+    def limits(self, policy: EvaluationFields) -> Mapping[str, Any]:
         """Return whether the site's own scores are shared."""
-        return {"share_scores": cast(EvaluationFields, policy).share_scores}
+        return {"share_scores": policy.share_scores}
 
 
 EVALUATION_RULES = EvaluationRules()

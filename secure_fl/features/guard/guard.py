@@ -10,21 +10,163 @@ sent twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from secure_fl.errors import RefusedRounds
 from secure_fl.events import EventLog, ExtensionEvent
-from secure_fl.features.guard.ballots import vote
 from secure_fl.features.guard.judge import Errors, Judge
 from secure_fl.features.guard.settings import GuardSettings
-from secure_fl.features.guard.subset_search import SubsetSearch
 from secure_fl.party.context import Members
 from secure_fl.party.hooks import RoundHook, Snapshot, States
-from secure_fl.party.sum_request import RoundSums
-from secure_fl.protocol.ports import TranscriptLayer
+from secure_fl.party.sum_request import RoundSums, SumRequest
+from secure_fl.protocol.ports import Rule, TranscriptLayer
+from secure_fl.seeds import seed_for
+
+TWICE = 2  # refused sums that included a party, before it is excluded
+
+Names: TypeAlias = tuple[str, ...]
+
+
+class SubsetSearch:
+    """The search for one poisoning party; all parties derive the same state from refused rounds.
+
+    All parties take part until a round is refused. Then public random numbers divide the parties
+    of that round into two halves. The rounds that follow sum over one half at a time until one of
+    them is admitted, which clears that half. New halves are drawn from the new state, so that each
+    clears half of the remaining suspects. A party that remains alone, and was in at least two
+    refused sums, is excluded until a sum without it is refused as well. Several poisoning parties
+    end at the limit of the plan.
+
+    From one state, sums are opened over all parties that take part and over its two halves, and
+    over no other subsets. Together they reveal the sums over the halves, and nothing about smaller
+    groups.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self.left_out: Names = ()
+        self._suspects: Names = ()  # empty: no search is under way
+        self._strikes: dict[str, int] = {}  # by suspect, the refused sums that included it
+        self._halves: tuple[Names, ...] = ()  # of the parties that take part, from this state
+        self._tried = 0  # number of halves that were summed; 2: all parties take part again
+        self._first = 0  # votes against the first half
+
+    def among(self, parties: Collection[str]) -> Names:
+        """Return the parties whose updates the next sums add."""
+        wanted: Collection[str] = set(parties) - set(self.left_out)
+        if self._halves:
+            both = self._halves[0] + self._halves[1]
+            wanted = self._halves[self._tried] if self._tried < len(self._halves) else both
+        return tuple(sorted(set(wanted) & set(parties)))
+
+    def admitted(self, round: int, parties: Collection[str]) -> None:
+        """Clear the parties of an admitted round, and choose the next subset."""
+        among = self.among(parties)
+        self._halves, self._tried = (), 0
+        self._suspects = tuple(s for s in self._suspects if s not in among and s in parties)
+        match self._suspects:
+            case ():
+                self._strikes = {}
+            case (suspect,):  # with fewer strikes it may have been chance: all take part again
+                if self._strikes.get(suspect, 0) >= TWICE:
+                    self.left_out, self._suspects, self._strikes = (suspect,), (), {}
+            case _:
+                self._divide(round, self.among(parties))
+
+    def refused(self, round: int, parties: Collection[str], against: int) -> None:
+        """Suspect the parties of a refused round, and choose the next subset."""
+        among = self.among(parties)
+        for party in among:
+            self._strikes[party] = self._strikes.get(party, 0) + 1
+        if not self._halves:
+            self.left_out = ()
+            self._suspects = self._suspects or among
+            self._divide(round, among)
+        elif self._tried == 0:
+            self._tried, self._first = 1, against
+            self._suspects = tuple(s for s in self._suspects if s in among)
+        elif self._tried == 1:  # one refusal was chance, or there are several poisoning parties
+            self._tried, more = 2, against - self._first
+            self._suspects = () if more == 0 else self._halves[int(more > 0)]
+        else:  # repeat the same halves: from this state no others may be opened
+            self._tried = 0
+            self._suspects = self._suspects or among
+
+    def _divide(self, round: int, among: Names) -> None:
+        """Draw two halves that share the suspects; the half with fewer of them comes first."""
+
+        def drawn(party: str) -> tuple[bool, int]:
+            return party not in self._suspects, seed_for(self._seed, "guard", round, party)
+
+        def suspected(half: Sequence[str]) -> int:
+            return sum(party in self._suspects for party in half)
+
+        order = sorted(among, key=drawn)
+        first, second = sorted((order[0::2], order[1::2]), key=suspected)
+        self._halves, self._tried = (tuple(first), tuple(second)), 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for checkpoints and for newcomers; it is equal at all parties."""
+        return {
+            "left_out": self.left_out,
+            "suspects": self._suspects,
+            "strikes": dict(sorted(self._strikes.items())),
+            "halves": self._halves,
+            "tried": self._tried,
+            "first": self._first,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        self.left_out, self._suspects = tuple(state["left_out"]), tuple(state["suspects"])
+        self._strikes = dict(state["strikes"])
+        self._halves = tuple(tuple(half) for half in state["halves"])
+        self._tried, self._first = int(state["tried"]), int(state["first"])
+
+
+BALLOT = "guard/ballot"
+SLOTS = 256  # in a row: one attempt in 256 removes a given vote unnoticed
+
+
+class Votes(NamedTuple):
+    """The result of a secret ballot: all parties learn the number of votes.
+
+    A plain sum of votes would accept any number as a vote: a member that sends -7 outvotes seven.
+    So a ballot has two rows of slots, for and against, and each voter puts a 1 into one slot that
+    it draws secretly. A member that adds votes makes their number larger than the number of
+    voters. A member that removes a vote must guess its slot; a wrong guess leaves a number below
+    zero. Both spoil the ballot, and every party sees it.
+    """
+
+    against: int
+    voters: int
+    spoiled: bool  # a member sent something that is not a vote
+
+
+def ballot(against: bool) -> NDArray[np.float32]:
+    """Make one vote, in a slot that only this party knows."""
+    paper = np.zeros((2, SLOTS), np.float32)
+    paper[int(against), secrets.randbelow(SLOTS)] = 1.0
+    return paper
+
+
+def count(papers: NDArray[np.float64], voters: int) -> Votes:
+    """Count the votes in the sum of so many ballots."""
+    whole = np.rint(papers)
+    genuine = np.abs(papers - whole).max() < 0.1 and whole.min() >= 0 and whole.sum() == voters
+    return Votes(int(whole[1].clip(0, voters).sum()), voters, spoiled=not genuine)
+
+
+async def vote(sums: RoundSums, against: bool) -> Votes:
+    """Cast this party's vote, and count the votes of all."""
+    paper = {BALLOT: ballot(against)}
+    opened = await sums.sum(SumRequest(paper, Rule(bound=1.0), ignore_hooks=True))
+    return count(opened[BALLOT], len(sums.survivors))
 
 
 class RoundVote(ExtensionEvent, frozen=True, tag="guard"):

@@ -13,8 +13,7 @@ from secure_fl.policy.violations import Violation
 from secure_fl.settings import Section
 
 if TYPE_CHECKING:
-    from secure_fl.policy.policy_file import SitePolicy
-    from secure_fl.policy.rules import Plan
+    from secure_fl.policy.plan import Plan
 
 
 class GuardFields(Section):
@@ -29,22 +28,22 @@ class GuardFields(Section):
     whatever the plan says; plans then need [guard]."""
 
 
-class GuardRules(SiteRules):
+class GuardRules(SiteRules[GuardFields]):
     """The rules of a site about plans with and without [guard]."""
 
     fields = GuardFields
 
-    def broken(self, policy: SitePolicy, plan: Plan) -> Iterator[Violation]:
+    def broken(self, policy: GuardFields, plan: Plan) -> Iterator[Violation]:
         """Check votes, searches and the limit on growth."""
-        guard, own = section_of(plan), cast(GuardFields, policy)
-        if guard is not None and not own.votes:
+        guard = section_of(plan)
+        if guard is not None and not policy.votes:
             yield Violation("site.votes", "votes on rounds", "none", "set votes = true in [site]")
-        if guard is not None and guard.search and not own.search:
+        if guard is not None and guard.search and not policy.search:
             fix = "set search = true in [site]"
             yield Violation("site.search", "sums over halves", "sums over all", fix)
-        if guard is None and own.max_growth is not None:
+        if guard is None and policy.max_growth is not None:
             fix = "ask for a plan with [guard], or remove max_growth from [site]"
-            allowed = f"grids that grow at most {own.max_growth:g} times between rounds"
+            allowed = f"grids that grow at most {policy.max_growth:g} times between rounds"
             yield Violation("site.max_growth", "no [guard]", allowed, fix)
 
     def extra_rounds(self, plan: Plan) -> int:
@@ -52,20 +51,19 @@ class GuardRules(SiteRules):
         guard = section_of(plan)
         return 0 if guard is None else guard.extra_rounds
 
-    def sentences(self, policy: SitePolicy) -> Iterator[str]:
+    def sentences(self, policy: GuardFields) -> Iterator[str]:
         """Describe whether the site votes, and over how many sums may be."""
-        own = cast(GuardFields, policy)
         yield (
             "It may vote on whether a round made the model worse."
-            if own.votes
+            if policy.votes
             else "It votes on no round."
         )
-        if own.search:
+        if policy.search:
             yield "SUMS MAY BE OVER HALVES OF THE PARTIES, after a refused round."
 
-    def limits(self, policy: SitePolicy) -> Mapping[str, Any]:
+    def limits(self, policy: GuardFields) -> Mapping[str, Any]:
         """Return the site's own limit on growth."""
-        return {"max_growth": cast(GuardFields, policy).max_growth}
+        return {"max_growth": policy.max_growth}
 
 
 def section_of(plan: Plan) -> GuardSettings | None:

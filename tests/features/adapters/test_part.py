@@ -261,25 +261,6 @@ def test_adapters_take_larger_steps_than_the_model(width: int, rate: float) -> N
         assert learning_rate_of(model, TrainingSettings(), alone=alone) == rate
 
 
-def test_layers_computed_again_give_the_same_gradients() -> None:
-    grads = []
-    for again in (False, True):
-        model, tokenizer, _ = made(spec_of())
-        stir_alike(model)
-        if again:
-            models.recompute(model.train())
-        inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
-        model(inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits.sum().backward()
-        grads.append([weight.grad for weight in anatomy.trainable(model).values()])
-    for plain, repeated in zip(*grads, strict=True):
-        torch.testing.assert_close(plain, repeated)
-
-
-def stir_alike(model: nn.Module) -> None:
-    torch.manual_seed(0)
-    stir(model)
-
-
 def test_a_lora_config_of_peft_becomes_settings() -> None:
     from peft import LoraConfig
 

@@ -12,8 +12,7 @@ from queue import SimpleQueue
 
 from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.features.air_gap.file_message import Endpoint
-from secure_fl.features.air_gap.folder_end import FolderEnd
-from secure_fl.features.air_gap.folder_party import FolderParty
+from secure_fl.features.air_gap.folder_end import FolderEnd, FolderParty
 from secure_fl.features.air_gap.heartbeat import Told
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -12,16 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from secure_fl.crypto.keys.vault import Cost
 from secure_fl.engines.flare.flare_party import MAX_BYTES, Dialled
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.features.air_gap.courier import Courier
-from secure_fl.features.air_gap.file_message import message_key
-from secure_fl.features.air_gap.folder_end import FolderEnd, Posted
-from secure_fl.features.air_gap.folder_party import FolderParty
+from secure_fl.features.air_gap.file_message import Endpoint, message_key
+from secure_fl.features.air_gap.folder_end import FolderEnd, FolderParty, Posted
 from secure_fl.pilot.certificates import Kits, make_kits
+from secure_fl.pilot.kits import load_kit
 from secure_fl.protocol.frames import Frame
+from tests.cli.test_status import status
 from tests.support.hubs import echo, free_url
+from tests.support.local_pilot import plan_of
+from tests.support.pilot_folders import make_pilot_folders
 
 PATIENCE = 1.0  # seconds of silence of a killed end, for these tests
 Step = Callable[[Frame], Frame]
@@ -174,3 +179,25 @@ def test_the_coordinators_farewell_ends_both(hub: FlareHub, site: Site) -> None:
     for thread in site.threads:
         thread.join(20)
         assert not thread.is_alive()
+
+
+# --- `secure-fl status` shows both ends of a courier's folder -----------------------------------
+
+
+def test_of_a_courier_and_its_trainer(tmp_path: Path) -> None:
+    cheap = Cost(log_n=10)
+    names = ("east", "north", "west")
+    trial = make_pilot_folders(tmp_path / "made", names, plan_of(), port=8443, size=8, cost=cheap)
+    north = trial.of("north")
+    key = message_key(load_kit(north / "kit").tls)
+    end = FolderEnd(north / "letters", Endpoint.COURIER, key, lambda parcel: None)
+    try:
+        told = status(north, "letters").output
+    finally:
+        end.close()
+    assert "unconnected" in told and "waits for a trainer" in told
+    assert "waits for a courier since 2" in status(north, "letters").output
+    (courier, trainer) = json.loads(status(north, "letters", "--json").output)
+    assert (courier["state"], trainer["state"], trainer["at"]) == ("left", "nobody", None)
+    other = status(north, "letters", "--kit", str(trial.of("west") / "kit"))
+    assert other.exit_code == 6  # the letters are another site's

@@ -14,8 +14,7 @@ from secure_fl.features.air_gap.mailbox import Mailbox
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
-from secure_fl.testing.engines import require_carries
-from secure_fl.testing.harness import federate
+from secure_fl.testing.harness import federate, require_carries
 from tests.features.air_gap.folders import Folders
 
 NAMES = ("east", "north", "west")

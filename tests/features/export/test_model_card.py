@@ -21,8 +21,8 @@ from secure_fl.cli.main import main
 from secure_fl.cli.predict import model_folder
 from secure_fl.errors import RunError
 from secure_fl.events import metric_name
+from secure_fl.features.export.command import publish
 from secure_fl.features.export.model_card import write_card, write_cards
-from secure_fl.features.export.pushing import push
 from secure_fl.learning.fetching import quiet
 from secure_fl.settings import DPSettings, ModelSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
@@ -150,7 +150,7 @@ def test_push_into_a_folder_is_whole_and_never_over_another(run: Path, tmp_path:
         assert done.exit_code == status, done.output
     assert [path.name for path in there.parent.iterdir()] == ["ade"]
     with raises(RunError, "only a model", reason="exists"):
-        push(run / "model", str(tmp_path / "models"), replace=True)
+        publish(run / "model", str(tmp_path / "models"), replace=True)
     assert (there / "README.md").read_text() == (run / "model" / "README.md").read_text()
     with quiet():
         ask = transformers.pipeline("text-classification", model=str(there), device="cpu")
@@ -187,10 +187,10 @@ def test_a_hub_that_refuses_is_told_in_a_sentence(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     url = f"http://127.0.0.1:{hub.server_port}/hospitals/ade"
     with raises(RunError, "did not take", reason="unwritable"):
-        push(run / "model", url)
+        publish(run / "model", url)
     assert hub.asked == ["/api/repos/create"]  # type: ignore[attr-defined]
 
 
 def test_models_do_not_travel_in_clear(run: Path) -> None:
     with raises(RunError, "https", reason="malformed"):
-        push(run / "model", "http://hub.example/hospitals/ade")
+        publish(run / "model", "http://hub.example/hospitals/ade")

@@ -12,14 +12,27 @@ from numpy.typing import NDArray
 
 from secure_fl.errors import PartyFailed
 from secure_fl.events import EventLog
-from secure_fl.features.guard import ballots
-from secure_fl.features.guard.ballots import Votes, ballot, count
-from secure_fl.features.guard.guard import Guard, growth, harm, needed
+from secure_fl.features.guard import guard as guard_module
+from secure_fl.features.guard.guard import (
+    TWICE,
+    Guard,
+    SubsetSearch,
+    Votes,
+    ballot,
+    count,
+    growth,
+    harm,
+    needed,
+)
 from secure_fl.features.guard.settings import GuardSettings
-from secure_fl.features.guard.subset_search import TWICE, SubsetSearch
 from secure_fl.party.cohort import Cohort
+from secure_fl.policy.describe import describe
+from secure_fl.policy.plan import Plan
+from secure_fl.policy.policy_file import SitePolicy
+from secure_fl.policy.rules import check
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Federated, federate
+from tests.support.policy_plans import COMPANY, OPEN, POLICY, TODAY, plan, policy, refused
 
 EIGHT = tuple(f"p{number}" for number in range(8))
 FIVE = EIGHT[:5]
@@ -30,7 +43,7 @@ GUESSED = 0  # the slot in which who takes a vote away supposes one
 
 @pytest.fixture
 def guesses_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once in some 60 tries the guess is right, and the vote is gone: see `ballots.SLOTS`."""
+    """Once in some 60 tries the guess is right, and the vote is gone: see `guard_module.SLOTS`."""
     monkeypatch.setattr("secrets.randbelow", lambda n: GUESSED + 1 + randbelow(n - 1))
 
 
@@ -51,7 +64,7 @@ def test_ballots_are_counted(against: int) -> None:
 def test_a_sum_of_plain_votes_is_what_one_member_says() -> None:
     """Seven are against; the eighth sends -7, and nothing shows it. A ballot shows it."""
     assert sum([1] * 7 + [-7]) == 0
-    honest, guess = papers(7, 7), np.zeros((2, ballots.SLOTS))
+    honest, guess = papers(7, 7), np.zeros((2, guard_module.SLOTS))
     guess[1, GUESSED] = 1
     for lie in (
         -honest.sum() * guess,  # takes them away where it guesses that they are
@@ -67,7 +80,7 @@ def test_a_sum_of_plain_votes_is_what_one_member_says() -> None:
 
 def test_nobody_knows_where_another_s_vote_lies() -> None:
     at = [int(np.flatnonzero(ballot(True)[1])[0]) for _ in range(2000)]
-    assert len(set(at)) > 0.99 * ballots.SLOTS and max(np.bincount(at)) < 40
+    assert len(set(at)) > 0.99 * guard_module.SLOTS and max(np.bincount(at)) < 40
 
 
 def test_one_vote_never_decides() -> None:
@@ -319,13 +332,51 @@ def test_whoever_spoils_a_ballot_refuses_the_round(
     cheat: Callable[[NDArray[np.float32]], NDArray[np.float32]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bad party wants its rounds in, which all others are against, and counts more than one."""
-    original, cast = ballots.ballot, iter(range(1000))
+    original, cast = guard_module.ballot, iter(range(1000))
 
     def cast_by(against: bool) -> NDArray[np.float32]:
         paper = original(against)
         return cheat(paper) if FIVE[next(cast) % 5] == BAD else paper  # they answer in order
 
-    monkeypatch.setattr(ballots, "ballot", cast_by)
+    monkeypatch.setattr(guard_module, "ballot", cast_by)
     out = run(GuardSettings(most=1), catch=True)
     assert [(e["spoiled"], e["refused"]) for e in told(out)] == [(True, True)] * 2
     assert isinstance(out.error, PartyFailed)
+
+
+# --- rules of a site about votes on rounds ------------------------------------------------------
+
+
+def guarded(**fields: object) -> Plan:
+    return plan(sections={"guard": fields})
+
+
+CASES = [
+    ("site.votes", policy(votes=False, max_rounds=15), guarded(),
+     "asked for votes on rounds; allowed: none", {"votes": True}),
+    ("site.search", policy(max_rounds=15), guarded(search=True),
+     "asked for sums over halves; allowed: sums over all", {"search": True}),
+    ("site.max_growth", policy(max_growth=4.0), plan(),
+     "asked for no [guard]; allowed: grids that grow at most 4 times", {"max_growth": None}),
+    ("site.max_rounds", POLICY, guarded(),  # five may be repeated
+     "asked for 15; allowed: 10 or less", {"max_rounds": 15}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "held", "asked", "said", "allowing"), CASES)
+def test_a_rule_refuses_alone_and_its_own_field_allows(
+    rule: str, held: SitePolicy, asked: Plan, said: str, allowing: dict[str, object]
+) -> None:
+    (found,) = refused(held, asked, COMPANY)
+    assert found.rule == rule and said in str(found)
+    assert rule.rpartition(".")[2] in found.fix and "[site]" in found.fix
+    check(policy(held, **allowing), asked, COMPANY, today=TODAY)
+
+
+def test_rounds_that_are_not_repeated_do_not_count() -> None:
+    check(POLICY, guarded(again=False), COMPANY, today=TODAY)
+
+
+@pytest.mark.parametrize("change", [{"votes": False}, {"search": True}])
+def test_a_description_names_the_rule(change: dict[str, object]) -> None:
+    assert describe(policy(OPEN, **change)) != describe(OPEN)

@@ -12,18 +12,21 @@ import pytest
 from secure_fl import FedAdam, FedAvg, FedID, FedKD, InclusiveFL, Local, Silo, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.errors import SettingsError
-from secure_fl.features.pooled_scores import pooling
-from secure_fl.features.pooled_scores.pooling import Pooling
+from secure_fl.features.pooled_scores import feature
+from secure_fl.features.pooled_scores.feature import Pooling
 from secure_fl.federation.result import Result
 from secure_fl.learning.tasks.classification import label_name
 from secure_fl.party.context import Members
 from secure_fl.party.hooks import Snapshot
 from secure_fl.party.sum_request import RoundSums, SumRequest
 from secure_fl.party.summing import Summing
+from secure_fl.policy.describe import describe
+from secure_fl.policy.rules import check
 from secure_fl.testing.hospitals import LABELS, frozen, hosted, silos, small
 from tests.support.equality import equal, weights
 from tests.support.joining import FOUR, LATE, stopped
 from tests.support.killing import Killed, after, at_event, kill_when
+from tests.support.policy_plans import COMPANY, OPEN, TODAY, plan, policy, refused
 from tests.support.raising import raises
 
 
@@ -140,7 +143,7 @@ def test_no_two_sums_of_scores_differ_by_one_hospital(
 
     monkeypatch.setattr(Summing, "sum", spy)
     if not protected:
-        monkeypatch.setattr(pooling, "Pooling", Forgetful)
+        monkeypatch.setattr(feature, "Pooling", Forgetful)
     stopped(tmp_path, after(3), algorithm=FedAvg(rounds=4))
     result = small(FedAvg(rounds=4), silos=list(FOUR), folder=tmp_path, resume=True).run()
     by_round = dict(opened)
@@ -249,3 +252,20 @@ def test_histories_and_plots_have_the_pooled_scores() -> None:
     result = small(FedAvg(rounds=1)).run()
     assert result.to_frame()["pooled"].any()
     assert "all records, test" in [line.get_label() for line in result.plot().axes[0].lines]
+
+
+# --- the rule of a site about sums of scores ----------------------------------------------------
+
+
+def test_scores_are_summed_only_where_the_site_allows_it() -> None:
+    held, asked = policy(pooled_scores=False), plan(pooled_scores=True)
+    (found,) = refused(held, asked, COMPANY)
+    assert found.rule == "site.pooled_scores"
+    assert "asked for sums of scores; allowed: scores that stay here" in str(found)
+    assert "pooled_scores" in found.fix and "[site]" in found.fix
+    check(policy(held, pooled_scores=True), asked, COMPANY, today=TODAY)
+    check(held, plan(pooled_scores=False), COMPANY, today=TODAY)
+
+
+def test_a_description_names_the_rule() -> None:
+    assert describe(policy(OPEN, pooled_scores=False)) != describe(OPEN)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from secure_fl.corpora import make
 from secure_fl.errors import ModelError
+from secure_fl.learning import models
+from secure_fl.learning.anatomy import freeze_embeddings, is_norm
+from secure_fl.learning.dp.dp_sgd import checked_clipping
 from secure_fl.learning.dp.per_record_gradients import (
     DenseGradients,
     GradientBook,
@@ -15,6 +23,11 @@ from secure_fl.learning.dp.per_record_gradients import (
     ProductGradients,
     clip_and_sum,
 )
+from secure_fl.learning.dp.private_model import Bounds, row_gradients
+from secure_fl.learning.tasks import Batch, make_task
+from secure_fl.settings import TaskSettings
+from tests.support.clipped_sums import clipped_sum
+from tests.support.families import BY_KIND, FAMILIES, save
 
 RECORDS, PLACES, WIDTH, WORDS = 5, 3, 16, 20
 
@@ -111,3 +124,103 @@ def test_what_mixes_records_or_takes_no_part_is_refused() -> None:
     with pytest.raises(ModelError, match="one per record"):
         losses = mixed(torch.randn(3, RECORDS)).expand(3, RECORDS).sum(0)
         book.backward(losses, list(mixed.parameters()))
+
+
+# --- gradients per record are those of the records in every family, by hooks or one by one ------
+
+
+TASK = make_task(TaskSettings(labels=("ade", "no-ade"), max_length=24))
+KINDS = [family.kind for family in FAMILIES]
+
+
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    return TASK.loss(TASK.forward(model, batch), batch, reduction="none")
+
+
+def prepared_as(folder: Path, kind: str, *, frozen: bool = True, **more: Any) -> tuple[Any, Batch]:
+    spec = save(folder, kind, **more)
+    tokenizer = models.load_tokenizer(spec)
+    model = models.load_model(spec, TASK, tokenizer, 0).train()
+    model.requires_grad_(True)
+    if frozen:
+        freeze_embeddings(model)
+    encoded = TASK.encode(make("ade", parties=1, seed=0, size=12)[0].train, tokenizer)
+    return model, encoded.batch(range(4))
+
+
+def summed(model: nn.Module, batch: Batch) -> Tensor:
+    """The gradient of each record, one row each."""
+    rows = [row_gradients(model.eval(), loss, batch, row)[1] for row in range(4)]
+    model.train()
+    return torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+
+
+def clipped(each: Tensor) -> tuple[float, Tensor]:
+    """A bound that clips half of the records, and their clipped sum."""
+    norms = each.norm(dim=1, keepdim=True)
+    bound = float(np.median(norms))
+    return bound, (each * (bound / norms).clamp(max=1.0)).sum(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_clipped_sum_is_that_of_autograd(kind: str, tmp_path: Path) -> None:
+    model, batch = prepared_as(tmp_path, kind, initializer_range=0.2)
+    way = checked_clipping(model, loss, batch, "ghost")
+    assert way == ("one_by_one" if BY_KIND[kind].one_by_one else "ghost")
+    bound, expected = clipped(summed(model, batch))
+    found = clipped_sum(model, loss, batch, Bounds(bound, clipping=way))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * bound)
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "llama", "qwen3"])
+def test_gradients_that_are_held_bound_norms_without_a_bias(kind: str, tmp_path: Path) -> None:
+    model, batch = prepared_as(tmp_path, kind)
+    assert checked_clipping(model, loss, batch, "per_sample") == "per_sample"
+    bound, expected = clipped(summed(model, batch))
+    found = clipped_sum(model, loss, batch, Bounds(bound, clipping="per_sample"))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * bound)
+
+
+@pytest.mark.parametrize("kind", ["deberta-v2", "mpnet", "gpt2"])
+def test_without_the_check_a_shared_table_would_end_the_run(kind: str, tmp_path: Path) -> None:
+    """DeBERTa's keys, and MPNet's and GPT-2's places, also read a table that all records share."""
+    model, batch = prepared_as(tmp_path, kind, frozen=kind == "deberta-v2", initializer_range=0.2)
+    with pytest.raises(ModelError, match="one per record"):
+        clipped_sum(model, loss, batch, Bounds(1.0))
+    assert checked_clipping(model, loss, batch, "per_sample") == "one_by_one"
+
+
+def test_without_the_check_layers_that_turn_time_to_the_front_would_break_the_bound() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embeddings = nn.Identity()
+            self.inner = nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.inner(x.transpose(0, 1)).transpose(0, 1)
+            return (out * torch.tensor([1.0, 9.0])).mean((1, 2))
+
+    def turned(model: nn.Module, batch: Batch) -> Tensor:
+        found: Tensor = model(batch["x"])
+        return found
+
+    model, square = Turned(), {"x": torch.randn(2, 2, 3)}  # as many places as records: shapes fit
+    each = [
+        torch.cat([g.flatten() for g in row_gradients(model, turned, square, k)[1]]) for k in (0, 1)
+    ]
+    expected = sum(g * min(1.0, 0.5 / float(g.norm())) for g in each)
+    found = clipped_sum(model, turned, square, Bounds(0.5))
+    assert float((found - expected).norm()) > 0.1 * 0.5
+    assert checked_clipping(model, turned, square, "ghost") == "one_by_one"
+
+
+def test_norms_are_known_by_what_they_hold(tmp_path: Path) -> None:
+    for kind, name in (
+        ("llama", "LlamaRMSNorm"),
+        ("bert", "LayerNorm"),
+        ("gemma3_text", "RMSNorm"),
+    ):
+        model, _ = prepared_as(tmp_path / kind, kind)
+        found = {type(module).__name__ for module in model.modules() if is_norm(module)}
+        assert any(one.endswith(name) for one in found) and len(found) == 1

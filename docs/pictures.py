@@ -1,0 +1,48 @@
+"""Make README.md's pictures from a demo's folder: `python docs/pictures.py runs/demo`.
+
+demo.svg shows the last tables of `secure-fl demo`, report.png the first screen of a run's report in
+a headless browser.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from secure_fl.cli.demo import audit_table, table
+
+IMAGES = Path(__file__).parent / "images"
+WIDTH, HEIGHT = 1280, 760
+
+
+def demo_screen(folder: Path) -> None:
+    """Write demo.svg: the tables of scores and of attacks, without fonts from elsewhere."""
+    summary = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    console = Console(record=True, width=92, file=io.StringIO(), force_terminal=True)
+    console.print(table(summary))
+    console.print()
+    console.print(audit_table(summary["audit"]))
+    picture = console.export_svg(title="secure-fl demo")
+    picture = re.sub(r"@font-face \{.*?\}", "", picture, flags=re.S)
+    (IMAGES / "demo.svg").write_text(picture.replace("Fira Code", "monospace"), encoding="utf-8")
+
+
+def report_screen(page: Path) -> None:
+    """Write report.png: the first screen of a page."""
+    with tempfile.TemporaryDirectory() as profile:
+        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        options += [f"--user-data-dir={profile}", f"--window-size={WIDTH},{HEIGHT}"]
+        options += [f"--screenshot={IMAGES / 'report.png'}", page.resolve().as_uri()]
+        subprocess.run(["chromium", *options], check=True, capture_output=True)  # noqa: S603, S607
+
+
+if __name__ == "__main__":
+    demo_screen(Path(sys.argv[1]))
+    report_screen(Path(sys.argv[1]) / "seed-0" / "sealed" / "report.html")
