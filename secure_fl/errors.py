@@ -240,14 +240,14 @@ class PartyFailed(CohortError):  # noqa: N818
         self.reason = reason
 
 
-class PairFailed(PartyFailed):
-    """Two members cannot use what one sent the other; nobody can tell which of them lies."""
+class UnusableKeys(PartyFailed):
+    """Two members cannot use what one sent the other, or most cannot use what one sent."""
 
-    advice = "resume the run: the round is repeated; if it recurs, leave both out"
+    advice = "resume the run: the round is repeated; if it recurs, leave these members out"
 
-    def __init__(self, party: str, peer: str, what: str) -> None:
-        super().__init__(f"this party and {peer!r} {what}", reason="pair", party=party)
-        self.pair = (party, peer)
+    def __init__(self, members: tuple[str, ...], what: str) -> None:
+        super().__init__(what, reason="keys", party=" and ".join(members))
+        self.members = members
 
 
 class Disagreement(CohortError):  # noqa: N818

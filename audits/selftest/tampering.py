@@ -78,13 +78,12 @@ class _Step:
     def __init__(self, keys_of_victim: type[StepKeys]) -> None:
         sites = {name: Identity.generate(name) for name in NAMES}
         self.numbers = {name: number for number, name in enumerate(NAMES, 1)}
-        cards = {name: site.public for name, site in sites.items()}
         self.keys = {}
         for name in NAMES:
             peers = {p: channel(sites[name], sites[p].public, b"audit") for p in NAMES if p != name}
             make = keys_of_victim if name == VICTIM else StepKeys
             self.keys[name] = make(
-                sites[name], cards, None, RUN, 1, frozenset(NAMES), self.numbers, THRESHOLD, peers
+                name, None, RUN, 1, frozenset(NAMES), self.numbers, THRESHOLD, peers
             )
         self.offers = {name: keys.offer() for name, keys in self.keys.items()}
         self.input = np.arange(LENGTH, dtype=np.uint64)

@@ -37,7 +37,7 @@ from secure_fl.errors import (
     CryptoError,
     Disagreement,
     Misconduct,
-    PairFailed,
+    UnusableKeys,
     WireError,
 )
 from secure_fl.protocol.messages import (
@@ -198,10 +198,10 @@ class ProtectedTotal:
         for vector in self._vectors.values():
             salted = {party: of for party, of in vector.salts.items() if party in survivors}
             if pair := unlike_salts(salted):
-                raise PairFailed(
-                    *pair,
-                    "salt the masks that they share differently: one of them lies, or the "
-                    "coordinator sent them different data before",
+                raise UnusableKeys(
+                    pair,
+                    "these two salt the masks that they share differently: one of them lies, or "
+                    "the coordinator sent them different data before",
                 )
 
     def salts(self, key: bytes) -> dict[str, dict[str, bytes]]:

@@ -120,7 +120,7 @@ class StepKeys:
             try:
                 opened = self.channels[sender].open(offer.shares[self.me], about)
             except CryptoError as error:
-                raise PeerKeysError(error.what, party=sender, fix=error.fix) from error
+                raise PeerKeysError(error.what, fix=error.fix, **error.where) from error
             to_or_from_host = self.host in (sender, self.me)
             cut = KEY + masking.SHARE_BYTES
             held = opened[KEY:cut], opened[cut:]

@@ -7,7 +7,7 @@ algorithm, nor a module that can use a secret key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,11 +20,11 @@ from secure_fl.errors import (
     CohortError,
     Disagreement,
     Misconduct,
-    PairFailed,
     PartyFailed,
     SecureFLError,
     TamperError,
     TooFewParties,
+    UnusableKeys,
     WireError,
 )
 from secure_fl.events import (
@@ -68,6 +68,7 @@ class Exchange:
     rejected: dict[str, SecureFLError] = field(default_factory=dict)
     complaints: dict[str, Frame] = field(default_factory=dict)
     excluded: list[str] = field(default_factory=list)  # parties that the repeated sum has not
+    at_odds: list[tuple[str, str]] = field(default_factory=list)  # a party, and whose keys fail
     adding: float = 0.0  # seconds spent on adding
 
 
@@ -177,6 +178,7 @@ class Coordinator:
             if party in answers.awaited:  # an engine may deliver twice, and a sum must count once
                 self._receive(party, frame, answers)
         self._recorder.spent("add", answers.adding)
+        self._require_usable_keys(answers.at_odds)
         if answers.excluded:
             parties = sorted(answers.excluded)
             self._recorder.event(MembersExcluded(round=self.round, parties=tuple(parties)))
@@ -279,7 +281,8 @@ class Coordinator:
     def _fail(self, party: str, message: messages.Failed) -> None:
         """Drop a party that cannot continue, if the others may; otherwise end the run."""
         if message.about in self.members and message.about != party:
-            raise PairFailed(party, message.about, "cannot use the keys that they offered")
+            self._last.at_odds.append((party, message.about))
+            return
         code = message.code
         error = PartyFailed(
             f"this party cannot go on ({code})",
@@ -293,6 +296,16 @@ class Coordinator:
         self._last.rejected[party] = error
         self.failed.append(party)
         self._recorder.event(MemberFailed(round=self.round, parties=(party,), code=code))
+
+    def _require_usable_keys(self, at_odds: Sequence[tuple[str, str]]) -> None:
+        """Raise the error that names a member whose keys most refuse, or else a pair at odds."""
+        if not at_odds:
+            return
+        owner, count = Counter(owner for _, owner in at_odds).most_common(1)[0]
+        if 2 * count > len(self.members) - 1:
+            raise UnusableKeys((owner,), "most members cannot use the keys of this one")
+        pair = min(at_odds)
+        raise UnusableKeys(pair, "the first of these cannot use the keys that the second offered")
 
     def _reject_outliers(self, step: Step) -> None:
         """Drop parties whose values differ from most others', if the others may continue."""

@@ -23,11 +23,11 @@ from secure_fl.crypto.keys.roster import Roster
 from secure_fl.errors import (
     CohortError,
     Misconduct,
-    PairFailed,
     PartyFailed,
     PlanRefused,
     SecureFLError,
     TooFewParties,
+    UnusableKeys,
     WireError,
 )
 from secure_fl.events import (
@@ -215,9 +215,9 @@ class RunLeader:
             self._wait(error)
         except Misconduct as error:
             self._go_on_without(error)
-        except PairFailed as error:  # each failure counts for both; at the limit both are left out
-            self._recorder.event(MemberFailed(parties=error.pair, code=error.reason))
-            self._faults.failed += error.pair
+        except UnusableKeys as error:  # it counts for all; at the limit they are left out
+            self._recorder.event(MemberFailed(parties=error.members, code=error.reason))
+            self._faults.failed += error.members
         except PartyFailed as error:
             if error.reason == RESTARTED:
                 self._recorder.event(MemberRestarted(parties=(str(error.where["party"]),)))

@@ -22,6 +22,7 @@ from secure_fl.errors import SecureFLError, WireError
 from secure_fl.federation.assembly import PartyContext, join_run
 from secure_fl.federation.keys import make_keys
 from secure_fl.party import context
+from secure_fl.protocol import frames as wire
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Bulk, Link, Received
 from secure_fl.protocol.messages import Audience, Declare, Offer, Ready, Segment, SumInput
@@ -136,6 +137,17 @@ WORST: dict[str, tuple[Any, bytes]] = {
 }
 
 
+def inquest_of(west: Link) -> Inquest:
+    """An inquiry that waits for the upload of one party."""
+    me = Identity.generate("coordinator")
+    coordinator = Link(west.run, me, west.me.public, asks=True)
+    upload = west.pack(SumInput(Audience.PARTIES, (Segment(KEY, 0, 9),), sum=1)).head
+    total = coordinator.pack(messages.Total(NAMES, NAMES, (0,), sum=1)).head
+    complaint = west.pack(messages.Complaint(total))
+    sent = SentSum({"west": upload}, {}, {"west": wire.digest(upload)}, {}, 1, None)
+    return Inquest(sent, "west", complaint, "coordinator", asked="west")
+
+
 @pytest.mark.parametrize("worst", WORST.values(), ids=WORST)
 def test_a_megabyte_of_anything_costs_a_coordinator_little(worst: tuple[Any, bytes]) -> None:
     message, bulk = worst
@@ -148,7 +160,7 @@ def test_a_megabyte_of_anything_costs_a_coordinator_little(worst: tuple[Any, byt
     rules = CoordinatorRules(None, 3, 3)
     sums = SumStep(StepContext(rules, NAMES, totals, offered, None))
     sums.total, sums.survivors = totals(Audience.PARTIES, offered), NAMES
-    inquest = Inquest(SentSum({"west": frame.head}, {}), "west", frame, "coordinator", asked="west")
+    inquest = inquest_of(link)
 
     def taken() -> None:
         received = Received.of(frame, me.public)

@@ -9,7 +9,7 @@ from tests.support.sum_trace import Length, length, traced
 
 
 @pytest.mark.parametrize(
-    ("mode", "bound"), [("he+secagg", Length(30, 200, 350)), ("none", Length(17, 80, 120))]
+    ("mode", "bound"), [("he+secagg", Length(30, 250, 400)), ("none", Length(17, 80, 120))]
 )
 def test_a_sum_can_be_followed(mode: Protection, bound: Length) -> None:
     measured = length(traced(mode))

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from secure_fl.crypto.blame.evidence import FalseShare, taken_by
 from secure_fl.crypto.sealing.step_keys import StepKeys
-from secure_fl.errors import CohortError, CryptoError, Misconduct, PairFailed
+from secure_fl.errors import CohortError, CryptoError, Misconduct, UnusableKeys
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.context import Checkpoints
@@ -52,7 +52,7 @@ def run(*, sums: int = 3, **options: Any) -> tuple[Federated, dict[str, Kept]]:
 
 
 def lies(**by_kind: Any) -> Mapping[str, Faults]:
-    kinds = {"input": SumInput, "shares": UnmaskShares, "ready": Ready}
+    kinds: dict[str, Any] = {"input": SumInput, "shares": UnmaskShares, "ready": Ready}
     return {LIAR: {kinds[name]: change for name, change in by_kind.items()}}
 
 
@@ -110,7 +110,7 @@ def test_a_salt_that_the_peer_does_not_use_names_the_pair_before_anything_is_ope
         return structs.replace(message, segments=(structs.replace(segment, salts=(salt,)),)), bulk
 
     out, kept = run(faults=lies(input=salted))
-    assert isinstance(out.error, PairFailed) and set(out.error.pair) == {LIAR, VICTIM}
+    assert isinstance(out.error, UnusableKeys) and set(out.error.members) == {LIAR, VICTIM}
     require_nobody_convicted(out, kept)
     assert not any(session.disputes for session in out.sessions.values())  # no failed sum
 
@@ -159,7 +159,7 @@ def test_a_member_that_deals_a_wrong_share_is_named_with_its_victim(
 
     monkeypatch.setattr(StepKeys, "_deal", wrong)
     out, kept = run()
-    assert isinstance(out.error, PairFailed) and set(out.error.pair) == {LIAR, VICTIM}
+    assert isinstance(out.error, UnusableKeys) and set(out.error.members) == {LIAR, VICTIM}
     require_nobody_convicted(out, kept)
 
 

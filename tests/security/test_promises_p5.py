@@ -80,14 +80,14 @@ def gone_yourself(_party: str, unmask: Any) -> Any:
 
 
 def gone_to_one(_party: str, unmask: Any) -> Any:
-    return messages.Unmask(unmask.survivors[:-1], unmask.survivors[-1:])
+    return change(unmask, survivors=unmask.survivors[:-1], dropped=unmask.survivors[-1:])
 
 
 LIES: dict[str, tuple[Lie, str]] = {
     "all keys withheld": (told(messages.Begin, without_keys, VICTIM), "withholds keys"),
     "one key withheld": (told(messages.Begin, without_one_key, VICTIM), "withholds keys"),
     "members left out": (told(messages.Begin, alone, VICTIM), "threshold is 3"),
-    "a key of its own": (told(messages.Begin, other_key, VICTIM), "swapped"),
+    "a key of its own": (told(messages.Begin, other_key, VICTIM), "does not open"),
     "keys crossed": (told(messages.Begin, crossed_keys, VICTIM), "does not open"),
     "shares crossed": (told(messages.Begin, crossed_shares, VICTIM), "does not open"),
     "a stranger's key": (told(messages.Begin, stranger, VICTIM), "withholds keys"),

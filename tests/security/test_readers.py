@@ -11,7 +11,6 @@ from msgspec import structs
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress, SecureSums
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TooFewParties
 from secure_fl.protocol import messages
-from secure_fl.protocol.ports import Upload
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Program, federate
 from tests.support.attacker import Wiretap, lying, told
@@ -52,7 +51,7 @@ def test_a_reader_that_contributes_is_refused(
             replace_size(told, made.size)
             for told, made in zip(under_way.upload.segments, sealed.upload.segments, strict=True)
         )
-        under_way.upload = Upload(segments, sealed.upload.data)
+        under_way.upload = under_way.upload._replace(segments=segments, data=sealed.upload.data)
         return under_way
 
     def replace_size(segment: messages.Segment, size: int) -> messages.Segment:

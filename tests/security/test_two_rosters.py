@@ -71,12 +71,14 @@ class Liar(Gathering):
     def gather(
         self, asked: Iterable[str], missing: Iterable[str] = ()
     ) -> tuple[bytes, tuple[str, ...]]:
-        self.runs.clear()
+        runs: dict[str, bytes] = {}
         call = self.links(os.urandom(16), sorted(asked))
         nonces = self._accepted(call, Invite(write_plan(self.plan)))
         for party, message in self._ask(call, Gather(nonces)):
-            assert isinstance(message, Gathered), message
-            self.runs[party] = message.run
+            if not isinstance(message, Gathered):
+                raise CohortError("a site takes no further part", party=party)
+            runs[party] = message.run
+        self.runs = runs
         return self.runs["hospital-1"], tuple(sorted(nonces))
 
 

@@ -178,7 +178,9 @@ def told_apart(made: LocalPilot, monkeypatch: pytest.MonkeyPatch) -> SecureFLErr
         if not lies:
             return said
         lies.pop()
-        told = {**said.messages, members[0]: Unmask(members[:-1], members[-1:])}
+        lists = said.messages[members[0]]
+        lie = structs.replace(lists, survivors=members[:-1], dropped=members[-1:])
+        told = {**said.messages, members[0]: lie}
         return said._replace(messages=told)
 
     monkeypatch.setattr(SumStep, "reply", two_stories)
