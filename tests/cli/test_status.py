@@ -21,7 +21,7 @@ def status(folder: Path, *arguments: str) -> Result:
 
 def test_before_anybody_is_there(tmp_path: Path) -> None:
     missing = status(tmp_path, "runs/study")
-    assert missing.exit_code == 4 and "log of `join`" in " ".join(missing.stderr.split())
+    assert missing.exit_code == 2 and "log of `join`" in " ".join(missing.stderr.split())
     run = tmp_path / "run"
     run.mkdir()
     (run / "settings.toml").write_text(write_plan(plan_of()))
