@@ -16,7 +16,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from secure_fl.cli.demo import audit_table, table
+from secure_fl.audits.document import read
+from secure_fl.audits.report.report_tables import reconstructed
+from secure_fl.cli.demo import table
+from secure_fl.cli.show import grid
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH, HEIGHT = 1280, 760
@@ -28,7 +31,9 @@ def demo_screen(folder: Path) -> None:
     console = Console(record=True, width=92, file=io.StringIO(), force_terminal=True)
     console.print(table(summary))
     console.print()
-    console.print(audit_table(summary["audit"]))
+    audits = [read(folder / "seed-0" / run / "audit.json") for run in ("clear", "sealed", "fedkd")]
+    found = reconstructed(audits)
+    console.print(grid(found.caption, found.header, found.rows))
     picture = console.export_svg(title="secure-fl demo")
     picture = re.sub(r"@font-face \{.*?\}", "", picture, flags=re.S)
     (IMAGES / "demo.svg").write_text(picture.replace("Fira Code", "monospace"), encoding="utf-8")
