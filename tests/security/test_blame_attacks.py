@@ -10,13 +10,18 @@ import pytest
 from msgspec import structs
 
 from secure_fl.crypto.blame.evidence import FalseShare, taken_by
+from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CohortError, CryptoError, Misconduct, UnusableKeys
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.context import Checkpoints
 from secure_fl.protocol.messages import (
+    Audience,
     Deal,
+    Examine,
     Ready,
     Salt,
     SumInput,
@@ -188,3 +193,37 @@ def test_names_that_fill_the_table_of_contributors_name_their_author() -> None:
     faults = {LIAR: {Declare: many}}
     out = federate(programs, mode="he+secagg", keys=KEYS, min_cohort=3, catch=True, faults=faults)
     require_only_liar_lost(out)
+
+
+@pytest.mark.parametrize("other", ["small tier", "host"])
+def test_an_inquiry_shows_uploads_only_to_members_that_read_the_disputed_part(
+    monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """With all uploads of a part, anybody could add them up, and would have the sum of others."""
+    outsider = "zeta"
+
+    async def program(cohort: Cohort) -> Any:
+        if cohort.is_host:
+            return await cohort.sum({}, reveal=Audience.PARTIES)
+        low = {"low": np.ones(20)}
+        own = low if cohort.me == outsider else low | {"high": np.ones(20)}
+        return await cohort.sum(own, bound=2.0, partial=other != "host")
+
+    sealed, parts = SecureSumInProgress._masked, list[str]()
+
+    def masked(sum: SecureSumInProgress, *what: Any) -> Slots:
+        slots = sealed(sum, *what)
+        parts.extend([sum._context.me] * (sum._context.me == LIAR))
+        if sum._context.me == LIAR and len(parts) == 1:  # the part without zeta
+            slots[-1] = (slots[-1] + np.uint64(1)) % np.uint64(COHORT.modulus)
+        return slots
+
+    monkeypatch.setattr(SecureSumInProgress, "_masked", masked)
+    tap = Wiretap()
+    host = outsider if other == "host" else None
+    programs = dict.fromkeys((*NAMES, outsider), program)
+    out = federate(programs, mode="he+secagg", host=host, min_cohort=3, engine=tap, catch=True)
+    assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
+    assert any(heard.bulk for heard in tap.of(Examine, VICTIM))
+    shown = tap.of(Examine, outsider)
+    assert shown and not any(heard.message.who or heard.bulk for heard in shown)
