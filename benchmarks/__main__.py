@@ -19,6 +19,9 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         for name, found in BENCHMARKS.items()
     }
     | {
+        "adversary": Lazy(
+            "benchmarks.adversary", "adversary", "Attack sums by changing any field of any message."
+        ),
         "all": Lazy("benchmarks.commands", "everything", "Run all short benchmarks."),
         "golden": Lazy(
             "benchmarks.golden", "golden", "Record small runs, or compare with a recording."

@@ -254,7 +254,8 @@ class Inquiry:
             if len(places) != 1 or len(sent.bound) != BOUND or not places[0].size:
                 raise WireError("no honest coordinator accepts this upload")
             segment = places[0]
-            if digest(part) != (segment.digest or peek(shown.head).digest):
+            several = sum(bool(s.size) for s in sent.segments) > 1
+            if digest(part) != (segment.digest if several else peek(shown.head).digest):
                 raise WireError("the part is not the one that its author signed")
             about = self._run.hex(), self._index, party
             if commit(shown.seed, *about) != sent.bound[-32:]:

@@ -40,6 +40,7 @@ from secure_fl.errors import (
     UnusableKeys,
     WireError,
 )
+from secure_fl.protocol.frames import digest
 from secure_fl.protocol.messages import (
     Audience,
     Lost,
@@ -164,6 +165,7 @@ class ProtectedTotal:
         if len({segment.key for segment in segments}) < len(segments):
             raise WireError("an upload holds a segment twice", party=sender, field="segments")
         start, vectors, adding = 0, dict(self._vectors), []
+        several = sum(bool(segment.size) for segment in segments) > 1
         for segment in segments:
             vector = vectors.get(segment.key)
             if vector is None:
@@ -182,6 +184,8 @@ class ProtectedTotal:
             if not segment.size:
                 continue
             part = data[start : start + segment.size]
+            if several and digest(part) != segment.digest:
+                raise WireError("a part of an upload is not the one that it signs", party=sender)
             adding.append((vector, vector.total.read(part, segment.slots), segment.salts))
             start += segment.size
         self._vectors = vectors
@@ -288,8 +292,8 @@ def unlike_salts(salted: Mapping[str, Sequence[Salt]]) -> tuple[str, str] | None
         party: {p: salt.digest for salt in of for p in salt.peers} for party, of in salted.items()
     }
     for party, by_peer in listed.items():
-        for peer, digest in by_peer.items():
-            if peer in listed and listed[peer].get(party) != digest:
+        for peer, salt in by_peer.items():
+            if peer in listed and listed[peer].get(party) != salt:
                 return min(party, peer), max(party, peer)
     return None
 

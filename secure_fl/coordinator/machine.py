@@ -235,16 +235,17 @@ class Coordinator:
             finds = isinstance(message, messages.Finding)
             if unmasks == (context.waiting_sum is None) or finds == (context.inquest is None):
                 other = CohortError("this party did not answer the sum it is in", party=party)
-                if not self._rules.spares:
+                if not self._rules.spares and context.inquest is None:
                     raise other
-                self._reject(party, other)
+                self._reject(party, other)  # no member can end an inquiry by a wrong answer
                 return None
         adding = step or STEPS[type(message)](context)
         try:
             _require_same_step(adding, party, message)
             adding.receive(party, message, frame.bulk)
         except (WireError, Disagreement) as error:
-            if isinstance(error, Disagreement) and not (self._rules.spares and adding.heard):
+            spares = self._rules.spares or context.inquest is not None
+            if isinstance(error, Disagreement) and not (spares and adding.heard):
                 raise
             self._reject(party, error)
             if isinstance(error, Misconduct):

@@ -133,7 +133,7 @@ def test_embeddings_are_frozen_and_never_sent() -> None:
 
 def test_the_collusion_bound_is_printed_with_every_run() -> None:
     statement = small(mode="he+secagg").run().document["protection"]["statement"]
-    assert "3 of 3 parties are needed" in statement
+    assert "3 of 3 hospitals are needed" in statement
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_the_collusion_bound_is_printed_with_every_run() -> None:
 )
 def test_who_forms_no_sum_names_no_bound(algorithm: Algorithm, said: str) -> None:
     statement = small(algorithm, "he+secagg").run().document["protection"]["statement"]
-    assert statement.startswith(said) and "parties are needed" not in statement
+    assert statement.startswith(said) and "are needed" not in statement
 
 
 # --- parties with label sets of their own -------------------------------------------------------
