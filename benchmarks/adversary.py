@@ -41,6 +41,6 @@ def adversary(sums: int, seed: int) -> None:
     console.print(table)
     ends = ", ".join(f"{name} {count}" for name, count in ended.most_common())
     seconds = time.perf_counter() - began
-    console.print(f"{sums} sums in {seconds:.0f} s; ends: {ends}; violations: {len(bad)}")
+    click.echo(f"{sums} sums in {seconds:.0f} s; ends: {ends}; violations: {len(bad)}")
     if bad:
         raise click.exceptions.Exit(1)

@@ -216,7 +216,7 @@ def test_audit_and_report_as_a_user_runs_them(documents, place):
 def test_wrong_folders_are_told(tmp_path):
     runner = CliRunner()
     done = runner.invoke(main, ["audit", str(tmp_path / "none")])
-    assert done.exit_code == 4
+    assert done.exit_code == 2
     done = runner.invoke(main, ["report", str(tmp_path)])
     assert done.exit_code == 4
     assert "secure-fl runs FOLDER" in done.output + str(done.stderr)

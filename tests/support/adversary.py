@@ -370,11 +370,13 @@ def _evidence(outcome: Outcome, honest: Collection[str]) -> Iterator[str]:
     for accused, data in forged(outcome):
         if accused not in scenario.liars and _checks(data, reader, coordinator):
             yield f"forged evidence convicts {accused}"
-    for event in outcome.out.events:
+    cards = {name: held.identity.public for name, held in keys.items()}
+    for event in outcome.out.events if COORDINATOR not in scenario.liars else ():
         if event["event"] == "convicted" and event.get("evidence"):
-            FalseShare.read(event["evidence"]).check(
-                {n: k.identity.public for n, k in keys.items()}
-            )
+            try:
+                FalseShare.read(event["evidence"]).check(cards)
+            except SecureFLError as error:
+                yield f"the coordinator's evidence of a false share does not check: {error.what}"
 
 
 def _checks(data: bytes, keys: PartyKeys, coordinator: PublicIdentity) -> bool:
