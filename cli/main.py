@@ -60,7 +60,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
 
 EPILOG = """\
 Start here:
-  secure-fl demo                three hospitals, built-in data, two to four minutes
+  secure-fl demo                three hospitals on built-in data, 2 to 4 min
   secure-fl init my-study       write my-study/federation.toml
   secure-fl train my-study/federation.toml
 

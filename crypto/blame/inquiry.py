@@ -166,45 +166,46 @@ class Inquiry:
 
     def _complaint(self, shown: Examine, part: bytes) -> str:
         """Return the party that a complaint convicts at once: its author or the coordinator."""
-        coordinator, party, run = self._coordinator.name, shown.who, self._run.hex()
+        coordinator, party = self._coordinator.name, shown.who
         try:
-            if digest_inputs(shown.inputs) != self._commitment.inputs or set(shown.inputs) != set(
-                self._survivors
-            ):
-                raise WireError("the coordinator committed itself to other uploads")
-            self._inputs = shown.inputs
-            complaint = self._signed(Frame(shown.head), party).message
-            given = self._input(party, shown.input)
-            if not isinstance(complaint, Complaint):
-                raise WireError("the frame is not a complaint")
-            if digest_taken(shown.taken, run, self._index, party) != given.taken:
-                raise WireError("the plaintiff took other keys")
+            complaint, given = self._filed(shown)
         except SecureFLError:
             return coordinator  # it signed a frame that this party did not
+        place = complaint.segment
         try:
             sent = decode(Frame(complaint.total), self._coordinator.verify, whole=False)
             total = sent.message
             if not isinstance(total, Total) or (sent.run, sent.receiver) != (self._run, party):
                 raise WireError("the complaint is not about a total sent to this party")
-            segment = given.segments[complaint.segment]
+            segment = given.segments[place]
         except (SecureFLError, IndexError):
             return party
-        genuine = complaint.segment < len(total.sizes) and (
-            digest(part) == (total.digests[complaint.segment] if total.digests else sent.digest)
-        )
+        digests = total.digests or (sent.digest,)
+        genuine = len(digests) == len(total.sizes) > place and digest(part) == digests[place]
         if not genuine or (total.sum, total.survivors) != (self._index, self._survivors):
             return coordinator  # it shows another sum, or sent totals of other parties
         publics = {name: taken[:32] for name, taken in shown.taken.items()}
         dropped = {name: lost.seed for name, lost in total.lost.items()}
         owners = segment.owners or tuple(name for name in self._numbers if name != self._host)
-        self._dispute = _Dispute(
-            segment,
-            given.audience,
-            part,
-            RemainingMasks(self._numbers, publics, {}, dropped),
-            frozenset(owners).intersection(self._survivors),
-        )
-        return party if self._fits_total(total, complaint.segment) else self._begin()
+        left = RemainingMasks(self._numbers, publics, {}, dropped)
+        here = frozenset(owners).intersection(self._survivors)
+        self._dispute = _Dispute(segment, given.audience, part, left, here)
+        return party if self._fits_total(total, place) else self._begin()
+
+    def _filed(self, shown: Examine) -> tuple[Complaint, SumInput]:
+        """Return a complaint and its author's upload; refuse what no honest coordinator shows."""
+        party, run = shown.who, self._run.hex()
+        inputs = shown.inputs
+        if digest_inputs(inputs) != self._commitment.inputs or set(inputs) != set(self._survivors):
+            raise WireError("the coordinator committed itself to other uploads")
+        self._inputs = inputs
+        complaint = self._signed(Frame(shown.head), party).message
+        given = self._input(party, shown.input)
+        if not isinstance(complaint, Complaint):
+            raise WireError("the frame is not a complaint")
+        if digest_taken(shown.taken, run, self._index, party) != given.taken:
+            raise WireError("the plaintiff took other keys")
+        return complaint, given
 
     def _begin(self) -> str:
         """Prepare to add the uploads of the disputed segment."""

@@ -18,6 +18,7 @@ from secure_fl.errors import CohortError, CryptoError, Misconduct, UnusableKeys
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.context import Checkpoints
+from secure_fl.protocol.frames import digest
 from secure_fl.protocol.messages import (
     Audience,
     Deal,
@@ -171,8 +172,9 @@ def test_a_member_that_deals_a_wrong_share_is_named_with_its_victim(
 def test_a_part_that_no_other_party_has_names_its_author() -> None:
     def more(message: SumInput, bulk: bytes) -> tuple[SumInput, bytes]:
         (segment,) = message.segments
-        own = structs.replace(segment, key=bytes(32))
-        return structs.replace(message, segments=(segment, own)), 2 * bulk
+        shared = structs.replace(segment, digest=digest(bulk))
+        own = structs.replace(shared, key=bytes(32))
+        return structs.replace(message, segments=(shared, own)), 2 * bulk
 
     out, kept = run(faults=lies(input=more))
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR

@@ -10,7 +10,6 @@ import click
 
 from secure_fl.cli.options import FOLDER
 from secure_fl.errors import RunError
-from secure_fl.features.export.model_card import TASK
 
 HUB = "hf:"  # before ORGANISATION/NAME: the hub that huggingface_hub is set up for
 
@@ -38,6 +37,8 @@ def publish(model: Path, target: str, *, public: bool = False, replace: bool = F
 
 def _to_folder(model: Path, target: Path, *, replace: bool) -> str:
     """Copy all, under another name first: a folder is whole, or it is not there."""
+    from secure_fl.features.export.model_card import TASK
+
     if target.exists() and not (replace and (target / TASK).is_file()):
         raise RunError(
             "there is something already, and only a model is replaced, and only if you say so",

@@ -58,12 +58,10 @@ def tune(
 ) -> None:
     """Find settings that learn, starting from the settings file CONFIG."""
     from secure_fl.cli import show
-    from secure_fl.config.load import dump, load
+    from secure_fl.config.load import load
 
-    console, out = show.err(quiet or as_json), out or config.with_name(f"{config.stem}-tuning")
-    settings = load(config, overrides)
+    console, settings = show.err(quiet or as_json), load(config, overrides)
     from secure_fl.features.tuning import tuning
-    from secure_fl.runs.folder import write_json
 
     show.warn_unprotected(show.err(quiet), settings.protection.mode, settings.algorithm.name)
     show.warn_of_class(show.err(quiet), settings.task, settings.task.labels)
@@ -79,15 +77,23 @@ def tune(
             )
     except KeyboardInterrupt:
         stop(INTERRUPTED, "interrupted; no files were written. Spent privacy budget stays spent")
-    out.mkdir(parents=True, exist_ok=True)
-    document = document_of(result)
-    write_json(out / TRIALS, document)
-    (out / TUNED).write_text(dump(result.settings))
-    (out / PAGE).write_text(page(result))
+    out = out or config.with_name(f"{config.stem}-tuning")
+    _write(result, out)
     if as_json:
-        show.print_json(document)
+        show.print_json(document_of(result))
     elif not quiet:
         _print_result(result, out)
+
+
+def _write(result: Tuning, out: Path) -> None:
+    """Write the trials, the settings of the best one, and the page."""
+    from secure_fl.config.load import dump
+    from secure_fl.runs.folder import write_json
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / TRIALS, document_of(result))
+    (out / TUNED).write_text(dump(result.settings))
+    (out / PAGE).write_text(page(result))
 
 
 def _print_result(result: Tuning, out: Path) -> None:
