@@ -65,7 +65,7 @@ def test_a_known_error_has_a_traceback_only_on_wish(debug: str) -> None:
         "import click\nfrom secure_fl.cli.group import _report\n"
         "from secure_fl.errors import CohortError\n"
         "try:\n    raise click.exceptions.Exit(5) from CohortError('x')\n"
-        f"except Exception as error:\n    print(_report(error, {debug} == 1))\n"
+        f"except Exception as error:\n    print(_report(error, {debug} == 1, ()))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "5" and ("CohortError" in done.stderr) == (debug == "1")
