@@ -139,7 +139,7 @@ class EquivocatingCoordinator(HonestCoordinator):
         self.begun = True
         left = tuple(p for p in message.survivors if p != MISSING)
         if isinstance(message, messages.Unmask):
-            return messages.Unmask(left, (MISSING,)), bulk
+            return structs.replace(message, survivors=left, dropped=(MISSING,)), bulk
         stays = tuple(p for p in message.members if p != MISSING)
         return structs.replace(message, survivors=left, members=stays), bulk
 

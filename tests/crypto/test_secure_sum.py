@@ -230,13 +230,13 @@ def begun(rule: Rule) -> SumInProgress:
 
 def test_a_sum_that_lost_too_much_noise_is_not_unmasked() -> None:
     rule = Rule(bound=1.0, noise=ThinNoise())
-    assert begun(rule).settle(messages.Unmask(NAMES, ())) is None
+    assert begun(rule).settle(messages.Unmask(NAMES, (), sum=1)) is None
     with pytest.raises(BudgetError):
-        begun(rule).settle(messages.Unmask(NAMES[:3], NAMES[3:]))
+        begun(rule).settle(messages.Unmask(NAMES[:3], NAMES[3:], sum=1))
 
 
 def test_each_step_of_a_sum_is_taken_once_and_in_order() -> None:
-    everybody, total = messages.Unmask(NAMES, ()), [b""]
+    everybody, total = messages.Unmask(NAMES, (), sum=1), [b""]
     under_way = begun(Rule(bound=1.0))
     for early in (lambda: under_way.shares(None), lambda: under_way.open(total, NAMES)):
         with pytest.raises(CohortError):
@@ -262,7 +262,7 @@ def test_a_sum_without_masks_has_nothing_to_settle_and_opens_once(mode: Protecti
     assert sums.next_keys(NAMES) is None
     under_way = sums.begin([Group(("a",), {"k": np.ones(3, np.float32)})], Rule(), (1, 1))
     for masked in (
-        lambda: under_way.settle(messages.Unmask(NAMES, ())),
+        lambda: under_way.settle(messages.Unmask(NAMES, (), sum=1)),
         lambda: under_way.shares(None),
     ):
         with pytest.raises(CohortError):

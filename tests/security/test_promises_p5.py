@@ -71,12 +71,12 @@ def twice_named(_party: str, unmask: Any) -> Any:
 
 
 def too_few(_party: str, unmask: Any) -> Any:
-    return messages.Unmask(unmask.survivors[:2], unmask.survivors[2:])
+    return change(unmask, survivors=unmask.survivors[:2], dropped=unmask.survivors[2:])
 
 
 def gone_yourself(_party: str, unmask: Any) -> Any:
     rest = tuple(p for p in unmask.survivors if p != VICTIM)
-    return messages.Unmask(rest, (VICTIM,))
+    return change(unmask, survivors=rest, dropped=(VICTIM,))
 
 
 def gone_to_one(_party: str, unmask: Any) -> Any:

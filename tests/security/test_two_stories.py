@@ -120,7 +120,8 @@ def led(made: LocalPilot, monkeypatch: pytest.MonkeyPatch) -> SecureFLError | No
         if lies:
             lies.pop()
             here = tuple(name for name in members if name != GONE)
-            return said._replace(messages={**said.messages, VICTIM: Unmask(here, (GONE,))})
+            lie = structs.replace(said.messages[VICTIM], survivors=here, dropped=(GONE,))
+            return said._replace(messages={**said.messages, VICTIM: lie})
         return said
 
     with monkeypatch.context() as patch:
