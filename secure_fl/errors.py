@@ -245,6 +245,8 @@ class UnusableKeys(PartyFailed):
 
     advice = "resume the run: the round is repeated; if it recurs, leave these members out"
 
+    code = "keys-refused"
+
     def __init__(self, members: tuple[str, ...], what: str) -> None:
         super().__init__(what, reason="keys", party=" and ".join(members))
         self.members = members
@@ -274,6 +276,9 @@ class CryptoError(SecureFLError):
 
 class PeerKeysError(CryptoError):
     """Keys or shares of another member (`party`) that this member cannot use."""
+
+    advice = "the round is repeated; if it recurs, the coordinator leaves both members out"
+    code = "keys"
 
 
 class KeyringError(CryptoError):

@@ -71,14 +71,15 @@ class Liar(Gathering):
     def gather(
         self, asked: Iterable[str], missing: Iterable[str] = ()
     ) -> tuple[bytes, tuple[str, ...]]:
-        runs: dict[str, bytes] = {}
+        before = dict(self.runs)
+        self.runs.clear()
         call = self.links(os.urandom(16), sorted(asked))
         nonces = self._accepted(call, Invite(write_plan(self.plan)))
         for party, message in self._ask(call, Gather(nonces)):
             if not isinstance(message, Gathered):
+                self.runs.update(before)
                 raise CohortError("a site takes no further part", party=party)
-            runs[party] = message.run
-        self.runs = runs
+            self.runs[party] = message.run
         return self.runs["hospital-1"], tuple(sorted(nonces))
 
 
