@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from PIL import Image
 from rich.console import Console
 
 from secure_fl.audits.document import read
@@ -46,6 +47,8 @@ def report_screen(page: Path) -> None:
         options += [f"--user-data-dir={profile}", f"--window-size={WIDTH},{HEIGHT}"]
         options += [f"--screenshot={IMAGES / 'report.png'}", page.resolve().as_uri()]
         subprocess.run(["chromium", *options], check=True, capture_output=True)  # noqa: S603, S607
+    picture = IMAGES / "report.png"
+    Image.open(picture).convert("RGB").quantize(96).save(picture, optimize=True)
 
 
 if __name__ == "__main__":

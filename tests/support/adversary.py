@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -358,7 +358,7 @@ def _named(outcome: Outcome) -> Iterator[str]:
             yield f"convicted: {', '.join(named)}"
 
 
-def _evidence(outcome: Outcome, honest: Collection[str]) -> Iterator[str]:
+def _evidence(outcome: Outcome, honest: Sequence[str]) -> Iterator[str]:
     """Yield evidence that does not check, and evidence against honest parties that does."""
     scenario, keys = outcome.scenario, outcome.scenario.keys()
     coordinator = next(iter(outcome.out.sessions.values()))._link.peer
