@@ -130,7 +130,7 @@ Example:
   secure-fl site check site.toml --kit north.kit --passphrase-file passphrase
 
 The command asks if you compared the fingerprints. --roster with the fingerprint that you heard by
-telephone is the answer. The exit status is 0 if this site can join, else 1."""
+phone is the answer. The exit status is 0 if this site can join, else 1."""
 )
 @click.argument("file", metavar="SITE", type=PATH)
 @click.option("--kit", type=PATH, required=True, help="The file from the coordinator.")

@@ -98,7 +98,7 @@ at hub pilot init roster.json --plan plan.toml --host localhost --port "$port" "
 for name in $hospitals; do send hub "$name" "kits/$name.kit"; done
 
 title "Each hospital: check"
-roster=$(at hub keys show roster.json | sed -n 's/^fingerprint: //p') # compared by telephone
+roster=$(at hub keys show roster.json | sed -n 's/^fingerprint: //p') # compared by phone
 for name in $hospitals; do
   at "$name" site check site.toml --kit "$name.kit" --roster "$roster" "${keys[@]}"
 done

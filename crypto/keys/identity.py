@@ -45,7 +45,7 @@ def keyed_digest(key: bytes, data: bytes, context: bytes) -> bytes:
 
 
 def spoken(digest: bytes) -> str:
-    """Format a digest as eight groups of five digits (132 bits), to read over the telephone."""
+    """Format a digest as eight groups of five digits (132 bits), to read over the phone."""
     number = int.from_bytes(digest_of(b"secure-fl spoken", digest), "big") % 10**40
     digits = f"{number:040d}"
     return " ".join(digits[i : i + 5] for i in range(0, 40, 5))
@@ -104,7 +104,7 @@ class PublicIdentity:
         return digest_of(b"secure-fl identity", self.canonical())
 
     def fingerprint(self) -> str:
-        """Return eight groups of five digits to compare over the telephone."""
+        """Return eight groups of five digits to compare over the phone."""
         return spoken(self.digest())
 
     def verify(self, digest: bytes, signature: bytes) -> None:

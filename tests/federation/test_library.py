@@ -27,7 +27,7 @@ from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises
 from tests.support.saved_models import save_family
 
-API = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
 FRAME = pandas.DataFrame(
     {"note": [f"a rash after dose {k}" for k in range(40)], "code": ["ade", "no-ade"] * 20}
 )
@@ -292,7 +292,7 @@ def test_a_model_is_evaluated_on_records_that_it_never_saw(
 
 
 def block(title: str) -> str:
-    (code,) = re.findall(rf'```python title="{title}"\n(.*?)```', API, re.S)
+    (code,) = re.findall(rf'```python title="{title}"\n(.*?)```', PAGE, re.S)
     return str(code)
 
 
