@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from secure_fl.crypto.keys.identity import Identity, PublicIdentity
 
 
-VERSION = 1
+VERSION = 2
 SIGNATURE_BYTES = 64
 MAX_HEAD = 16 * 2**20
 FROM_PARTY = get_args(FromParty)

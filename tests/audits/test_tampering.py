@@ -114,13 +114,13 @@ def test_swapped_keys(mode: Protection) -> None:
         assert trial.verdict is Verdict.UNTESTED and "no keys" in trial.reason
         return
     assert trial.verdict is Verdict.HOLDS
-    assert trial.deployed and trial.deployed.details["noticed by"] == {VICTIM: "crypto"}
+    assert trial.deployed and trial.deployed.details["noticed by"] == {VICTIM: "keys"}
 
 
 def test_keys_on_trust_give_the_input_away() -> None:
     assert input_read(OnTrust, swap=True) == (True, "")
     assert input_read(OnTrust, swap=False) == (False, "")  # without the swap there is nothing
-    assert input_read(StepKeys, swap=True) == (False, "crypto")
+    assert input_read(StepKeys, swap=True) == (False, "keys")
     assert input_read(StepKeys, swap=False) == (False, "")
 
 

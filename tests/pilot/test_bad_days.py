@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.clear_sum import ClearTotal
@@ -18,7 +19,7 @@ from secure_fl.pilot.member_faults import RESTARTS
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.pilot.run_id import RESTARTED
-from secure_fl.protocol.frames import Frame, peek
+from secure_fl.protocol.frames import Frame, digest, peek
 from secure_fl.protocol.messages import Audience, Continue, Segment, SumInput
 from secure_fl.protocol.ports import OfferedKeys
 from secure_fl.runs.folder import RunFolder
@@ -132,6 +133,13 @@ def test_below_the_threshold_a_bad_answer_is_named_and_the_run_goes_on_later(
 
 
 SEGMENTS = tuple(Segment(bytes([n]) * 32, 6 * 4, 4) for n in (1, 2))
+THIRD = Segment(b"3" * 32, 24, 4)
+
+
+def signed(parts: Sequence[bytes], segments: Sequence[Segment] = SEGMENTS) -> tuple[Segment, ...]:
+    """Add the digest of its part to each segment."""
+    pairs = zip(segments, parts, strict=True)
+    return tuple(structs.replace(segment, digest=digest(part)) for segment, part in pairs)
 
 
 def test_of_an_answer_that_cannot_be_read_nothing_is_added() -> None:
@@ -139,12 +147,14 @@ def test_of_an_answer_that_cannot_be_read_nothing_is_added() -> None:
         ProtectionSettings(mode="secagg"), ("a", "b"), host=None, threshold=2, run=bytes(16)
     )(Audience.PARTIES, OfferedKeys())
     one, large = from_slots(np.ones(4, np.uint64)), from_slots(np.full(4, 2**47, np.uint64))
-    total.add("a", SEGMENTS, one + one)
+    total.add("a", signed((one, one)), one + one)
     with raises(WireError, field="slots"):
-        total.add("b", SEGMENTS, one + large)  # its first segment could be read
+        total.add("b", signed((one, large)), one + large)  # its first segment could be read
     with raises(WireError, field="slots"):
-        total.add("b", (SEGMENTS[0], Segment(b"3" * 32, 24, 4)), one + large)
-    total.add("b", SEGMENTS, one + one)
+        total.add("b", signed((one, large), (SEGMENTS[0], THIRD)), one + large)
+    with raises(WireError, "not the one that it signs", party="b"):
+        total.add("b", signed((one, one)), one + large)
+    total.add("b", signed((one, one)), one + one)
     held = {key: vector.total.result() for key, vector in total._vectors.items()}  # type: ignore[attr-defined]
     assert held == {s.key: from_slots(np.full(4, 2, np.uint64)) for s in SEGMENTS}
 
