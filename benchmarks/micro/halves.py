@@ -72,7 +72,7 @@ class Halves:
 
     def reveal(self, under_way: SecureSumInProgress) -> UnmaskShares:
         """Reveal a party's shares when no party dropped out."""
-        under_way.settle(Unmask(self.members, ()))
+        under_way.settle(Unmask(self.members, (), sum=under_way.upload.sum))
         return under_way.shares(None)
 
     def teach(self, groups: Mapping[str, Sequence[Group]], rule: Rule) -> None:

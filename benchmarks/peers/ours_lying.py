@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from torch import Tensor, full_like
 
 from benchmarks.peers.inside.job import FIRST_BAD, TAPPED, Job, save
@@ -126,7 +127,9 @@ def add_one() -> None:
         alone, rest = members[:1], members[1:]
         self.survivors = alone
         messages = {
-            to: Unmask(alone, rest) if isinstance(message, Unmask) else message
+            to: structs.replace(message, survivors=alone, dropped=rest)
+            if isinstance(message, Unmask)
+            else message
             for to, message in said.messages.items()
         }
         return said._replace(messages=messages)

@@ -189,9 +189,11 @@ def _of_coordinators(liar: Liar) -> Iterator[tuple[Any, str, Any]]:
         said = reply(step, members)
         told = {k: m for k, m in said.messages.items() if isinstance(m, Unmask)}
         if told and liar.lies(COORDINATOR, "one alone"):
-            told = dict.fromkeys(told, Unmask(members[-1:], members[:-1]))
+            lists = {"survivors": members[-1:], "dropped": members[:-1]}
+            told = {k: structs.replace(m, **lists) for k, m in told.items()}
         elif told and liar.lies(COORDINATOR, "two stories"):
-            told |= {members[0]: Unmask(members[:-1], members[-1:])}
+            lists = {"survivors": members[:-1], "dropped": members[-1:]}
+            told |= {members[0]: structs.replace(told[members[0]], **lists)}
         return said._replace(messages={**said.messages, **told})
 
     yield ProtectedTotal, "result", changed
