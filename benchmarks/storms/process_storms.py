@@ -203,7 +203,7 @@ def _blamed(pilot: PilotFolders, drawn: StormDraw) -> bool:
         accusing = _events(hub, "convicted")  # with evidence; otherwise weaker events
         accusing = accusing or [event for kind in BLAMING for event in _events(hub, kind)]
         named = {party for event in accusing for party in event["parties"]}
-        at = {event["member"] for event in _events(hub, "stopped")[-1:]}
+        at = {event.get("member") for event in _events(hub, "stopped")[-1:]}
         return (named or at) == {drawn.liar}
     kept = [
         {file.name for file in folder.glob("[!.]*")}
