@@ -1,4 +1,4 @@
-"""Sentences on what could leak and to whom, made from the access matrix."""
+"""Sentences on possible leaks and their readers, made from the access matrix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEAKS, SUMS, NOTHING, UNKNOWN = "full", "half", "empty", "doubt"  # icons
 
 
 class Leak(NamedTuple):
-    """What one kind of reader could learn, in plain words."""
+    """A sentence on one kind of reader: the information that it could learn."""
 
     icon: str
     text: str

@@ -214,6 +214,8 @@ class SumStep(Step):
         totals: dict[str, Total] = {}
         bulks: dict[str, Bulk] = {}
         shared: dict[tuple[bytes, ...], Bulk] = {}
+        several = number and len(result) > 1  # then an inquiry is about one vector of them
+        digest_of = {key: digest(data) for key, data in result.items()} if several else {}
         for member in members:
             reads = not withheld and (member == self.context.rules.host) == for_host
             keys = self.keys[member] if reads else ()
@@ -221,7 +223,7 @@ class SumStep(Step):
                 shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
             sizes = tuple(len(result[k]) for k in keys)
             lost = self.total.lost(keys) if keys and number else {}
-            digests = tuple(digest(result[k]) for k in keys) if number and len(keys) > 1 else ()
+            digests = tuple(digest_of[k] for k in keys) if several and len(keys) > 1 else ()
             totals[member] = Total(
                 survivors, members, sizes, offers_to(member, offers), more, lost, number, digests
             )

@@ -43,9 +43,6 @@ from secure_fl.protocol.messages import (
 if TYPE_CHECKING:
     from secure_fl.crypto.keys.identity import Identity, PublicIdentity
 
-if TYPE_CHECKING:
-    from secure_fl.crypto.keys.identity import Identity, PublicIdentity
-
 
 VERSION = 2
 SIGNATURE_BYTES = 64

@@ -243,7 +243,7 @@ JUDGED_OTHERWISE = {
 
 
 def whole_numbers(kind: Any) -> bool:
-    """Whether values of this type are whole numbers, or may hold some."""
+    """Return True if values of this type are whole numbers, or can contain some."""
     inner = [part for part in get_args(kind) if isinstance(part, type) or get_args(part)]
     return kind is int or any(map(whole_numbers, inner))
 

@@ -324,7 +324,7 @@ TWO = SITES[:2]
 
 
 class Heard:
-    """What the coordinator's cell is sent: kinds of messages, and how far they acknowledge."""
+    """Messages to the coordinator's cell: their kinds, and the bytes that they acknowledge."""
 
     def __init__(self, hub: FlareHub) -> None:
         self.data, self.acks = 0, list[int]()

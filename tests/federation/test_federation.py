@@ -261,7 +261,7 @@ def test_who_joins_late_brings_its_own_head(
 
 
 def head(folder: Path, name: str, round: int) -> dict[str, torch.Tensor]:
-    """What a party's checkpoint keeps of its head."""
+    """Read the head's weights from a party's checkpoint."""
     place = folder / "parties" / name / "checkpoints" / f"round-{round:05d}"
     found: dict[str, torch.Tensor] = checkpoint.load(place)["keep"]["head"]
     return found

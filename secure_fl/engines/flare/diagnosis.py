@@ -38,7 +38,7 @@ class ProxyRefused(OSError):  # noqa: N818 - it names what happened
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """Where the proxy is, and what it is told."""
+    """The address and the login of a proxy."""
 
     host: str
     port: int
@@ -49,7 +49,7 @@ class Proxy:
 
 
 def proxy_to(host: str) -> Proxy | None:
-    """The proxy on the way to a host, if this process is told of one."""
+    """Return the proxy that the environment names for a host, if any."""
     given = next((os.environ[name] for name in VARIABLES if os.environ.get(name)), "")
     spared = next((os.environ[name] for name in EXCEPT if os.environ.get(name)), "")
     names = (name.strip() for name in spared.split(","))

@@ -31,7 +31,7 @@ class Scores(Protocol):
 
 
 class ScoresNotPooled(ExtensionEvent, frozen=True, tag="scores_not_pooled"):
-    """Scores stay at home this round, because a party of the first sum is lost."""
+    """A round without a sum of scores, because a party of the first sum is lost."""
 
     round: int
     parties: tuple[str, ...]

@@ -304,7 +304,7 @@ def test_another_model_under_the_same_name_is_refused(runs: tuple[Path, Path]) -
 
 
 def left_out(task: Task, z: torch.Tensor, gold: torch.Tensor) -> dict[str, np.ndarray]:
-    """What each record adds to metrics, by counting without it."""
+    """Compute the share of each record in metrics, by counting without it."""
     whole = task.pooled([task.counts([z], [{"labels": gold}])])
     found: dict[str, list[float]] = {name: [] for name in whole}
     for record in range(len(gold)):
