@@ -43,6 +43,7 @@ except ModuleNotFoundError:
     ) from None
 
 from secure_fl.engines.flare.frame_filter import CHANNEL, MAX_CHUNK, TOPIC, FrameFilter
+from secure_fl.engines.flare.line_limit import LineLimit
 
 HUB = "server"  # what CellNet calls the root that the others dial
 GRPC = {
@@ -126,6 +127,7 @@ class CellEnd:
         core.add_incoming_filter("*", "*", self.guard.check)
         spare_acks(core)
         core.set_cell_disconnected_cb(self._disconnected)
+        self._limit = limit_lines(core) if name == HUB else None
         self._cell.register_blob_cb(CHANNEL, TOPIC, self._arrived)
         core.start()
         if name == HUB:
@@ -152,6 +154,8 @@ class CellEnd:
         with core.agent_lock:
             core.agents.clear()  # no goodbyes: who came back at once would stay unknown after one
         core.stop()
+        if self._limit is not None:
+            self._limit.close()
         for peer in self._peers:
             self.guard.forget(peer)
         with ByteStreamer.map_lock:
@@ -194,6 +198,14 @@ def new_cell(name: str, url: str, credentials: Mapping[str, str], peers: Mapping
                 StatsPoolManager.delete_pool(pool.name)
                 setattr(cell.core_cell, attribute, _Uncounted())
     return cell
+
+
+def limit_lines(core: Any) -> LineLimit:
+    """Let a limit hear of each connection before CellNet's connection manager does."""
+    manager = core.communicator.conn_manager
+    limit = LineLimit(manager.state_change, manager.sfm_conns)
+    manager.state_change = limit.state_change
+    return limit
 
 
 def spare_acks(core: Any) -> None:
