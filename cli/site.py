@@ -265,7 +265,8 @@ def approve(
     approval = Approval.make(me, name, proposal, rules_of(rules))
     paper = ApprovalFiles(file.absolute().parent / FOLDER, name).add(approval)
     facts = approval.facts()
-    click.echo(f"approved: plan {facts['plan']}, rules {facts['rules']}\nwritten: {paper}")
+    click.echo(f"approved: plan {facts['plan']}, rules {facts['rules']}")
+    click.echo(f"programs: {facts['programs']}\nwritten: {paper}")
 
 
 @site.command(

@@ -1,4 +1,6 @@
-"""A person's signed approval of one plan under a site's rules; a change of either voids it.
+"""A person's signed approval of one plan under a site's rules, for the programs that run it.
+
+A change of plan, rules or programs voids an approval.
 
 People have their own keys (`secure-fl keys identity anna --keys anna`), whose fingerprints are in
 the site's rules. So the user who starts `join` cannot approve for somebody else.
@@ -20,7 +22,8 @@ import msgspec
 from secure_fl.crypto.keys.files import read_bounded, write_atomic
 from secure_fl.crypto.keys.identity import Identity, PublicIdentity, digest_of
 from secure_fl.errors import CryptoError, KeyringError
-from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.plan import require_run_name, write_plan
+from secure_fl.pilot.program_digests import programs_of
 from secure_fl.policy.policy_file import SiteFile
 from secure_fl.policy.questions import Proposal
 
@@ -40,19 +43,33 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plan: str  # as plans are written
     rules: dict[str, str]
     signature: bytes = b""
+    programs: dict[str, str] = {}
+    """Version and digest of each package that runs the plan."""
     format: Literal["secure-fl/approval/1"] = "secure-fl/approval/1"
 
     @classmethod
     def make(cls, me: Identity, site: str, plan: Proposal, rules: Mapping[str, str]) -> Approval:
-        """Sign a plan under these rules."""
+        """Sign a plan under these rules, with the programs that are installed here."""
+        require_run_name(plan.run.name)
         card, now = me.public, datetime.now(UTC).isoformat(timespec="seconds")
-        keys = card.signing, card.agreement
-        made = cls(site, card.name, *keys, now, plan.run.name, write_plan(plan), dict(rules))
+        made = cls(
+            site,
+            card.name,
+            card.signing,
+            card.agreement,
+            now,
+            plan.run.name,
+            write_plan(plan),
+            dict(rules),
+            programs=programs_of(plan),
+        )
         return msgspec.structs.replace(made, signature=me.sign(made.digest()))
 
     def digest(self) -> bytes:
         """Compute the digest of all fields but the signature."""
-        unsigned = msgspec.structs.replace(self, signature=b"")
+        unsigned = msgspec.to_builtins(msgspec.structs.replace(self, signature=b""))
+        if not self.programs:  # an approval of version 0.1, which ledgers keep
+            del unsigned["programs"]
         return digest_of(b"secure-fl approval", msgspec.json.encode(unsigned, order="sorted"))
 
     @property
@@ -61,10 +78,13 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return PublicIdentity(self.who, self.signing, self.agreement)
 
     def changes(self, plan: Proposal, rules: Mapping[str, str]) -> list[str]:
-        """List the differences of a plan and rules from the approved ones."""
+        """List the differences of a plan, rules and installed programs from the approved ones."""
+        approved = {f"program {name}": what for name, what in self.programs.items()}
+        installed = {f"program {name}": what for name, what in programs_of(plan).items()}
         return [
             *_changes(_fields(self.plan), _fields(write_plan(plan))),
             *_changes(self.rules, rules),
+            *_changes(approved, installed),
         ]
 
     def facts(self) -> dict[str, str]:
@@ -75,6 +95,7 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "time": self.time,
             "plan": _short(self.plan.encode()),
             "rules": _short(msgspec.json.encode(self.rules, order="sorted")),
+            "programs": ", ".join(f"{name} {what}" for name, what in self.programs.items()),
         }
 
 
@@ -87,6 +108,7 @@ class ApprovalFiles:
 
     def add(self, approval: Approval) -> Path:
         """Save an approval; it replaces the same person's older one for the run."""
+        require_run_name(approval.run)
         self.folder.mkdir(exist_ok=True)
         file = self.folder / f"{approval.run}-{approval.who}.json"
         write_atomic(file, msgspec.json.encode(approval))

@@ -17,6 +17,7 @@ from secure_fl.federation.run_spec import RunSpec, feature_sections
 from secure_fl.field_errors import sections
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.questions import Proposal, QuestionPlan
+from secure_fl.policy.rules import RUN_NAME
 from secure_fl.statistics.questions import of_tables
 
 DATASET = "dataset"
@@ -72,7 +73,20 @@ def load_proposal(file: Path) -> Proposal:
     if "question" in tables:
         asked = of_tables(tables.pop("question"), where)
         tables["questions"] = QuestionPlan.of(asked, dataset="any").questions
-    return _checked(tables, where)
+    proposal = _checked(tables, where)
+    require_run_name(proposal.run.name, str(file))
+    return proposal
+
+
+def require_run_name(name: str, file: str | None = None) -> None:
+    """Refuse a run's name that could lead out of the folder of runs or of approvals."""
+    if RUN_NAME.fullmatch(name) is None:
+        raise SettingsError(
+            f"the name of a run is a file's name, not {name[:80]!r}",
+            fix="use 1 to 64 letters, digits, '.', '_' or '-', a letter or digit first",
+            field="run.name",
+            file=file,
+        )
 
 
 def _checked(tables: Table, where: Text) -> Proposal:

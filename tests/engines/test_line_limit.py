@@ -12,7 +12,7 @@ import pytest
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
 
 from secure_fl.engines.flare import line_limit
-from secure_fl.engines.flare.cell import SETTINGS
+from secure_fl.engines.flare.cell import GRPC, SETTINGS
 from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles
@@ -65,7 +65,8 @@ def connects(kits: Kits, number: int, patience: float) -> bool:
 def test_silent_streams_of_one_certificate_keep_nobody_out(
     kits: Kits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SETTINGS, "grpc", {**SETTINGS["grpc"], "max_workers": 8})
+    few = {"max_workers": 8, "options": list(GRPC.items())}
+    monkeypatch.setitem(SETTINGS, "grpc", few)
     assert connects(kits, 12, patience=15)
     monkeypatch.setattr(line_limit, "MAX_LINES", 1_000)
     assert not connects(kits, 12, patience=3)  # the attack on a server without the limit

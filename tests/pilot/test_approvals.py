@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from secure_fl.crypto.keys.identity import Identity
+from secure_fl import __version__
+from secure_fl.algorithms.registry import ALGORITHMS, GROUP
+from secure_fl.crypto.keys.identity import Identity, digest_of
 from secure_fl.crypto.privacy.ledger import Ledger
-from secure_fl.errors import KeyringError
+from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.pilot import plan as plans
 from secure_fl.pilot.approvals import Approval, ApprovalFiles, rules_of
 from secure_fl.pilot.approving import ASKED, Approving
-from secure_fl.pilot.plan import load_plan
+from secure_fl.pilot.plan import load_plan, write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import load_site
@@ -32,6 +37,7 @@ until = 2030-01-01
 """
 ANNA, BEN, EVE = (Identity.generate(name) for name in ("anna", "ben", "eve"))
 NORTH = Identity.generate("north")
+LABEL = b"secure-fl approval"
 
 
 def asking(*people: Identity, least: int = 1) -> str:
@@ -58,6 +64,9 @@ class Site:
         for one in people:
             word = Approval.make(one, "north", plan or self.plan, rules_of(now.site))
             ApprovalFiles(now.folder, "north").add(word)
+
+    def add(self, approval: Approval) -> Path:
+        return ApprovalFiles(self.approving.folder, "north").add(approval)
 
     def join(self, plan: Plan | None = None) -> list[str]:
         ledger = Ledger(self.folder / "ledger" / "north" / LEDGER, NORTH)
@@ -167,3 +176,115 @@ def test_a_run_tells_who_approved_it(site: Site, tmp_path: Path) -> None:
     assert msgspec.json.decode((run / "result.json").read_bytes())["approvals"] == facts
     other = tmp_path / "runs" / "hospital-2" / "run" / "result.json"
     assert "approvals" not in msgspec.json.decode(other.read_bytes())
+
+
+CLIMBING = ("../../escaped", "/escaped", ".", "..", "a/b", "", "run\n")
+
+
+@pytest.mark.parametrize("name", CLIMBING)
+def test_a_plan_for_approval_is_not_named_as_a_path(site: Site, name: str) -> None:
+    """The name of a plan from a kit becomes part of a file's name."""
+    site.rules(asking(ANNA))
+    climbing = site.plan.model_copy(update={"run": site.plan.run.model_copy(update={"name": name})})
+    file = site.folder / "plan.toml"
+    file.write_text(write_plan(climbing))
+    with raises(SettingsError, "name of a run is a file's name", field="run.name"):
+        load_plan(file)
+    with raises(SettingsError, field="run.name"):
+        site.approve(ANNA, plan=climbing)
+    older = Approval.make(ANNA, "north", site.plan, {})
+    with raises(SettingsError, field="run.name"):
+        site.add(msgspec.structs.replace(older, run=name))
+    assert sorted(one.name for one in site.folder.iterdir()) == ["plan.toml", "site.toml"]
+
+
+def test_without_the_check_an_approval_is_written_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "RUN_NAME", re.compile(".*"))
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    run = plan_of().run.model_copy(update={"name": "../../escaped"})
+    word = Approval.make(ANNA, "north", plan_of().model_copy(update={"run": run}), {})
+    written = ApprovalFiles(tmp_path / "a" / "b" / "approvals", "north").add(word)
+    assert written.resolve() == tmp_path / "a" / "escaped-anna.json"
+
+
+MODULE = """
+from typing import Literal
+from secure_fl import FedAvg
+from secure_fl.algorithms.base import Entry
+
+class Settings(FedAvg):
+    name: Literal["mine"] = "mine"
+
+    @classmethod
+    def entry(cls): return ENTRY
+
+async def run(cohort, site, cfg): pass
+
+ENTRY = Entry(Settings, run, summary="as FedAvg")
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package with an algorithm, as an installer leaves it."""
+    place = tmp_path / "packages"
+    about = place / "faraway-1.0.dist-info"
+    about.mkdir(parents=True)
+    (place / "faraway").mkdir()
+    (place / "faraway" / "__init__.py").write_text(MODULE)
+    (place / "faraway_data.bin").write_bytes(b"weights")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: faraway\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{GROUP}]\nmine = faraway:ENTRY\n")
+    (about / "RECORD").write_text("faraway/__init__.py,,\nfaraway_data.bin,,\n")
+    monkeypatch.syspath_prepend(str(place))
+    vars(ALGORITHMS).pop("plugins", None)
+    yield place
+    sys.modules.pop("faraway", None)
+    vars(ALGORITHMS).pop("plugins", None)
+    ALGORITHMS.data.pop("mine", None)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "the module": lambda p: (p / "faraway" / "__init__.py").write_text(MODULE + "# more\n"),
+    "another module": lambda p: (p / "faraway" / "helper.py").write_text("pass\n"),
+    "a listed file": lambda p: (p / "faraway_data.bin").write_bytes(b"others"),
+    "the version": lambda p: (p / "faraway-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: faraway\nVersion: 1.1\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_changed_package_of_an_algorithm_needs_another_approval(
+    site: Site, plugin: Path, what: str
+) -> None:
+    site.rules(asking(ANNA))
+    mine = ALGORITHMS["mine"].settings(name="mine")
+    plan = site.plan.model_copy(update={"algorithm": mine})
+    site.approve(ANNA, plan=plan)
+    assert site.join(plan) == ["anna"]
+    before = site.approving.noted()[0]
+    assert before.programs["secure_fl"].startswith(f"{__version__} ")
+    CHANGES[what](plugin)
+    assert (before.plan, before.rules) == (write_plan(plan), rules_of(site.approving.site))
+    with raises(PolicyRefusal, "since anna approved it: program faraway is 1."):
+        site.join(plan)
+    site.approve(ANNA, plan=plan)
+    assert site.join(plan) == ["anna"]
+
+
+def test_approvals_on_older_ledgers_are_readable(site: Site) -> None:
+    """They have no programs, so their plans need another approval."""
+    site.rules(asking(ANNA))
+    older = msgspec.structs.replace(
+        Approval.make(ANNA, "north", site.plan, rules_of(site.approving.site)), programs={}
+    )
+    table = msgspec.to_builtins(msgspec.structs.replace(older, signature=b""))
+    del table["programs"]
+    text = msgspec.json.encode(table, order="sorted")
+    older = msgspec.structs.replace(older, signature=ANNA.sign(digest_of(LABEL, text)))
+    site.add(older)
+    with raises(PolicyRefusal, "program secure_fl is", "approved: nothing"):
+        site.join()

@@ -28,7 +28,7 @@ class LineLimit:
     """Closes surplus and silent streams of a server."""
 
     def __init__(self, report: Callable[[Any], None], known: Mapping[str, Any]) -> None:
-        """`report`: CellNet's own listener; `known`: its connections, with endpoints once greeted."""
+        """`report`: CellNet's listener; `known`: its connections, with endpoints once greeted."""
         self._report, self._known = report, known
         self._lines: defaultdict[str, dict[str, tuple[Any, float]]] = defaultdict(dict)
         self._noted: set[str] = set()

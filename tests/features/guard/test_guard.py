@@ -43,7 +43,7 @@ GUESSED = 0  # the slot in which who takes a vote away supposes one
 
 @pytest.fixture
 def guesses_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once in some 60 tries the guess is right, and the vote is gone: see `guard_module.SLOTS`."""
+    """Guess no slot of a row that holds a vote: see `guard_module.Votes`."""
     monkeypatch.setattr("secrets.randbelow", lambda n: GUESSED + 1 + randbelow(n - 1))
 
 
@@ -64,23 +64,52 @@ def test_ballots_are_counted(against: int) -> None:
 def test_a_sum_of_plain_votes_is_what_one_member_says() -> None:
     """Seven are against; the eighth sends -7, and nothing shows it. A ballot shows it."""
     assert sum([1] * 7 + [-7]) == 0
-    honest, guess = papers(7, 7), np.zeros((2, guard_module.SLOTS))
-    guess[1, GUESSED] = 1
+    honest = papers(7, 7)
+    guess = np.zeros_like(honest)
+    guess[1, :, GUESSED] = 1
+    one_row = np.zeros_like(honest)
+    one_row[0, 0, GUESSED] = 1
     for lie in (
-        -honest.sum() * guess,  # takes them away where it guesses that they are
+        -7 * guess,  # takes them away where it guesses that they are
         2 * ballot(False),
         3.0 * ballot(False) - 2.0 * ballot(False),
         0.5 * ballot(True) + 0.5 * ballot(False),
         np.zeros_like(honest),
         -guess + 2 * ballot(False),
+        ballot(False) + one_row,
     ):
         assert count(honest + lie, 8).spoiled
     assert not count(honest + ballot(False), 8).spoiled
 
 
 def test_nobody_knows_where_another_s_vote_lies() -> None:
-    at = [int(np.flatnonzero(ballot(True)[1])[0]) for _ in range(2000)]
-    assert len(set(at)) > 0.99 * guard_module.SLOTS and max(np.bincount(at)) < 40
+    at = [int(np.flatnonzero(row)[0]) for _ in range(125) for row in ballot(True)[1]]
+    assert len(set(at)) > 0.99 * guard_module.SLOTS and max(np.bincount(at)) < 60
+
+
+def unnoticed(votes: int, tries: int) -> float:
+    """The rate at which a member that guesses one slot in each row removes a vote."""
+    found = 0
+    for _ in range(tries):
+        total = papers(votes, votes) + 2 * ballot(False)
+        for row in total[1]:
+            row[randbelow(guard_module.SLOTS)] -= 1
+        found += not count(total, votes + 1).spoiled
+    return found / tries
+
+
+def test_a_vote_is_not_removed_by_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one row of 256 slots, any of 64 votes is found in a fifth of the attempts."""
+
+    def chance(votes: int) -> float:
+        return float((1 - (1 - 1 / guard_module.SLOTS) ** votes) ** guard_module.ROWS)
+
+    assert unnoticed(64, 100) == 0.0
+    stated = {6: 4e-22, 64: 3e-7, 127: 6e-4}
+    assert {votes: float(f"{chance(votes):.0e}") for votes in stated} == stated
+    monkeypatch.setattr(guard_module, "ROWS", 1)
+    monkeypatch.setattr(guard_module, "SLOTS", 256)
+    assert 0.1 < unnoticed(64, 200) < 0.35
 
 
 def test_one_vote_never_decides() -> None:
@@ -321,8 +350,8 @@ def stuffed(paper: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def taken_away(paper: NDArray[np.float32]) -> NDArray[np.float32]:
     """A vote less against the round, wherever it may lie, and one more for it."""
-    paper[1, GUESSED] -= 1
-    paper[0, GUESSED] += 1
+    paper[1, :, GUESSED] -= 1
+    paper[0, :, GUESSED] += 1
     return paper
 
 
