@@ -38,14 +38,20 @@ class KeyFileKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one guess in scrypt (RFC 7914): N = 2**log_n; the default takes 32 MB."""
+    """The cost of one guess in scrypt (RFC 7914): N = 2**log_n; the default takes 128 MiB."""
 
-    log_n: int = 15
+    log_n: int = 17
     r: int = 8
     p: int = 1
 
+    def usable(self) -> bool:
+        """Check the cost that a file names: its reader must not need gigabytes or minutes."""
+        fields = 10 <= self.log_n <= 20 and 1 <= self.r <= 16 and 1 <= self.p <= 16
+        return fields and self.r * self.p << self.log_n <= MOST_WORK
+
 
 DEFAULT_COST = Cost()
+MOST_WORK = 1 << 23  # N · r · p: 8 times the default, and at most 1 GiB of memory
 
 
 def encrypt(
@@ -79,9 +85,10 @@ def decrypt(kind: KeyFileKind, data: bytes, passphrase: str, *, file: object = N
     _, kept, log_n, r, p, salt, nonce, check, length = HEADER.unpack_from(data)
     if len(data) != HEADER.size + length or length < TAG_BYTES:
         raise _truncated(file)
-    if kept != kind or not (10 <= log_n <= 20 and 1 <= r <= 16 and 1 <= p <= 16):
+    cost = Cost(log_n, r, p)
+    if kept != kind or not cost.usable():
         raise _changed(kind, file)
-    key, expected = _stretch(passphrase, salt, Cost(log_n, r, p))
+    key, expected = _stretch(passphrase, salt, cost)
     if not compare_digest(check, expected):
         raise KeyringError(
             "the passphrase is wrong",

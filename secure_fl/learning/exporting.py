@@ -168,7 +168,10 @@ def _read_attentive(folder: Path, attention: Attention) -> tuple[Any, Any]:
     try:
         with quiet():
             loaded, info = AttentiveForSequenceClassification.from_pretrained(
-                folder, attn_implementation=attention, output_loading_info=True
+                folder,
+                attn_implementation=attention,
+                output_loading_info=True,
+                use_safetensors=True,
             )
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, SafetensorError, RuntimeError) as error:

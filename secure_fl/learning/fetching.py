@@ -54,7 +54,9 @@ def instantiate(
             fresh = _load_pooled(model, spec.name)
         else:
             # A head of another size is drawn; other differences are refused below.
+            # Nothing is unpickled: without the last option a folder's .bin file would be.
             options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+            options["use_safetensors"] = True
             model, info = fetch(auto.from_pretrained, spec.name, config=config, **options)
             fresh = sorted({*info["missing_keys"], *(row[0] for row in info["mismatched_keys"])})
     if not spec.fresh:
@@ -227,11 +229,7 @@ def fetch(load: Callable[..., Any], name: str, **options: Any) -> Any:
             return load(source, local_files_only=True, **options)
     except failures as error:
         if folder.is_dir():
-            raise ModelError(
-                "the folder does not hold a usable model of this kind",
-                model=name,
-                fix="it needs config.json, model.safetensors and tokenizer.json",
-            ) from error
+            raise unusable_folder(folder, name) from error
     if name.count("/") > 1 or name[:1] in "./~":
         raise ModelError(
             "there is no such folder",
@@ -253,6 +251,23 @@ def fetch(load: Callable[..., Any], name: str, **options: Any) -> Any:
             model=name,
             fix='check the name, or set model.name to a folder or to "tiny" (built in)',
         ) from error
+
+
+def unusable_folder(folder: Path, name: str) -> ModelError:
+    """The error of a folder without a usable model; weights as a pickle have their own fix."""
+    pickles = sorted(file.name for file in folder.glob("*.bin"))
+    if pickles and not any(folder.glob("*.safetensors")):
+        return ModelError(
+            f"the weights are in {pickles[0]}, a pickle, which could run code when it is loaded",
+            model=name,
+            fix="on a machine without records, load it with transformers and save it again with "
+            "save_pretrained: that writes model.safetensors",
+        )
+    return ModelError(
+        "the folder does not hold a usable model of this kind",
+        model=name,
+        fix="it needs config.json, model.safetensors and tokenizer.json",
+    )
 
 
 def hub_answers(timeout: float = 3.0) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from secure_fl.crypto.keys import vault
 from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.crypto.keys.keyring import CohortKeys, KeyRing, deal, open_bundle, seal_bundles
 from secure_fl.crypto.keys.vault import (
@@ -17,10 +18,12 @@ from secure_fl.crypto.keys.vault import (
     ACL_ENTRY,
     ACL_HEAD,
     ACL_VERSION,
+    DEFAULT_COST,
     GROUP,
     HEADER,
     MASK,
     USER,
+    Cost,
     KeyFileKind,
     check_private,
     decrypt,
@@ -78,6 +81,27 @@ def test_every_changed_byte_is_found() -> None:
     body = data[:-1] + bytes([data[-1] ^ 1])
     with raises(KeyringError, reason="changed"):
         decrypt(KeyFileKind.COHORT, body, "right")
+
+
+def test_new_files_cost_more_and_older_ones_open() -> None:
+    data = encrypt(KeyFileKind.IDENTITY, b"secret", "right", DEFAULT_COST)
+    assert data[2:5] == bytes((17, 8, 1)) and decrypt(KeyFileKind.IDENTITY, data, "right")
+    older = encrypt(KeyFileKind.IDENTITY, b"secret", "right", Cost(15))
+    assert decrypt(KeyFileKind.IDENTITY, older, "right") == b"secret"
+
+
+@pytest.mark.parametrize("cost", [(30, 8, 1), (255, 255, 255), (20, 16, 16), (20, 8, 2), (9, 8, 1)])
+def test_a_file_does_not_choose_what_its_reader_spends(
+    cost: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bound is checked before anything is derived: 2^20 with r = p = 16 would take minutes."""
+    data = encrypt(KeyFileKind.IDENTITY, b"secret", "right", CHEAP)
+    changed = data[:2] + bytes(cost) + data[5:]
+    derived: list[object] = []
+    monkeypatch.setattr(vault, "_stretch", lambda *given: derived.append(given))
+    with raises(KeyringError, reason="changed"):
+        decrypt(KeyFileKind.IDENTITY, changed, "right")
+    assert not derived
 
 
 BROKEN: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (

@@ -216,7 +216,13 @@ def base_of(folder: Path) -> str | None:
 
 
 def read(model: Any, folder: Path) -> nn.Module:
-    """Merge a folder's adapters into a model."""
+    """Merge a folder's adapters into a model; without safetensors `peft` would unpickle them."""
+    if not (folder / WEIGHTS).exists():
+        raise ModelError(
+            f"the folder of adapters has no {WEIGHTS}",
+            model=str(folder),
+            fix="save the adapters again with save_pretrained of peft, which writes this file",
+        )
     holder = getattr(model, "backbone", model)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`")  # peft asks transformers

@@ -35,6 +35,13 @@ OWN = """\
 This model is **one hospital's own**: it was not averaged with others', and can tell more about its
 records than a shared one."""
 
+OWN_CODE = """\
+Its head, attentive pooling, is code in this folder (attentive_pooling.py, heads.py). The lines above
+use the installed package and run none of it. `transformers` runs it with `trust_remote_code=True`:
+first compare the SHA-256 of both files and of the weights with those that a hospital of the run
+gave you by another way. The digests below travel with the folder, so they prove nothing alone.
+"""
+
 
 def write_cards(run: Path) -> None:
     """Write the card of every model of a finished run."""
@@ -111,20 +118,14 @@ def _use(model: Path, task: Mapping[str, Any]) -> str:
         return f"## Use\n\nAdapters for `peft`, around their base; merged, by ours:\n\n{ours}"
     if kind not in PIPELINES:
         return f"## Use\n\nThe ranker is ours; `AutoModel` loads the body alone.\n\n{ours}"
-    attentive = task["pooling"] == "attentive"
-    trust = ", trust_remote_code=True" if attentive else ""
-    said = (
-        "\nIts head, attentive pooling, is code in this folder (attentive_pooling.py, heads.py): "
-        "read it before you trust it.\n"
-        if attentive
-        else ""
-    )
     without = "what completes a prompt" if kind == "completion" else "a score"
     labels = ", ".join(f"`{label}`" for label in task["labels"]) or without
+    answers = f"It answers {labels}; texts are cut to {task['max_length']} tokens.\n"
+    if task["pooling"] == "attentive":
+        return f"## Use\n\n{ours}\n{OWN_CODE}\n{answers}"
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
-        f'ask = pipeline("{PIPELINES[kind]}", model="THIS FOLDER"{trust})\n```\n{said}\n'
-        f"It answers {labels}; texts are cut to {task['max_length']} tokens.\n"
+        f'ask = pipeline("{PIPELINES[kind]}", model="THIS FOLDER")\n```\n\n{answers}'
     )
 
 
@@ -184,7 +185,8 @@ def _lineage(run: Path, model: Path, result: Mapping[str, Any]) -> str:
     rows = {"run": run.resolve().name, "seed": result["seed"]}
     if result["roster"]:
         rows["roster"] = result["roster"]
-    for file in (run / SETTINGS, run / RESULT, *sorted(model.rglob("*.safetensors"))):
+    files = (*sorted(model.rglob("*.safetensors")), *sorted(model.glob("*.py")))
+    for file in (run / SETTINGS, run / RESULT, *files):
         if file.exists():
             name = file.relative_to(model) if file.is_relative_to(model) else file.name
             rows[f"sha256 of {name}"] = digest(file)

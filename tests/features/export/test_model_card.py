@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -63,6 +64,23 @@ def test_the_card_says_what_the_result_says(run: Path) -> None:
         assert f"| sha256 of {file.name} | {sha256(file.read_bytes()).hexdigest()} |" in card
     assert "pipeline_tag: text-classification" in card and "- differential-privacy" in card
     assert all(f"`{label}`" in card for label in LABELS)
+
+
+def test_the_card_of_a_folder_with_code_loads_it_without_running_it(
+    run: Path, tmp_path: Path
+) -> None:
+    """It names digests, and where they have to come from, before it names remote code."""
+    here = tmp_path / "study"
+    shutil.copytree(run, here)
+    model, code = here / "model", b"raise SystemExit\n"
+    task = json.loads((model / "secure_fl.json").read_text())
+    (model / "secure_fl.json").write_text(json.dumps(task | {"pooling": "attentive"}))
+    (model / "attentive_pooling.py").write_bytes(code)
+    write_card(here, model)
+    card = (model / "README.md").read_text()
+    assert "load_exported" in card and "pipeline(" not in card
+    assert card.index("run none of it") < card.index("trust_remote_code") < card.index("SHA-256")
+    assert f"| sha256 of attentive_pooling.py | {sha256(code).hexdigest()} |" in card
 
 
 def test_the_card_names_no_path_and_no_hospital(run: Path) -> None:
