@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-STAMP := $(VENV)/installed-$(shell cat constraints.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
+LOCK := $(shell $(PYTHON) -c 'import sys, sysconfig; print("locks/%s-%s.txt" % (sys.implementation.cache_tag, sysconfig.get_platform().replace(".", "_")))')
+STAMP := $(VENV)/installed-$(shell cat constraints.txt pyproject.toml $(LOCK) 2>/dev/null | cksum | cut -d' ' -f1)
 SOURCES := secure_fl tests benchmarks release
 
 .PHONY: demo test slow check types docs bench bench-tests wheelhouse release clean
@@ -49,6 +50,8 @@ clean:  ## remove everything that make made
 $(STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "secure_fl needs Python 3.11 or newer; try make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
+	@test -f $(LOCK) || echo "there is no $(LOCK): packages are checked by version, not by digest"
+	test ! -f $(LOCK) || $(PY) -m pip install --quiet --no-deps --require-hashes --requirement $(LOCK)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@rm -f $(VENV)/installed-*
 	@touch $@

@@ -19,6 +19,7 @@ from zipfile import ZipFile
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from release.distribution import ROOT
+from release.lock import lock_file, require_locked
 from secure_fl.errors import RunError
 
 EXTRAS = ("flare", "metrics", "adapters")  # what a hospital may want
@@ -34,6 +35,8 @@ def gather(wheel: Path, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(folder)]
     constraints = ["--constraint", str(ROOT / "constraints.txt"), asked]
     subprocess.run([*command, *constraints], check=True)
+    if (locked := lock_file()).exists():
+        require_locked({wheel: digest(wheel) for wheel in folder.glob("*.whl")}, locked)
     return list_wheels(folder)
 
 

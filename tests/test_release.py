@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from packaging.utils import canonicalize_name
 
-from release import checksums, distribution, sbom, wheelhouse
+from release import checksums, distribution, lock, sbom, wheelhouse
 from secure_fl.errors import KeyringError, RunError
 from tests.support.raising import raises
 
@@ -88,6 +89,40 @@ def test_pip_takes_the_wheels_that_are_listed_and_no_others(tmp_path: Path) -> N
     small_wheel(listed.parent, "ours", "Summary: changed on its way")
     refused = subprocess.run([*command, str(tmp_path / "not")], capture_output=True, text=True)
     assert refused.returncode and "HASHES" in refused.stderr
+
+
+UNLOCKED = {"torch", "autograd-gamma"}  # any build; an index without a file for this platform
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "locks").glob("*.txt")), ids=lambda file: file.stem)
+def test_every_tested_version_has_a_digest(file: Path) -> None:
+    rows = [line.split(" ") for line in file.read_text().splitlines() if "#" not in line[:1]]
+    assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", row[1]) for row in rows)
+    wanted = [line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    tested = {canonical(line) for line in wanted if line and not line.startswith("#")}
+    assert {canonical(row[0]) for row in rows} == {
+        one for one in tested if one.partition("==")[0] not in UNLOCKED
+    }
+
+
+def canonical(pin: str) -> str:
+    name, _, version = pin.partition("==")
+    return f"{canonicalize_name(name)}=={version}"
+
+
+def test_a_wheel_that_an_index_changed_is_refused(tmp_path: Path) -> None:
+    wheel = small_wheel(tmp_path, "ours")
+    digest, report = wheelhouse.digest(wheel), {"metadata": {"name": "ours", "version": "1.0"}}
+    about = {"url": f"file:{wheel}", "archive_info": {"hashes": {"sha256": digest}}}
+    locked = tmp_path / "lock.txt"
+    locked.write_text("".join(lock.rows({"install": [report | {"download_info": about}]})))
+    assert lock.require_locked({wheel: digest}, locked) == 1
+    small_wheel(tmp_path, "ours", "Summary: changed on its way")
+    with raises(RunError, "ours-1.0", reason="changed"):
+        lock.require_locked({wheel: wheelhouse.digest(wheel)}, locked)
+    source = {**about, "url": "ours-1.0.tar.gz"}  # its wheel is built here, and has other bytes
+    locked.write_text("".join(lock.rows({"install": [report | {"download_info": source}]})))
+    assert lock.require_locked({wheel: wheelhouse.digest(wheel)}, locked) == 0
 
 
 def test_a_bill_of_materials_names_all_and_is_the_same_again(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from secure_fl.settings import ModelSettings, TaskSettings
 from tests.support.raising import raises
 from tests.support.saved_models import save_tiny
 
-TASK = make_task(TaskSettings(labels=("no", "yes")), ("no", "yes"))
+TASK = make_task(TaskSettings(labels=("no", "yes")))
 
 
 class Runs:

@@ -36,10 +36,11 @@ This model is **one hospital's own**: it was not averaged with others', and can 
 records than a shared one."""
 
 OWN_CODE = """\
-Its head, attentive pooling, is code in this folder (attentive_pooling.py, heads.py). The lines above
-use the installed package and run none of it. `transformers` runs it with `trust_remote_code=True`:
-first compare the SHA-256 of both files and of the weights with those that a hospital of the run
-gave you by another way. The digests below travel with the folder, so they prove nothing alone.
+Its head, attentive pooling, is code in this folder (attentive_pooling.py, heads.py). The lines
+above use the installed package and run none of it. `transformers` runs it with
+`trust_remote_code=True`: first compare the SHA-256 of both files and of the weights with those that
+a hospital of the run gave you by another way. The digests below travel with the folder, so they
+prove nothing alone.
 """
 
 
