@@ -90,7 +90,7 @@ def _measured(
         for split in ("test", "dev"):
             for name in names:
                 found = counts.get(name + split)
-                if found and found["loss"][0]:
+                if found and found.get("loss", (0,))[0]:  # noised counts have no losses
                     return split, found, chosen.get("intervals", {}).get(name + split, {})
     return None
 

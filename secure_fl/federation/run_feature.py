@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from secure_fl.party.hooks import RoundHook
 from secure_fl.settings import ModelSettings
 
 if TYPE_CHECKING:
+    from secure_fl.crypto.privacy.ledger import Ledger
     from secure_fl.learning.site import Site
 
 
@@ -23,6 +24,7 @@ class SiteLimits:
 
     max_batch: int | None = None  # records in memory at once; None: as the algorithm asks
     options: Mapping[str, Any] = field(default_factory=dict)  # of optional features, by name
+    ledger: Callable[[], Ledger] | None = None  # the site's own, for all runs
 
 
 class RunFeature:

@@ -23,6 +23,8 @@ Counts: TypeAlias = dict[str, NDArray[Any]]
 LOSS = "loss"  # [records, sum of their losses]
 ROW = "of "  # before a class or an entity type: [hits, false alarms, misses]
 TRULY = "truly "  # before a class: its row of the confusion matrix
+SCORED = "scored "  # before a class: its records by bins of its log-odds, then all others'
+MAX_CROSSED = 10  # classes with a confusion matrix: of more, most cells would hold one record
 ALL = "all"  # instead of names that differ between hospitals
 PIECE = 8
 

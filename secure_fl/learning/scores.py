@@ -81,6 +81,11 @@ class SiteScores:
                 main += [values[self._task.metric]] if split == "dev" else []
         return main[0] if main else None
 
+    def log_noised(self, model: str, split: str, counts: Counts) -> None:
+        """Log the metrics of sums with noise; some, or all, may be lost in it."""
+        values, listed = self._task.rates(counts), _listed(counts)
+        self._log(1, values, listed, split=split, model=model, pooled=True)
+
     def _log(self, *measured: Any, **labels: Any) -> None:
         self._recorder.metrics(*measured, **labels, scored_class=self._task.scored_class)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from secure_fl.crypto.blame.inquiry import InquiryEvidence
 from secure_fl.crypto.keys.roster import Roster
+from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.positive_class import counted_labels, reversed_class
 from secure_fl.data.silo import Silo
@@ -20,6 +21,7 @@ from secure_fl.federation.outcome import ResultContext, document_of, export_to
 from secure_fl.federation.prepared import RunContext, prepare
 from secure_fl.federation.run_feature import SiteLimits, finish_run
 from secure_fl.federation.validation import check_members, check_spec, require_ready, tasks_of
+from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.context import Checkpoints
 from secure_fl.pilot.plan import spec_of
 from secure_fl.pilot.run_id import rules_of_roster
@@ -102,7 +104,7 @@ class SiteRun:
             self._folder,
             self._record,
             identity=context.keys.identity,
-            limits=context.limits,
+            limits=replace(context.limits, ledger=self._open_ledger),
             hooks=(OpenedQuestions(context.ledger, context.cards),),
             opened=context.memory.opened(*self._inputs),
         )
@@ -118,6 +120,10 @@ class SiteRun:
         )
         self._judge(self._prepared.checkpoints)
         self.session = self._prepared.join(context.keys, self.link)
+
+    def _open_ledger(self) -> Ledger:
+        name, keys = self._silo.name, self._context.keys
+        return open_ledger(self._context.ledger / name, name, keys.identity)
 
     def _judge(self, kept: Checkpoints) -> None:
         """Verify saved evidence; refuse a run with a convicted member or coordinator."""

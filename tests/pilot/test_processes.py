@@ -148,8 +148,10 @@ def test_an_evaluation_gives_all_the_same_scores(tmp_path):
     cfg = pinned([tmp_path / "learned"], TaskSettings(labels=LABELS, max_length=32))
     plan = plan_of(cfg, training=TrainingSettings(device="cpu"))
     trial = make_pilot_folders(tmp_path / "t", NAMES, plan, port=free_port(), size=48, cost=CHEAP)
-    site = trial.of("west") / "site.toml"
-    site.write_text(site.read_text().replace("[site]\n", "[site]\nshare_scores = true\n"))
+    for name in NAMES:  # made-up records: all sites allow exact scores, and west shares its own
+        site, rule = trial.of(name) / "site.toml", "[site]\nexact_evaluations = true\n"
+        shares = "share_scores = true\n" if name == "west" else ""
+        site.write_text(site.read_text().replace("[site]\n", rule + shares))
     ended(trial)
     found = [Evaluation.load(trial.of(name) / "runs" / "run") for name in NAMES]
     assert found[0].scores == found[1].scores == found[2].scores

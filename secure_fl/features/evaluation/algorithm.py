@@ -3,6 +3,9 @@
 One sealed sum of counts gives the metrics of each model over all records. With several models, a
 second sum gives the uncertainty of their differences: for each metric, the squares of the
 differences between the influence of single records on one model and on the first.
+
+With `epsilon`, the counts carry noise (`noise`), and nothing else about the records is sent: no
+second sum, and no hospital's own score.
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ from secure_fl.data.public_set import digest
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.features.evaluation.examine import SPLIT, difference, examine, pulls, read
 from secure_fl.learning.metric_counts import Contributions, Counts, from_pieces, pieces
+from secure_fl.learning.metrics import Z
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ModelSettings, Section, TrainingSettings
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
+    from secure_fl.learning.tasks import Task
 
 BIASED = {"calibration_error"}  # its bins bias it, so it has no interval
 PAIRED = "paired "  # before a model's label: squares of its differences from the first model
@@ -47,6 +52,9 @@ class Evaluate(Algorithm):
     rounds: Literal[1] = 1
     epochs: Literal[1] = 1
     models: Annotated[tuple[EvaluatedModel, ...], Field(max_length=8)] = ()
+    epsilon: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
+    """ε per test record of noise on the scores, at δ = 1e-6. Default: none, exact scores; a
+    pilot's sites refuse these unless their rules allow them."""
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Return the demands of an evaluation; each site chooses its own batch."""
@@ -102,18 +110,79 @@ async def evaluate(cohort: Cohort, site: Site, cfg: Evaluate) -> None:
     await cohort.agree(about.encode(), "models and task")
     async for round in cohort.rounds(cfg.rounds, keep={"findings": Findings(site.findings)}):
         rows = {label: examine(site, label, model) for label, model in models.items()}
-        sums = await cohort.sum(
-            site.scores.take_counts(), questions=questions(site, digests.values())
-        )
-        site.scores.pooled(round.number, sums)
-        totals = {label: site.scores.totals(sums)[label, SPLIT] for label in models}
+        asked = questions(site, digests.values())
         site.findings["models"] = [
             {"label": one.label, "name": one.name, "digest": digests[one.label]}
             for one in cfg.models
         ]
+        if cfg.epsilon is not None:
+            await measure_noised(cohort, site, rows, cfg.epsilon, asked)
+            continue
+        sums = await cohort.sum(site.scores.take_counts(), questions=asked)
+        site.scores.pooled(round.number, sums)
+        totals = {label: site.scores.totals(sums)[label, SPLIT] for label in models}
         site.findings["shared"] = await share_own(cohort, site, rows)
         if len(models) > 1:
             site.findings["compared"] = await compare(cohort, site, rows, totals)
+
+
+async def measure_noised(
+    cohort: Cohort,
+    site: Site,
+    rows: Mapping[str, Mapping[str, Contributions]],
+    epsilon: float,
+    asked: tuple[str, ...],
+) -> None:
+    """Sum the counts of all models with noise, after the site's ledger paid for it."""
+    from secure_fl.features.evaluation import noise
+
+    task = site.task
+    release = noise.release_of(epsilon, noise.cells_of(task.labels) * len(rows))
+    if site.score_budget is not None:
+        site.score_budget.reserve(release, digest_of_questions(asked))
+    variance = noise.share_variance(release, len(cohort.parties), cohort.threshold)
+    site.scores.take_counts()  # exact ones, which stay here
+    sealed = {
+        f"scores/{label}/{SPLIT}/{name}": piece
+        for label, one in rows.items()
+        for name, piece in pieces(noise.noised(task, one, variance)).items()
+    }
+    sums = site.scores.totals(await cohort.sum(sealed, questions=asked))
+    totals = {
+        label: noise.with_variance(sums[label, SPLIT], variance, len(cohort.survivors))
+        for label in rows
+    }
+    for label, counts in totals.items():
+        site.scores.log_noised(label, SPLIT, counts)
+    site.findings["noise"] = {
+        "epsilon": epsilon,
+        "delta": noise.DELTA,
+        "unit": "record",
+        "std": float(np.sqrt(variance * len(cohort.survivors))),
+    }
+    site.findings["compared"] = [
+        {"model": other, "to": next(iter(rows)), "metrics": unpaired(task, totals, other)}
+        for other in list(rows)[1:]
+    ]
+
+
+def unpaired(task: Task, totals: Mapping[str, Counts], other: str) -> dict[str, Any]:
+    """Compare a model with the first one by their noised scores; the intervals are too wide."""
+    first = next(iter(totals))
+    scores = {label: task.rates(totals[label]) for label in (first, other)}
+    intervals = {label: task.intervals(totals[label]) for label in (first, other)}
+    halves = {
+        label: {name: (high - low) / 2 for name, (low, high) in intervals[label].items()}
+        for label in intervals
+    }
+    return {
+        name: difference(
+            scores[first][name],
+            scores[other][name],
+            (float(np.hypot(halves[first][name], halves[other][name])) / Z) ** 2,
+        )
+        for name in sorted(halves[first].keys() & halves[other].keys())
+    }
 
 
 async def share_own(
@@ -181,6 +250,11 @@ def questions(site: Site, digests: Any) -> tuple[str, ...]:
     return tuple(
         hashlib.sha256(f"evaluate {one} ".encode() + records).hexdigest() for one in digests
     )
+
+
+def digest_of_questions(asked: tuple[str, ...]) -> str:
+    """Name an evaluation in the ledger."""
+    return hashlib.sha256(" ".join(sorted(asked)).encode()).hexdigest()[:16]
 
 
 def require_models(cfg: Evaluate) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from secure_fl.features.evaluation.evaluation import Evaluation
 
+INVITED = 1.0  # ε per test record of an invitation without --epsilon
+
 
 @click.command(
     epilog="""\b
@@ -25,8 +27,9 @@ Examples:
       a pilot's plan for secure-fl coordinate: models by name and digest
 
 A MODEL is a folder of transformers or peft, a hub name, or a run's folder. Nothing is trained. With
-several models, differences to the first have paired intervals. Scores are exact sums over all
-hospitals without noise: they cost no privacy budget, and no budget protects them."""
+several models, differences to the first have intervals. Here scores are exact sums unless --epsilon
+is given. An invitation has --epsilon 1 by default, because the sites of a pilot refuse exact scores
+unless their rules allow them."""
 )
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.option("--plan", required=True, type=FILE,
@@ -34,6 +37,12 @@ hospitals without noise: they cost no privacy budget, and no budget protects the
               )  # fmt: skip
 @set_option
 @click.option("--invite", type=FILE, help="Write a pilot's plan to this file; evaluate nothing.")
+@click.option(
+    "--epsilon",
+    type=click.FloatRange(0, 100, min_open=True),
+    help="Privacy loss per test record, by noise on scores.  "
+    "[default: 1 with --invite, else exact scores]",
+)
 @click.option("--out", type=FOLDER,
               help="Output folder.  [default: runs/NAME-evaluation]")  # fmt: skip
 @json_option
@@ -43,6 +52,7 @@ def evaluate(
     plan: Path,
     overrides: tuple[str, ...],
     invite: Path | None,
+    epsilon: float | None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -52,7 +62,7 @@ def evaluate(
     from secure_fl.config.load import load
 
     if invite is not None:
-        _write_invitation(models, plan, invite)
+        _write_invitation(models, plan, invite, epsilon or INVITED)
         return
     if _is_pilot(plan):
         raise click.UsageError(
@@ -64,7 +74,7 @@ def evaluate(
     with show.err(quiet or as_json).status("evaluate: reading models and records ..."):
         from secure_fl.features.evaluation.evaluation import evaluate_settings
 
-        result = evaluate_settings(models, settings, folder, lambda event: None)
+        result = evaluate_settings(models, settings, folder, lambda event: None, epsilon=epsilon)
     if as_json:
         show.print_json(result.to_json())
     elif not quiet:
@@ -76,11 +86,11 @@ def print_evaluation(console: Console, result: Evaluation) -> None:
     """Print the tables, their models and their protection."""
     from secure_fl.cli import show
     from secure_fl.features.evaluation.page import (
-        EXACT,
         bin_lines,
         difference_table,
         hospital_table,
         model_lines,
+        noise_line,
         score_table,
         weak_models,
     )
@@ -90,7 +100,12 @@ def print_evaluation(console: Console, result: Evaluation) -> None:
     for table in filter(None, (make(result.document) for make in tables)):
         console.print(table)
     statement = result.document["protection"]["statement"]
-    for line in (*bin_lines(result.document), *model_lines(result.document), statement, EXACT):
+    for line in (
+        *bin_lines(result.document),
+        *model_lines(result.document),
+        statement,
+        noise_line(result.document),
+    ):
         console.print(line)
     task = TaskSettings.model_validate(result.document["task"])
     show.warn_of_class(console, task, task.labels)
@@ -106,7 +121,7 @@ def _is_pilot(plan: Path) -> bool:
         return False  # the reader of the file reports the error
 
 
-def _write_invitation(models: tuple[str, ...], plan: Path, file: Path) -> None:
+def _write_invitation(models: tuple[str, ...], plan: Path, file: Path, epsilon: float) -> None:
     from secure_fl.features.evaluation.evaluation import (
         evaluation_training,
         pinned,
@@ -120,7 +135,7 @@ def _write_invitation(models: tuple[str, ...], plan: Path, file: Path) -> None:
     if not _is_pilot(plan):
         raise click.UsageError("--invite needs a pilot's plan, which names a dataset")
     asked = load_plan(plan)
-    cfg = pinned(models, asked.task)
+    cfg = pinned(models, asked.task).model_copy(update={"epsilon": epsilon})
     name = f"{asked.run.name}-evaluation"
     made = asked.model_copy(
         update={

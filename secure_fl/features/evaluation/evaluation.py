@@ -122,13 +122,15 @@ def evaluate(
     protection: ProtectionSettings | None = None,
     folder: Path | str | None = None,
     progress: bool | None = None,
+    epsilon: float | None = None,
 ) -> Evaluation:
     """Measure models on all hospitals' test records, by sealed sums, without training.
 
     `models`: folders of transformers or peft, hub names, or folders of runs. `task`: its labels
     default to those of the first model. `training`: only its device and precision are used.
+    `epsilon`: privacy loss per test record, by noise on the scores; None: exact scores.
     """
-    cfg = Evaluate(models=named(models))
+    cfg = Evaluate(models=named(models), epsilon=epsilon)
     done = Federation(
         silos,
         cfg,
@@ -142,10 +144,15 @@ def evaluate(
 
 
 def evaluate_settings(
-    models: Sequence[Path | str], settings: Settings, folder: Path | None, listener: Listener | None
+    models: Sequence[Path | str],
+    settings: Settings,
+    folder: Path | None,
+    listener: Listener | None,
+    *,
+    epsilon: float | None = None,
 ) -> Evaluation:
     """Measure models on the hospitals of a settings file, with its task and its protection."""
-    cfg = Evaluate(models=named(models))
+    cfg = Evaluate(models=named(models), epsilon=epsilon)
     changed = settings.model_copy(
         update={
             "algorithm": cfg,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from secure_fl.errors import SettingsError
+from secure_fl.features.evaluation.algorithm import Evaluate
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.hooks import RoundHook
@@ -34,11 +35,14 @@ class EvaluationFeature(RunFeature):
         """Refuse settings of training that have no effect in an evaluation."""
         if not spec.entry.trains_nothing:
             return
+        if isinstance(spec.algorithm, Evaluate) and spec.algorithm.epsilon is not None:
+            from secure_fl.features.evaluation.noise import require_kind
+
+            require_kind(spec.task.kind)
         if spec.training.dp is not None:
             raise SettingsError(
-                "an evaluation trains nothing, so DP-SGD protects nothing and spends nothing: "
-                "its scores are exact sums, without noise",
-                fix="remove training.dp",
+                "an evaluation trains nothing, so DP-SGD protects nothing and spends nothing",
+                fix="remove training.dp; epsilon in [algorithm] puts noise on the scores",
                 field="training.dp",
             )
         if not spec.training.pooled_scores:
@@ -53,6 +57,11 @@ class EvaluationFeature(RunFeature):
         if not spec.entry.trains_nothing:
             return None
         site.share_scores = bool(limits.options.get("share_scores"))
+        if limits.ledger is not None:
+            from secure_fl.features.evaluation.noise import TOTAL, ScoreBudget
+
+            total = float(limits.options.get("total_evaluation_epsilon", TOTAL))
+            site.score_budget = ScoreBudget(site.name, limits.ledger, total)
         return Report(site.findings)
 
 

@@ -12,6 +12,8 @@ from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
 from secure_fl.display.learning_check import not_learned
 from secure_fl.events import metric_name
+from secure_fl.learning.metric_counts import LOSS
+from secure_fl.learning.noised_counts import records_of
 
 SPLIT = "/test"
 OPEN = 0.02  # uncertainty from bins that is not reported
@@ -37,11 +39,31 @@ def score_table(document: Mapping[str, Any]) -> Grid:
         ]
         for name in names
     ]
-    records = next(iter(models_of(document, "counts").values()))["loss"][0]
+    records = _records(document)
     title = f"{records:.0f} test records of {len(document['parties'])} hospitals"
     if document.get("records") is None:
         title = f"{records:.0f} test records of all hospitals"
     return grid(title, ["95 % interval in brackets", *pooled], rows)
+
+
+def _records(document: Mapping[str, Any]) -> float:
+    """Return the number of test records, or its estimate from noised counts."""
+    counts = next(iter(models_of(document, "counts").values()))
+    if LOSS in counts:
+        return float(counts[LOSS][0])
+    return max(0.0, round(records_of(counts, tuple(document["task"]["labels"]))))
+
+
+def noise_line(document: Mapping[str, Any]) -> str:
+    """Describe the noise on the scores, or its absence."""
+    noise = document["evaluation"].get("noise")
+    if noise is None:
+        return EXACT
+    return (
+        f"These scores have noise: ε = {noise['epsilon']:g} per test {noise['unit']} at "
+        f"δ = {noise['delta']:g}. Each count has a standard deviation of {noise['std']:.1f}. The "
+        "intervals include it; a metric that the noise hides is missing."
+    )
 
 
 def difference_table(document: Mapping[str, Any]) -> Grid | None:
@@ -59,7 +81,9 @@ def difference_table(document: Mapping[str, Any]) -> Grid | None:
     ]
     first = compared[0]["to"]
     heads = [f"less {first}; * is sure", *(c["model"] for c in compared)]
-    return grid("differences, record by record", heads, rows)
+    paired = document["evaluation"].get("noise") is None
+    title = "differences, record by record" if paired else "differences, with wide intervals"
+    return grid(title, heads, rows)
 
 
 def hospitals_of(document: Mapping[str, Any], *, own: bool = True) -> dict[str, dict[str, float]]:
@@ -135,7 +159,7 @@ def evaluation_page(document: Mapping[str, Any], *, shared: bool = False) -> str
     own = hospital_table(document, own=not shared)
     if own is not None:
         body += table(own.title, own.columns, own.rows)
-    body += paragraph(document["protection"]["statement"]) + paragraph(EXACT)
+    body += paragraph(document["protection"]["statement"]) + paragraph(noise_line(document))
     whole = section("scores", "Scores over all hospitals", body, 2)
     return page("Evaluation", "Models on hospitals' test records", {"scores": "Scores"}, whole)
 

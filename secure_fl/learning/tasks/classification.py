@@ -19,7 +19,16 @@ from torch import Tensor
 
 from secure_fl.data.examples import Example, Text
 from secure_fl.errors import DataError
-from secure_fl.learning.metric_counts import ALL, ROW, TRULY, Contributions, Counts, by_name
+from secure_fl.learning.metric_counts import (
+    ALL,
+    MAX_CROSSED,
+    ROW,
+    SCORED,
+    TRULY,
+    Contributions,
+    Counts,
+    by_name,
+)
 from secure_fl.learning.metrics import (
     BINS,
     CONFIDENCE_BINS,
@@ -34,15 +43,14 @@ from secure_fl.learning.metrics import (
     span_rates,
     wilson,
 )
+from secure_fl.learning.noised_counts import NOISE, noised_intervals, noised_rates
 from secure_fl.learning.tasks.task import Batch, Encoded, Reduction, Task, expect, wrong_label
 from secure_fl.learning.tasks.token_table import TokenTable, token_columns, tokenise
 
 Array: TypeAlias = NDArray[Any]
 
 WEIGHTS = "weights"  # of a batch's records in the loss
-MAX_CROSSED = 10  # classes with a confusion matrix: of more, most cells would hold one record
 MAX_SCORED = 30  # classes with scores in bins: 128 numbers each, in every round
-SCORED = "scored "  # before a class: its records by bins of its log-odds, then all others'
 SURE = "sure"  # correct records by bins of confidence, then wrong ones
 CONFIDENCE = "confidence"  # its sum in each of these bins
 
@@ -133,6 +141,8 @@ class Classification(Task):
         """
         if ALL in counts:
             return {"accuracy": span_rates(np.append(counts[ALL], 0))["precision"]}
+        if NOISE in counts:
+            return noised_rates(counts, *self._noised(counts))
         outcomes = self.outcomes_of(counts)
         rates = {}
         if outcomes is not None:
@@ -150,6 +160,8 @@ class Classification(Task):
         if ALL in counts:
             right = wilson(counts[ALL][0], counts[ALL].sum())
             return {} if right is None else {"accuracy": right}
+        if NOISE in counts:
+            return noised_intervals(counts, *self._noised(counts))
         outcomes = self.outcomes_of(counts)
         if outcomes is None:
             return {}
@@ -168,11 +180,18 @@ class Classification(Task):
 
     def bounds(self, counts: Counts) -> dict[str, Interval]:
         """The bounds of AUROC and average precision."""
+        if NOISE in counts:
+            return {}
         bounds = [separation_bounds(counts[name]) for name in self._separable(counts)]
         return {
             name: (fmean(each[name][0] for each in bounds), fmean(each[name][1] for each in bounds))
             for name in (bounds[0] if bounds else ())
         }
+
+    def _noised(self, counts: Counts) -> tuple[tuple[str, ...], int, str]:
+        """The classes, the scored one, and the name of its scores in bins if there are some."""
+        bins = SCORED + self.scored_class
+        return self.labels, self.labels.index(self.scored_class), bins if bins in counts else ""
 
     def outcomes_of(self, counts: Counts) -> Array | None:
         """[hits, false alarms, misses] of each class; None if counts of a class are missing."""
