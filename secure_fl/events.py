@@ -272,13 +272,13 @@ class SumDisputed(_OfMembers, frozen=True, tag="sum_disputed"):
 
 
 class Withheld(_OfMembers, frozen=True, tag="withheld"):
-    """A member did not show an upload that an inquiry asked for."""
+    """A member did not show an upload that an inquiry asked for, or left the inquiry."""
 
     LEVEL: ClassVar[int] = logging.WARNING
 
     def sentence(self) -> str:
         """Name the member."""
-        return f"did not show the upload that the inquiry asked for: {self.names}"
+        return f"did not show the upload of a failed sum, or left the inquiry: {self.names}"
 
 
 class Convicted(_OfMembers, frozen=True, tag="convicted"):

@@ -143,11 +143,16 @@ class Inquest:
         )
 
     def require_shown(self, *others: str) -> None:
-        """Name the first party that hid its upload; one that was lost comes after these."""
+        """Name the first party that hid its upload; one that was lost comes after these.
+
+        The sites charge the failed sum to this party: it costs nobody else the keys.
+        """
         for party in (*self.hid, *others):
             raise PartyFailed(
-                "a sum failed, and this party did not show the upload that it had sent",
-                fix="resume the run: the round is repeated; if it happens again, leave it out",
+                "a sum failed, and this party did not show the upload that it had sent, or left "
+                "the inquiry",
+                fix="resume the run: the round is repeated. After a second time, sites refuse this "
+                "party until there is a new roster",
                 party=party,
                 reason=HIDDEN,
             )

@@ -178,14 +178,14 @@ class Coordinator:
             if party in answers.awaited:  # an engine may deliver twice, and a sum must count once
                 self._receive(party, frame, answers)
         self._recorder.spent("add", answers.adding)
-        self._require_usable_keys(answers.at_odds)
+        if not answers.complaints:
+            self._require_usable_keys(answers.at_odds)
         if answers.excluded:
             parties = sorted(answers.excluded)
             self._recorder.event(MembersExcluded(round=self.round, parties=tuple(parties)))
             self.members = tuple(m for m in self.members if m not in parties)
         if answers.complaints and self._sent is not None:
-            heard = set(frames) - answers.awaited - answers.rejected.keys()
-            return self._begin_inquiry(answers, sorted(heard), self._sent)
+            return self._begin_inquiry(answers, sorted(set(frames) - answers.awaited), self._sent)
         if answers.step is None:
             causes = (e for e in answers.rejected.values() if not isinstance(e, WireError))
             error = _common_failure(answers.rejected, len(frames), self.round) or next(causes, None)
@@ -292,8 +292,9 @@ class Coordinator:
             round=self.round or None,
             reason=code,
         )
-        if not self._rules.spares or code in RETURNING:
-            raise error
+        disputed = bool(self._last.context.inquest or self._last.complaints)
+        if (not self._rules.spares or code in RETURNING) and not disputed:
+            raise error  # but nobody ends an inquiry by leaving it
         self._last.rejected[party] = error
         self.failed.append(party)
         self._recorder.event(MemberFailed(round=self.round, parties=(party,), code=code))
@@ -352,13 +353,13 @@ class Coordinator:
                 round=self.round,
             )
         few = len(parties) < self._rules.threshold or self._rules.host in lost
+        if few and inquiry is not None:
+            inquiry.inquest.require_shown(*lost)
         failed = [e for m in lost if isinstance(e := rejected.get(m), PartyFailed)]
         if failed and (few or step.collects is messages.Done):  # at the end nothing was lost by it
             count = len(step.heard) + len(lost)
             raise _common_failure(rejected, count, self.round) or failed[0]
         if few:
-            if inquiry is not None:
-                inquiry.inquest.require_shown()
             raise TooFewParties(
                 f"{len(parties)} parties are left ({why}); "
                 f"the threshold is {self._rules.threshold}",

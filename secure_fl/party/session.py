@@ -54,6 +54,7 @@ class Session:
         self._inquiry: SumInquiry | None = None  # into the last failed sum
         self._lists = b""  # the coordinator's commitment to the uploads of the last sum
         self._complained = self._over = False
+        self.charged = ""  # the member that the coordinator names for an inquiry without a verdict
         self._looks = 0  # number of frames that inquiries examined
         self._survivor_log = frames.SurvivorLog(link.run)
 
@@ -135,6 +136,8 @@ class Session:
         match message:
             case messages.Stop(code=code, party=party, statements=statements):
                 self._close()
+                others = set(self._cohort.roster) - {self.party}
+                self.charged = party if self.disputes and party in others else ""
                 self._over = True
                 self._require_one_story(statements)
                 self.stopped = self.error is None

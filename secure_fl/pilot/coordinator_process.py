@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -55,6 +56,20 @@ from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite
 
 LOBBY = 60.0  # seconds for an answer to an invitation or gathering
+LONGEST_NAP = 15  # maximum seconds between two invitations while connections do not change
+
+
+class GatherAgain(CohortError):  # noqa: N818 - it names a state
+    """A member returned or was excluded: the run is gathered again after this round."""
+
+    code = "returned"
+
+
+class OperatorStop(TooFewParties):
+    """The operator stopped the run after or before a round; it can be continued."""
+
+    code = "operator"
+    exit_status = 130
 
 
 class HubEngine(Engine, Protocol):
@@ -89,15 +104,27 @@ class Gathering:
         self._require(members)
         run = run_id(self.roster, text, nonces)
         gathered = {name: links[name] for name in members}
-        for party, message in self._ask(gathered, Gather(nonces)):
-            if isinstance(message, Failed):
-                self.log.event(Refused(parties=(party,), code=message.code))
-                what, fix = f"this site cannot begin ({message.code})", "see the log of that site"
+        answers = dict(self._ask(gathered, Gather(nonces)))
+        failed = {p: answer for p, answer in answers.items() if isinstance(answer, Failed)}
+        for party, message in failed.items():
+            self.log.event(Refused(parties=(party,), code=message.code))
+        self._exclude(members, Counter(one.about for one in failed.values() if one.about))
+        for party, answer in answers.items():
+            if isinstance(answer, Failed):
+                why = f"{answer.code}; with {answer.about}" if answer.about else answer.code
+                what, fix = f"this site cannot begin ({why})", "see the log of that site"
                 raise PlanRefused(what, fix=fix, party=party)
-            if not isinstance(message, Gathered) or message.run != run:
+            if not isinstance(answer, Gathered) or answer.run != run:
                 raise WireError("a site computed another run's id", party=party)
         self.log.event(MembersGathered(members=members))
         return run, members
+
+    def _exclude(self, members: Collection[str], refused: Mapping[str, int]) -> None:
+        """Gather again without a member with which most others take part in no run."""
+        for name, count in refused.items():
+            if name in members and 2 * count > len(members) - 1:
+                self.log.event(MembersExcluded(parties=(name,)))
+                raise GatherAgain("most members take part in no run with this one", party=name)
 
     def _accepted(self, links: Mapping[str, Link], invitation: Invite) -> dict[str, bytes]:
         """Invite members, and return the nonces of those that accept."""
@@ -129,22 +156,6 @@ class Gathering:
             except SecureFLError as error:
                 self.log.event(MembersLost(parties=(party,), code=error.code))
         return answers
-
-
-LONGEST_NAP = 15  # maximum seconds between two invitations while connections do not change
-
-
-class GatherAgain(CohortError):  # noqa: N818 - it names a state
-    """A member returned or was excluded: the run is gathered again after this round."""
-
-    code = "returned"
-
-
-class OperatorStop(TooFewParties):
-    """The operator stopped the run after or before a round; it can be continued."""
-
-    code = "operator"
-    exit_status = 130
 
 
 class RunLeader:
@@ -203,8 +214,9 @@ class RunLeader:
         self._faults.require_solved()
         try:
             self._lead(self._gather())
-        except GatherAgain:
+        except GatherAgain as error:
             self._alone = frozenset()
+            self._faults.refused.update(map(str, filter(None, [error.where.get("party")])))
         except Unfinished as error:  # some parties of a round that began are missing
             self._alone = error.able or self._able_without(self._saved.lost)
             if not self._alone and not self._gathered & self._faults.exhausted:
@@ -222,11 +234,9 @@ class RunLeader:
             if error.reason == RESTARTED:
                 self._recorder.event(MemberRestarted(parties=(str(error.where["party"]),)))
                 self._faults.restarted(str(error.where["party"]))
-            elif error.reason == HIDDEN:
-                self._hid(error)
             elif error.reason == TooFewParties.code:
                 self._wait(error)
-            else:
+            elif error.reason != HIDDEN:
                 raise
         else:
             return True
@@ -246,12 +256,12 @@ class RunLeader:
         if len(left) < self._least or (host is not None and host.name in self._named):
             raise error
 
-    def _hid(self, error: PartyFailed) -> None:
-        """Repeat a round after a member withheld a disputed upload, up to a limit."""
-        party = str(error.where["party"])
-        self._recorder.event(Withheld(parties=(party,)))
-        self._faults.unsolved.append(party)
-        self._faults.require_solved()
+    def _note_unsolved(self, error: SecureFLError) -> None:
+        """Count an inquiry without a conviction, and the member that is named for it, if any."""
+        party = str(error.where.get("party", ""))
+        if party in self._gathered:
+            self._recorder.event(Withheld(parties=(party,)))
+        self._faults.unsolved.append(party if party in self._gathered else "")
 
     def _wait(self, error: CohortError, *, missing: bool = True) -> None:
         """Wait a little for missing members, or raise the error if waiting cannot help."""
@@ -311,9 +321,8 @@ class RunLeader:
             try:
                 self._coordinator.run()
             except SecureFLError as error:
-                hid = isinstance(error, PartyFailed) and error.reason == HIDDEN
-                if self._coordinator.inquired and not (hid or isinstance(error, Misconduct)):
-                    self._faults.unsolved.append("")  # the dispute ended without a conviction
+                if self._coordinator.inquired and not isinstance(error, Misconduct):
+                    self._note_unsolved(error)
                 raise
         self._recorder.event(Traffic(bytes=self.traffic()))
 

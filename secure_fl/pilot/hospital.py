@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from msgspec import structs
+
 from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, TamperError, WireError
 from secure_fl.events import PlanAccepted, Refused, Waiting
 from secure_fl.pilot.plan import read_proposal
@@ -166,6 +168,14 @@ class HospitalProcess:
         message = invited.link.accept(received)
         if not isinstance(message, Gather):
             raise WireError("the coordinator did not list the members", party=self.name)
+        if charged := sorted(self._memory.charged(self._roster).intersection(message.nonces)):
+            error = CohortError(
+                f"{charged[0]} cut short two inquiries into failed sums",
+                fix="this site takes part in no run with that member under this roster. Repair "
+                "that site; then a new roster (`secure-fl keys roster --after`)",
+                party=charged[0],
+            )
+            return invited.link.pack(structs.replace(self._refused(error), about=charged[0]))
         try:
             self._check(message, invited.nonce)
             members = tuple(sorted(message.nonces))
@@ -229,10 +239,8 @@ class HospitalProcess:
             if isinstance(session.error, TamperError) and "sum" in session.error.where:
                 # Before the answer is sent: success or failure reveals bits of the key.
                 self._memory.forged(run.name, self._roster)
-        by_member = session.convicted not in ("", self._roster.coordinator.name)
-        if (by_member or session.explained) and run.error_logged and not run.cleared:
-            run.cleared = True  # no coordinator learned anything about the key by this sum
-            self._memory.explained(run.name, self._roster)
+        if run.error_logged and not run.cleared:
+            run.cleared = self._clear(run)
         if session.done:
             try:
                 run.finish()
@@ -241,6 +249,16 @@ class HospitalProcess:
                 self._log(problem)
                 return problem
         return None
+
+    def _clear(self, run: Run) -> bool:
+        """Note that a failed sum is no forged one, if a member caused it."""
+        session = run.session
+        if session.explained or session.convicted not in ("", self._roster.coordinator.name):
+            self._memory.explained(run.name, self._roster)  # no coordinator probed the key
+            return True
+        return bool(session.charged) and self._memory.charge(
+            run.name, self._roster, session.charged
+        )
 
     def _refused(self, error: Exception) -> Failed:
         """Log an error here, and return only its code for the coordinator."""

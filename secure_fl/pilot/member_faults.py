@@ -22,7 +22,7 @@ from secure_fl.pilot.run_id import RESTARTED
 RESTARTS = 5  # of one party's process per round; one more ends the run
 MOST_RESTARTS = 25  # of one party over the run
 MOST_FAILURES = 2  # of one party over the run; the others continue without it
-MOST_UNSOLVED = 1  # inquiries without a conviction; sites count each as a forged sum
+MOST_UNSOLVED = 1  # inquiries without a conviction that one member, or nobody, is named for
 FAILED = "failed"  # a party without which a round cannot end
 
 
@@ -32,6 +32,7 @@ class FaultBudget:
     def __init__(self, unsolved: Iterable[str] = ()) -> None:
         """`unsolved`: the withholding member, or "", of each inquiry without a conviction."""
         self.unsolved = list(unsolved)
+        self.refused: set[str] = set()  # members with which most sites take part in no run
         self.failed: list[str] = []  # a member for each failure or lost state
         self.newest = 0  # newest finished round
         self._restarts: Counter[str] = Counter()  # since that round
@@ -48,7 +49,8 @@ class FaultBudget:
     @property
     def exhausted(self) -> set[str]:
         """Members with too many failures; the run continues without them."""
-        return {party for party, count in Counter(self.failed).items() if count > MOST_FAILURES}
+        counts = Counter(self.failed).items()
+        return self.refused | {party for party, count in counts if count > MOST_FAILURES}
 
     def restarted(self, party: str) -> None:
         """Count a restart of a party's process, and raise at the limit."""
@@ -68,9 +70,9 @@ class FaultBudget:
         if stuck := sorted((error.began & self.exhausted).difference(gathered)):
             party = stuck[0]
             raise PartyFailed(
-                "this party failed, contradicted others, or lost its saved state "
-                f"{self.failed.count(party)} times. A sum with its input was opened, so the "
-                "round cannot be repeated without it",
+                "this party failed, contradicted others, lost its saved state or withheld uploads "
+                "too often. A sum with its input was opened, so the round cannot be repeated "
+                "without it",
                 fix="see the log of that site; after its repair, start again to continue. Or start "
                 "a new run without it, with another seed",
                 party=party,
@@ -79,20 +81,21 @@ class FaultBudget:
             ) from error
 
     def require_solved(self) -> None:
-        """Stop before failed sums make the sites retire their keys."""
-        if len(self.unsolved) <= MOST_UNSOLVED:
-            return
-        withheld = [party for party in self.unsolved if party]
-        names = " and ".join(sorted(set(withheld)))
-        detail = f"; {names} did not show its upload" * bool(withheld)
-        raise PartyFailed(
-            f"{len(self.unsolved)} sums failed without a conviction{detail}",
-            fix="after one more, sites retire their keys. Start another run, with another name, "
-            "without members that withhold uploads; if there are none, look for changes of "
-            "frames on this machine",
-            party=withheld[-1] if withheld else None,
-            reason=HIDDEN,
-        )
+        """Stop before failed sums make sites retire their keys, or if a member causes them."""
+        for party, count in Counter(self.unsolved).most_common():
+            if count <= MOST_UNSOLVED:
+                return
+            raise PartyFailed(
+                f"{count} inquiries into failed sums ended without a conviction"
+                + f"; {party} did not show its upload, or left" * bool(party),
+                fix="start another run, with another name and seed: sites refuse this member "
+                "until there is a new roster"
+                if party
+                else "after one more, sites retire their keys: look for changes of frames on this "
+                "machine, then start another run, with another name and seed",
+                party=party or None,
+                reason=HIDDEN,
+            )
 
 
 def lost_state_error(error: Unfinished, lost: Collection[str]) -> CohortError:

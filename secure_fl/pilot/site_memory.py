@@ -4,11 +4,13 @@ The memory does not depend on the coordinator's names for runs. It has the seeds
 equal seeds and records give equal inputs, and two sums of them over different hospitals differ by
 one hospital's input. It has the parties of each run's opened sums, even if a run's folder is
 removed. And it counts forged sums: each one that opens or fails reveals bits of the cohort's key,
-so after a few the keys are retired.
+so after a few the keys are retired. A failed sum whose inquiry a member cut short is charged to
+that member, which is soon refused.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from secure_fl.config.data import PartyData, PartyFiles
@@ -61,6 +63,7 @@ def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
 FILE = "runs.jsonl"
 OPENED = "opened"  # folder with one file per run's inputs
 MOST_FORGED = 3  # sums under one roster's keys; each reveals some of the key's 6,500 bits
+MOST_CHARGED = 2  # failed sums per member and roster that do not count as forged; then it is out
 
 
 class SiteMemory:
@@ -118,6 +121,27 @@ class SiteMemory:
     def explained(self, run: str, roster: Roster) -> None:
         """Note that a forged sum was a convicted member's, which has the keys anyway."""
         self._lines.append({"run": run, "explained": roster.digest().hex()})
+
+    def charge(self, run: str, roster: Roster, party: str) -> bool:
+        """Charge a failed sum to the member that the coordinator names; return False at the limit.
+
+        That member withheld its upload or left the inquiry. A coordinator that names a wrong one
+        gets a forged sum for free, but only twice per member, and then loses this member.
+        """
+        if self._charges(roster)[party] >= MOST_CHARGED:
+            return False
+        self._lines.append({"run": run, "explained": roster.digest().hex(), "party": party})
+        return True
+
+    def charged(self, roster: Roster) -> set[str]:
+        """Return the members that are refused under this roster: they cut inquiries short."""
+        counts = self._charges(roster).items()
+        return {party for party, count in counts if count >= MOST_CHARGED}
+
+    def _charges(self, roster: Roster) -> Counter[str]:
+        digest = roster.digest().hex()
+        lines = [line for line in self._lines if line.get("explained") == digest]
+        return Counter(line["party"] for line in lines if "party" in line)
 
     def require_unforged(self, roster: Roster) -> None:
         """Refuse keys under which too many sums were forged."""

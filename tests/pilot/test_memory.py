@@ -14,11 +14,10 @@ from secure_fl.config.build import RunSettings
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Member
 from secure_fl.crypto.sealing import public, secret
-from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.public import _planes, _words
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.data.silo import Silo
-from secure_fl.errors import CohortError, DataError, KeyringError, RunError, SecureFLError
+from secure_fl.errors import CohortError, DataError, KeyringError, RunError
 from secure_fl.events import Event, EventLog, MembersGathered, RoundStarted, Waiting
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.plan import write_plan
@@ -26,7 +25,7 @@ from secure_fl.pilot.site_memory import MOST_FORGED, SiteMemory
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.runs.folder import RunFolder
-from tests.support.attacker import tampering
+from tests.support.forging import forge
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
@@ -80,29 +79,12 @@ def test_what_opens_and_what_does_not_tells_about_the_key() -> None:
     assert {opens(at) for at in range(1, 24)} == {True, False}
 
 
-def change(totals: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """The second half of every ciphertext's first word, by one bit far up."""
-    return {key: data[:200] + bytes([data[200] ^ 64]) + data[201:] for key, data in totals.items()}
-
-
-def forging(made: LocalPilot, monkeypatch: pytest.MonkeyPatch) -> None:
-    def totals(*arguments: Any, **named: Any) -> Any:
-        return tampering(blind_totals(*arguments, **named), change)
-
-    monkeypatch.setattr("secure_fl.coordinator.assembly.blind_totals", totals)
-    with pytest.raises(SecureFLError):
-        made.lead(patience=0).run()
-    monkeypatch.undo()
-
-
-def test_keys_under_which_a_sum_was_forged_open_nothing_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_under_which_a_sum_was_forged_open_nothing_more(tmp_path: Path) -> None:
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
     for k in range(MOST_FORGED):  # in each run once: then sites know its coordinator
         settings = RunSettings(name=f"forged-{k}", seed=k)
         made.plan = plan_of(FedAvg(rounds=1), run=settings)
-        forging(made, monkeypatch)
+        forge(made)
     victim = "hospital-1"
     refused = [told["code"] for told in made.seen("refused") if told["party"] == victim]
     assert refused == ["tamper"] * MOST_FORGED
