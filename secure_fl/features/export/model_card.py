@@ -114,7 +114,7 @@ def _use(model: Path, task: Mapping[str, Any]) -> str:
     attentive = task["pooling"] == "attentive"
     trust = ", trust_remote_code=True" if attentive else ""
     said = (
-        "\nIts head, attentive pooling, is code in this folder (attentive_pooling.py, heads.py): "
+        "\nIts head is code in this folder (attentive_pooling.py, heads.py): "
         "read it before you trust it.\n"
         if attentive
         else ""
