@@ -92,6 +92,11 @@ class Algorithm(Section):
         """True if classes have equal weight by default when task.positive names a class."""
         return True
 
+    @property
+    def full_batch(self) -> bool:
+        """True if every step of DP-SGD is over all records, whatever training.batch_size is."""
+        return False
+
     def releases(self, public: int, batch: int) -> tuple[int, int] | None:
         """Count the predictions in a sum for the host, and the run's sums of this kind.
 

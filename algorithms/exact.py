@@ -9,7 +9,7 @@ elementwise, and IEEE 754 rounds them alike everywhere.
 
 from __future__ import annotations
 
-from math import frexp
+from math import frexp, fsum
 
 import numpy as np
 import torch
@@ -93,3 +93,21 @@ def _spread(U: Matrix) -> Matrix:
         rotated = np.stack([a + b, a - b], axis=2).reshape(len(U), 2 * half) * np.sqrt(0.5)
         U = np.concatenate([rotated, middle], axis=1)
     return U
+
+
+def solve(A: Matrix, B: Matrix) -> Matrix:
+    """Solve A·X = B for a positive definite A, by Gaussian elimination, elementwise."""
+    A, X = A.copy(), B.copy()
+    for j in range(len(A)):
+        below = A[j + 1 :, j, None] / A[j, j]
+        A[j + 1 :, j + 1 :] -= below * A[j, j + 1 :]
+        X[j + 1 :] -= below * X[j]
+    for j in reversed(range(len(A))):
+        X[j] /= A[j, j]
+        X[:j] -= A[:j, j, None] * X[j]
+    return X
+
+
+def inner(A: Matrix, B: Matrix) -> Matrix:
+    """Compute AᵀB for few columns, each sum rounded once."""
+    return np.array([[fsum(a * b) for b in B.T] for a in A.T])

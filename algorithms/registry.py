@@ -40,6 +40,7 @@ from secure_fl.algorithms.baselines.settings import (
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.algorithms.probe import Probe
 from secure_fl.algorithms.settings import FedAdam, FedAvg
 from secure_fl.errors import SettingsError
 from secure_fl.features import load as load_features
@@ -107,6 +108,7 @@ BUILT_IN: Mapping[str, Entry] = {
     "alllarge": AllLarge.entry(),
     "allsmall": AllSmall.entry(),
     "exclusivefl": ExclusiveFL.entry(),
+    "probe": Probe.entry(),
     "local": Local.entry(),
     "centralized": Centralized.entry(),
     **{str(entry.name): entry for entry in load_features("algorithm").values()},

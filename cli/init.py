@@ -177,7 +177,8 @@ def _algorithm(name: str, parties: int) -> str:
         if get_origin(info.annotation) is Literal
     }
     values = {field: value for field, value in defaults.items() if value is not None}
-    values |= {field: value for field, value in SHORT.items() if field not in fixed}
+    if values["rounds"] > 1:  # else one exchange is all of it
+        values |= {field: value for field, value in SHORT.items() if field not in fixed}
     if "mix" in values and parties < SUMMED * TIERS:
         values["mix"] = "wide"  # tiers would be too small for separate sums
     if name == "inclusivefl":  # it has no such mix: use as many tiers as can be summed separately

@@ -1,8 +1,8 @@
 """Models as folders, for transformers, `peft` and `load_exported`; and a check that they can be.
 
-Where transformers has the head, its Auto classes load the folder. The class of attentive pooling is
-saved with the weights. The news ranker's backbone loads by `AutoModel`, and its head only by
-`load_exported`. A model with adapters becomes a folder for `peft`.
+Where transformers has the head, its Auto classes load the folder. The classes of attentive pooling
+and of probes are saved with the weights. The news ranker's backbone loads by `AutoModel`, and its
+head only by `load_exported`. A model with adapters becomes a folder for `peft`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from secure_fl.learning.tasks import KINDS, Task, attentive_pooling, heads
 from secure_fl.learning.tasks.attentive_pooling import (
     AttentiveForSequenceClassification,
     AttentivePoolingConfig,
+    ProbeForTokenClassification,
 )
 from secure_fl.learning.tasks.completion import open_ended
-from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker
+from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker, ProbeClassifier
 from secure_fl.settings import ModelSettings
 
 CARD = "secure_fl.json"  # the task of an exported model
 HEAD = "head.safetensors"  # weights of a head that transformers does not know
 WEIGHTS = "model.safetensors"
+POOLED = (AttentiveClassifier, ProbeClassifier)  # saved with the code of their class
 
 
 def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
@@ -52,7 +54,7 @@ def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
         "labels": list(task.labels),
         "max_length": task.max_length,
         "positive": task.positive,
-        "pooling": "attentive" if isinstance(model, AttentiveClassifier) else "cls",
+        "pooling": "attentive" if isinstance(model, POOLED) else "cls",
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,8 +74,8 @@ def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
 def _write(model: Any, folder: Path, task: Task) -> None:
     own_head = isinstance(model, AttentiveClassifier | NewsRanker)
     body = model.backbone if own_head else model
-    if isinstance(model, AttentiveClassifier) and not adapted(model):
-        _write_attentive(model, folder, task)
+    if isinstance(model, POOLED) and not adapted(model):
+        _write_pooled(model, folder, task)
         return
     if own_head:
         save_file(head_state(model), folder / HEAD)
@@ -85,18 +87,24 @@ def _write(model: Any, folder: Path, task: Task) -> None:
         body.save_pretrained(folder)
 
 
-def _write_attentive(model: AttentiveClassifier, folder: Path, task: Task) -> None:
+def _write_pooled(model: AttentiveClassifier | ProbeClassifier, folder: Path, task: Task) -> None:
     """Write the weights, and the code of the class that reads them."""
+    words = task.head == "token"
+    reader = ProbeForTokenClassification if words else AttentiveForSequenceClassification
+    auto = "AutoModelForTokenClassification" if words else "AutoModelForSequenceClassification"
+    probe = None
+    if isinstance(model, ProbeClassifier):
+        components = None if model.basis is None else model.basis.shape[1]
+        probe = {"components": components, "words": words}
     module = Path(attentive_pooling.__file__).stem
     inner = model.backbone.config.to_dict()
     AttentivePoolingConfig(
         backbone={name: value for name, value in inner.items() if name != "_name_or_path"},
-        architectures=[AttentiveForSequenceClassification.__name__],
+        probe=probe,
+        architectures=[reader.__name__],
         auto_map={
             "AutoConfig": f"{module}.{AttentivePoolingConfig.__name__}",
-            "AutoModelForSequenceClassification": (
-                f"{module}.{AttentiveForSequenceClassification.__name__}"
-            ),
+            auto: f"{module}.{reader.__name__}",
         },
         **head_fields(task),
     ).save_pretrained(folder)

@@ -15,6 +15,7 @@ from secure_fl.algorithms.baselines.settings import FedDropout, FetchSGD, Hetero
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.algorithms.probe import Probe
 from secure_fl.testing.hospitals import hosted, silos, small
 from tests.support.equality import equal, weights
 from tests.support.event_documents import into
@@ -49,6 +50,7 @@ RUNS: dict[str, tuple[Callable[..., Federation], Algorithm, Any]] = {
     "tier sums": (tiered, MIXED.model_copy(update={"server_optimizer": "fedadam"}), "he+secagg"),
     "heterofl": (small, HeteroFL(rounds=2, mix="wide"), "he+secagg"),
     "feddropout": (small, FedDropout(rounds=3), "he+secagg"),
+    "probe": (small, Probe(fit="logistic", rounds=4), "he+secagg"),
     "fetchsgd": (small, FetchSGD(rounds=4, k=0.05), "he+secagg"),
 }
 

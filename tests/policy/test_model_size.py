@@ -189,7 +189,8 @@ LEARNING = set(  # how an algorithm learns, from sums that are protected all the
     "energy_start energy_end max_rank mean counted sample host_learning_rate distill_learning_rate "
     "targets feedback_weight distill batches_per_exchange "
     "fresh_optimizers labelled temperature distance logit_bound widths shares weights mix "
-    "server_optimizer linear_rate beta own_shares feedback_scale alone scaler".split()
+    "server_optimizer linear_rate beta own_shares feedback_scale alone scaler "
+    "fit components".split()
 )
 JUDGED = {
     "run.name", "run.folder", "run.record", "run.keep_checkpoints", "task.kind", "model.name",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from hashlib import sha256
@@ -11,6 +12,7 @@ from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.vault import check_private
 from secure_fl.crypto.privacy.ledger import Ledger
+from secure_fl.crypto.privacy.noise import calibrated_gaussian
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.privacy.training_account import DpAccount, Units
 from secure_fl.data.examples import Example
@@ -66,20 +68,30 @@ def privacy_of(
     passes: int,
     folder: Path | None,
     identity: Identity | None = None,
+    *,
+    full_batch: bool = False,
 ) -> DpAccount | None:
     """Open the party's account, on the ledger of the settings or of the run's folder."""
     dp = training.dp
     if dp is None:
         return None
+    units = sampling_units(silo.train, dp, silo.name)
     return DpAccount(
         silo.name,
         dp,
-        sampling_units(silo.train, dp, silo.name),
-        training.batch_size,
+        units,
+        len(units) if full_batch else training.batch_size,
         passes=passes,
         ledger=_ledger_of(silo.name, dp.ledger, folder, identity),
         run=_run_name(folder),
     )
+
+
+def signal_to_noise(dp: DPSettings, steps: int) -> float:
+    """Return one record's bound over the noise of all full-batch steps together (μ of GDP)."""
+    if dp.noise_multiplier is not None:
+        return math.sqrt(steps) / dp.noise_multiplier
+    return 1 / calibrated_gaussian(1.0, dp.target_epsilon or dp.epsilon, dp.delta)
 
 
 def require_predictions(algorithm: str, *, noised: bool) -> None:

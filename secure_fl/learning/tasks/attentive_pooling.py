@@ -1,4 +1,4 @@
-"""A text classifier with attentive pooling, for transformers.
+"""Classifiers with attentive pooling, and probes, for transformers.
 
 secure_fl saves this file and heads.py with a model's weights. They need only PyTorch and
 transformers:
@@ -17,16 +17,22 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
-from .heads import ATTENTIVE, AttentiveClassifier
+from .heads import ATTENTIVE, AttentiveClassifier, ProbeClassifier
 
 
 class AttentivePoolingConfig(PreTrainedConfig):  # type: ignore[misc]
-    """The configuration of the backbone transformer, and the labels."""
+    """The configuration of the backbone transformer, the labels, and a probe's options."""
 
     model_type = ATTENTIVE
 
-    def __init__(self, backbone: dict[str, Any] | None = None, **fields: Any) -> None:
+    def __init__(
+        self,
+        backbone: dict[str, Any] | None = None,
+        probe: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
         self.backbone = backbone or {"model_type": "bert"}
+        self.probe = probe  # options of `ProbeClassifier`; None: attentive pooling
         super().__init__(**fields)
 
     def inside(self) -> Any:
@@ -36,7 +42,7 @@ class AttentivePoolingConfig(PreTrainedConfig):  # type: ignore[misc]
 
 
 class AttentiveForSequenceClassification(PreTrainedModel):  # type: ignore[misc]
-    """A transformer, attentive pooling over its tokens, and a dense layer."""
+    """A transformer, attentive pooling over its tokens or a probe's features, a dense layer."""
 
     config_class = AttentivePoolingConfig
     base_model_prefix = "model"
@@ -48,7 +54,12 @@ class AttentiveForSequenceClassification(PreTrainedModel):  # type: ignore[misc]
         backbone = AutoModel.from_config(config.inside(), attn_implementation=plain)
         if getattr(backbone, "pooler", None) is not None:
             backbone.pooler = None
-        self.model = AttentiveClassifier(backbone, len(config.id2label))
+        outputs = len(config.id2label)
+        self.model = (
+            AttentiveClassifier(backbone, outputs)
+            if config.probe is None
+            else ProbeClassifier(backbone, outputs, **config.probe)
+        )
         self.post_init()
 
     def forward(
@@ -57,6 +68,10 @@ class AttentiveForSequenceClassification(PreTrainedModel):  # type: ignore[misc]
         attention_mask: Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """Compute the logits of each text."""
+        """Compute the logits of each text or token."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         return self.model(input_ids, mask, **options)
+
+
+class ProbeForTokenClassification(AttentiveForSequenceClassification):
+    """A probe on tokens; the base class builds it."""

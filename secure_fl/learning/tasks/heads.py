@@ -1,4 +1,4 @@
-"""Heads that transformers does not have: attentive pooling, and a news ranker built on it.
+"""Heads that transformers does not have: attentive pooling, a news ranker on it, and a probe.
 
 Every weight is in an `nn.Linear` and no tensor is modified in place, so that per-sample gradients
 can be computed.
@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 ATTENTIVE = "attentive_pooling"  # the model type of a checkpoint with attentive pooling
+PROBED = 3  # last layers whose hidden states are a probe's features
 ABSENT_SCORE = -1e4  # of padding among candidates: its probability is 0, and its loss is finite
 
 
@@ -57,6 +59,48 @@ class AttentiveClassifier(nn.Module):
         return SequenceClassifierOutput(
             logits=logits, hidden_states=out.hidden_states, attentions=out.attentions
         )
+
+
+class ProbeClassifier(nn.Module):
+    """Frozen backbone, fixed features of its last layers, dense layer.
+
+    A text's features are the means over its tokens; with `words`, every token has its own. They are
+    centred, projected on `components` directions (None: not projected) and scaled to length 1.
+    """
+
+    center: Tensor
+    basis: Tensor | None
+
+    def __init__(
+        self, backbone: Any, outputs: int, components: int | None = None, *, words: bool = False
+    ) -> None:
+        super().__init__()
+        self.config = config = backbone.config
+        self.backbone, self.words = backbone, words
+        width = min(PROBED, config.num_hidden_layers + 1) * config.hidden_size
+        self.register_buffer("center", torch.zeros(width))
+        self.register_buffer("basis", torch.zeros(width, components) if components else None)
+        self.classifier = nn.Linear(components or width, outputs)
+
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
+        """Concatenate each layer's vector of length 1, of every text or token."""
+        options["output_hidden_states"] = True
+        out = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **options)
+        mask = attention_mask.unsqueeze(-1).float()
+        layers = [layer[:, : mask.shape[1]].float() for layer in out.hidden_states[-PROBED:]]
+        if not self.words:
+            layers = [(layer * mask).sum(1) / mask.sum(1).clamp(min=1) for layer in layers]
+        return torch.cat([F.normalize(layer, dim=-1) for layer in layers], dim=-1)
+
+    def features(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
+        """Compute the features of every text or token."""
+        centred = self.hidden(input_ids, attention_mask, **options) - self.center
+        return F.normalize(centred if self.basis is None else centred @ self.basis, dim=-1)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
+        """Compute the logits of each text, or of each token."""
+        features = self.features(input_ids, attention_mask, **options)
+        return SequenceClassifierOutput(logits=self.classifier(features))
 
 
 class NewsRanker(nn.Module):

@@ -1,0 +1,155 @@
+"""A linear probe on a frozen encoder: the baseline that takes seconds.
+
+No weight of the encoder changes. Its last three layers give each text a vector of features, and the
+hospitals fit a linear model on all their records together. A ridge regression needs one sum, and
+its result does not depend on how records are spread over the hospitals. A logistic regression needs
+one sum for each step, and can protect records by differential privacy.
+
+Alain, Bengio: Understanding intermediate layers using linear classifier probes. arXiv 1610.01644.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from secure_fl.algorithms.exact import Matrix
+from secure_fl.algorithms.probe import fits
+from secure_fl.algorithms.probe.features import (
+    CONSTANT,
+    Probing,
+    Rows,
+    probe_of,
+    public_directions,
+    require_public,
+    training_rows,
+)
+from secure_fl.algorithms.probe.private import private_gradient, private_rate
+from secure_fl.algorithms.probe.settings import Probe
+from secure_fl.algorithms.updates import RECORDS, SavedDict, digest
+from secure_fl.errors import SettingsError
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Round
+
+__all__ = ["Probe", "probe"]
+
+SCORED = 6  # times that a logistic fit is measured
+
+
+async def probe(cohort: Cohort, site: Site, cfg: Probe) -> None:
+    """Run a probe at one party."""
+    require_fit(site, cfg)
+    model, state, rows = probe_of(site, cfg.components), SavedDict(), None
+    await cohort.agree(settings_of(site, cfg), "task, public texts or settings")
+    async for round in cohort.rounds(cfg.rounds, shared={"probe": state}):
+        if "center" not in state:  # a checkpoint or another member may have given it
+            state.update(await public_directions(cohort, site, model))
+        if rows is None:
+            load(model, state)
+            rows = training_rows(site, model)
+        if cfg.fit == "ridge":
+            state["weights"] = await ridge(cohort, site, rows)
+        else:
+            await logistic_step(cohort, site, rows, state, round)
+        if round.number % max(1, cfg.rounds // SCORED) == 0:
+            load(model, state)
+            site.score(model, round.number)
+    load(model, state)
+    await cohort.agree(digest(model.classifier.state_dict()), "model")
+    model.forget()
+    site.deliver(model)
+
+
+async def ridge(cohort: Cohort, site: Site, rows: Rows) -> Matrix:
+    """Fit by one sum over all records."""
+    d, classes = rows.x.shape[1], len(site.task.labels)
+    with site.recorder.phase("train"):
+        own = fits.moments(rows, classes)
+    sums = await cohort.sum({"moments": own})
+    with site.recorder.phase("train"):
+        return fits.ridge(sums["moments"], d, classes, balanced=balances(site))
+
+
+async def logistic_start(cohort: Cohort, site: Site, rows: Rows, steps: int) -> dict[str, Any]:
+    """Return weights of zero, the learning rate, and the records of each class.
+
+    Without DP-SGD, the rate is the inverse of a bound on the mean curvature of the records. Counts
+    of classes and curvature are not private, so under DP-SGD neither is summed.
+    """
+    classes, dp = len(site.task.labels), site.training.dp
+    own: dict[str, Any] = {RECORDS: float(len(rows.y))}
+    if dp is None:
+        own |= {"classes": torch.bincount(rows.y, minlength=classes).double()}
+        own |= {"curvature": fits.curvature(rows)}
+    sums = await cohort.sum(own)
+    n, state = float(sums[RECORDS]), fits.start(rows.x.shape[1], classes)
+    if dp is None:
+        state["counts"] = fits.require_classes(sums["classes"])
+    rate = n / float(sums["curvature"]) if dp is None else private_rate(dp, steps, n)
+    return state | {"rate": site.training.learning_rate or rate}
+
+
+async def logistic_step(
+    cohort: Cohort, site: Site, rows: Rows, state: SavedDict, round: Round
+) -> None:
+    """Make one step of gradient descent on all records, by one sum."""
+    if "rate" not in state:
+        state.update(await logistic_start(cohort, site, rows, round.total))
+    classes = len(site.task.labels)
+    if site.training.dp is None:
+        g = fits.gradient(rows, state["W"], classes)
+    else:
+        g = private_gradient(site, rows, state["W"], classes, round)
+    sums = await cohort.sum({"gradient": g, RECORDS: float(len(rows.y))}, carry=True)
+    average = round.progress > 1 - fits.TAIL
+    state.update(fits.step(state, sums["gradient"] / float(sums[RECORDS]), average=average))
+    weights = fits.both(state["sum"] / state["kept"] if average else state["W"], classes)
+    if balances(site):  # all classes get the same prior
+        weights[-1] -= fits.log_priors(state["counts"], balanced=False) / CONSTANT
+    state["weights"] = weights
+
+
+def load(model: Probing, state: SavedDict) -> None:
+    """Set the model to a state; the constant's weights are its biases."""
+    model.center.copy_(state["center"])
+    if model.basis is not None:
+        model.basis.copy_(state["basis"])
+    if "weights" in state:
+        weights = torch.from_numpy(state["weights"])
+        model.classifier.weight.copy_(weights[:-1].T)
+        model.classifier.bias.copy_(weights[-1] * CONSTANT)
+
+
+def balances(site: Site) -> bool:
+    """Return true if classes count alike, as in other algorithms: by default for a rare class."""
+    given, dp = site.training.class_weights, site.training.dp
+    return given == "balanced" or (given is None and dp is None and site.task.positive is not None)
+
+
+def settings_of(site: Site, cfg: Probe) -> bytes:
+    """Encode what all parties must have alike."""
+    public = site.public_digest.hex() if site.silo.public else ""
+    training = site.training.model_dump(mode="json", include={"learning_rate", "class_weights"})
+    return json.dumps([site.fingerprint().decode(), public, cfg.model_dump(), training]).encode()
+
+
+def require_fit(site: Site, cfg: Probe) -> None:
+    """Refuse tasks and settings that this algorithm cannot serve, before anything is computed."""
+    kind, dp = site.task.kind, site.training.dp
+    if kind in ("ranking", "completion") or (kind == "regression" and cfg.fit != "ridge"):
+        raise SettingsError(
+            f'a probe with fit = "{cfg.fit}" cannot learn a task of {kind}',
+            fix='classification, pairs and entities work; regression works with fit = "ridge"',
+            field="task.kind",
+        )
+    if dp is not None and (cfg.fit == "ridge" or kind == "ner"):
+        raise SettingsError(
+            "DP-SGD covers a probe's steps of gradient descent on texts, not its moments and not "
+            "words",
+            fix='set algorithm.fit = "logistic" and a task of texts, or remove training.dp',
+            field="training.dp",
+        )
+    require_public(site)

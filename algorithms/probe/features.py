@@ -1,0 +1,130 @@
+"""Features of a frozen encoder: public centre and directions, and a site's training rows.
+
+The directions are principal components of public texts. Encoders round differently on different
+machines, so hospitals sum what they compute there, and use the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from secure_fl.algorithms.exact import orthonormal
+from secure_fl.data.public_set import overlap
+from secure_fl.errors import DataError
+from secure_fl.learning.anatomy import body_of
+from secure_fl.learning.builtin import bell
+from secure_fl.learning.local_training import autocast
+from secure_fl.learning.site import Site
+from secure_fl.learning.tasks import Batch, Encoded
+from secure_fl.learning.tasks.heads import ProbeClassifier
+from secure_fl.learning.tasks.task import MODEL_INPUTS, inference
+from secure_fl.learning.tasks.token_table import IGNORED
+from secure_fl.party.cohort import Cohort
+
+CONSTANT = 0.3  # last column of the features; its weight is the bias
+POWER = 3  # products with the covariance, which turn random directions to the principal ones
+
+
+class Rows(NamedTuple):
+    """A site's training rows: one for each text, or for each word of a sentence."""
+
+    x: Tensor  # features, then the constant
+    y: Tensor  # number of the class; regression: score
+
+
+class Probing(ProbeClassifier):
+    """A probe that encodes each text once in a run."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._seen: dict[bytes, Tensor] | None = {}  # features by batch; None: of no batch
+
+    def features(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
+        """Return the features of a batch, from memory if it was encoded before."""
+        if self._seen is None:
+            return super().features(input_ids, attention_mask, **options)
+        key = b"".join(t.cpu().numpy().tobytes() for t in (input_ids, attention_mask))
+        if key not in self._seen:
+            features = super().features(input_ids, attention_mask, **options)
+            self._seen[key] = features.float().cpu()
+        return self._seen[key].to(input_ids.device)
+
+    def forget(self) -> None:
+        """Drop all features, and keep none from now on."""
+        self._seen = None
+
+
+def probe_of(site: Site, components: int) -> Probing:
+    """Build the model: this party's encoder, and a head of zeros."""
+    body, task = body_of(site.model()), site.task
+    if getattr(body, "pooler", None) is not None:
+        body.pooler = None  # nothing would train it
+    words = task.head == "token"
+    whole = Probing(body, task.outputs_per_row, words=words)
+    width, texts = len(whole.center), len(site.silo.public)
+    cut = components < width and texts >= 2 * components  # of fewer texts, directions are random
+    model = Probing(body, task.outputs_per_row, components, words=words) if cut else whole
+    for weight in model.classifier.parameters():
+        weight.data.zero_()
+    model.requires_grad_(False)
+    return model.to(site.device).eval()
+
+
+async def public_directions(cohort: Cohort, site: Site, model: Probing) -> dict[str, Tensor]:
+    """Agree on the centre of public texts and, if features are cut, on their main directions."""
+    if not site.silo.public:
+        return {"center": model.center.cpu()}
+    hidden = torch.cat([h for h, _ in _encoded(site, model, site.public, model.hidden)]).double()
+    center = await _mean(cohort, "center", hidden.mean(0))
+    if model.basis is None:
+        return {"center": center}
+    centred = hidden - hidden.mean(0)
+    basis = bell(model.basis.shape, f"{site.seed}/probe", 1.0).double()
+    for _ in range(POWER):
+        basis = orthonormal(centred.T @ (centred @ basis))
+    # The sum of bases is nearly orthonormal; eight bits are enough for directions.
+    mean = await _mean(cohort, "basis", basis, carry=True)
+    return {"center": center, "basis": orthonormal(mean)}
+
+
+async def _mean(cohort: Cohort, name: str, value: Tensor, *, carry: bool = False) -> Tensor:
+    """Average a value over the members, in float32 and equal at all of them."""
+    sums = await cohort.sum({name: value, "members": 1.0}, carry=carry)
+    return torch.from_numpy(sums[name] / sums["members"]).float()
+
+
+def training_rows(site: Site, model: Probing) -> Rows:
+    """Encode the training records."""
+    xs, ys = [], []
+    for x, batch in _encoded(site, model, site.train, model.features):
+        labels = batch["labels"].cpu()
+        at = labels != IGNORED if model.words else torch.ones(len(labels), dtype=torch.bool)
+        xs.append(x[at])
+        ys.append(labels[at])
+    x = torch.cat(xs)
+    return Rows(torch.cat([x, torch.full((len(x), 1), CONSTANT)], dim=1), torch.cat(ys))
+
+
+def _encoded(
+    site: Site, model: Probing, texts: Encoded, encode: Callable[..., Tensor]
+) -> Iterator[tuple[Tensor, Batch]]:
+    """Encode texts in batches; words of public sentences count as rows too."""
+    with site.recorder.phase("encode"), inference(model), autocast(site):
+        for batch in texts.batches(site.at_once(), device=site.device):
+            inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
+            yield encode(**inputs).float().cpu(), batch
+
+
+def require_public(site: Site) -> None:
+    """Refuse public texts that are training records: directions would depend on records."""
+    if count := overlap(site.silo.train, site.silo.public):
+        raise DataError(
+            f"{count} public text{'s are' if count > 1 else ' is'} also in the training records",
+            fix="remove the training records from the public set",
+            party=site.name,
+            split="public",
+        )

@@ -1,0 +1,59 @@
+"""Settings of the probe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from secure_fl.algorithms.base import Demands, Entry, WholeModel, deferred
+from secure_fl.settings import Positive, TrainingSettings
+
+STEPS = 60  # default rounds of a logistic fit
+
+
+class Probe(WholeModel):
+    """A linear model on fixed features of a frozen encoder."""
+
+    name: Literal["probe"] = "probe"
+    fit: Literal["ridge", "logistic"] = "ridge"
+    """ridge: one exchange; the result does not depend on how records are spread over hospitals.
+    logistic: one exchange for each step of gradient descent; it can run under DP-SGD."""
+    rounds: Positive = 1
+    """Number of exchanges: 1 with ridge. Default with logistic: 60 steps over all records."""
+    epochs: Literal[1] = 1
+    components: Positive = 256
+    """Directions of public texts to which features are reduced, by PCA. Without public texts,
+    features are neither centred nor reduced."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_of_logistic(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("fit") == "logistic":
+            return {"rounds": STEPS} | given
+        return given
+
+    @model_validator(mode="after")
+    def _one_exchange_of_ridge(self) -> Probe:
+        if self.fit == "ridge" and self.rounds != 1:
+            raise ValueError('rounds = 1 with fit = "ridge", or fit = "logistic"')
+        return self
+
+    @property
+    def full_batch(self) -> bool:
+        """True: gradients of fixed features cost nothing, and need no sampling."""
+        return True
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Ask for one pass in each round; each site chooses how many records it encodes at once."""
+        return replace(Demands.of_fit(self, training), batch=1)
+
+    @classmethod
+    def entry(cls) -> Entry:
+        return Entry(
+            Probe,
+            deferred("secure_fl.algorithms.probe.algorithm:probe"),
+            dp_covers_all=True,
+            summary="a linear model on fixed features of a frozen encoder; seconds",
+        )
