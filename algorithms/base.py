@@ -92,6 +92,10 @@ class Algorithm(Section):
         """True if classes have equal weight by default when task.positive names a class."""
         return True
 
+    def with_ledger(self, folder: str) -> Algorithm:
+        """Return the settings with the folder of a site's ledger, for programs that keep one."""
+        return self
+
     def releases(self, public: int, batch: int) -> tuple[int, int] | None:
         """Count the predictions in a sum for the host, and the run's sums of this kind.
 
@@ -126,6 +130,7 @@ class Entry:
     own_labels: bool = False  # parties may have different label sets, and keep their heads
     sums_nothing: bool = False  # nothing is ever summed
     trains_nothing: bool = False  # records are only read, so no budget is spent
+    records: str = ""  # "module:function" that reads the members' records, if they are not examples
     partial_sums: bool = False  # some sums are over some of the parties
     has_host: bool = False  # one member is the host, and all hold public records
     opens_predictions: bool = False  # the host opens predictions, which can carry noise

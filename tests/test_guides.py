@@ -15,7 +15,7 @@ import pytest
 from secure_fl.cli.main import main
 from secure_fl.config import toml as config_toml
 from secure_fl.config.load import loads
-from secure_fl.pilot.plan import load_proposal
+from secure_fl.pilot.plan import load_plan
 from secure_fl.policy.policy_file import DataSet, SitePolicy
 from secure_fl.statistics import questions
 
@@ -33,7 +33,7 @@ def require_valid(body: str, folder: Path) -> None:
     if "dataset" in tables:
         plan = folder / "plan.toml"
         plan.write_text(body, encoding="utf-8")
-        load_proposal(plan)
+        load_plan(plan)
     elif "question" in tables:
         assert questions.loads(body)
     elif "site" in tables or "set" in tables.get("data", {}):

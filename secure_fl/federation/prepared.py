@@ -127,6 +127,7 @@ def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
         EventLog(silo.name, context.listen),
         privacy,
         max_batch=limits.max_batch,
+        options=limits.options,
         cache=context.cache,
         trainer=context.trainer,
     )

@@ -57,7 +57,7 @@ class Site:
         self.training, self.seed, self.balances = spec.training, spec.seed, spec.balances
         self.local_head, self.measured = spec.local_head, spec.measured or (silo,)
         self.recorder, self.privacy = context.recorder, context.privacy
-        self.max_batch, self.share_scores = context.max_batch, False
+        self.max_batch, self.options = context.max_batch, context.options
         self.device = pick_device(spec.training.device)
         wanted = spec.training.precision == "bfloat16"
         self.bfloat16 = wanted and supports_bfloat16(self.device)  # False: products in float32

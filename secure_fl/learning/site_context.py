@@ -109,6 +109,7 @@ class SiteContext:
     recorder: EventLog
     privacy: DpAccount | None = None  # the DP-SGD budget; None: no training by DP-SGD
     max_batch: int | None = None  # records in memory at once, by the site's policy; None: any
+    options: Mapping[str, Any] = field(default_factory=dict)  # limits of optional features
     cache: ModelCache = field(default_factory=ModelCache)
     trainer: BatchedTrainer | None = None  # None: the site trains by itself
 

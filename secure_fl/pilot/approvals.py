@@ -21,8 +21,8 @@ from secure_fl.crypto.keys.files import read_bounded, write_atomic
 from secure_fl.crypto.keys.identity import Identity, PublicIdentity, digest_of
 from secure_fl.errors import CryptoError, KeyringError
 from secure_fl.pilot.plan import write_plan
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SiteFile
-from secure_fl.policy.questions import Proposal
 
 FOLDER = "approvals"  # beside the site's file
 MISSING = "nothing"
@@ -43,7 +43,7 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: Literal["secure-fl/approval/1"] = "secure-fl/approval/1"
 
     @classmethod
-    def make(cls, me: Identity, site: str, plan: Proposal, rules: Mapping[str, str]) -> Approval:
+    def make(cls, me: Identity, site: str, plan: Plan, rules: Mapping[str, str]) -> Approval:
         """Sign a plan under these rules."""
         card, now = me.public, datetime.now(UTC).isoformat(timespec="seconds")
         keys = card.signing, card.agreement
@@ -60,7 +60,7 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The card of the person; the approval counts if the rules list its fingerprint."""
         return PublicIdentity(self.who, self.signing, self.agreement)
 
-    def changes(self, plan: Proposal, rules: Mapping[str, str]) -> list[str]:
+    def changes(self, plan: Plan, rules: Mapping[str, str]) -> list[str]:
         """List the differences of a plan and rules from the approved ones."""
         return [
             *_changes(_fields(self.plan), _fields(write_plan(plan))),

@@ -124,7 +124,7 @@ async def share_own(
     All others send NaN; the coordinator cannot distinguish them.
     """
     own = [np.nan] * len(rows)
-    if site.share_scores:
+    if site.options.get("share_scores"):
         totals = ({name: row.total() for name, row in by_name.items()} for by_name in rows.values())
         own = [site.task.pooled([counts]).get(site.task.metric, np.nan) for counts in totals]
     shared = await cohort.share({"own": np.array(own, np.float64)})

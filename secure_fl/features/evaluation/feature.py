@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from secure_fl.errors import SettingsError
+from secure_fl.features.evaluation.algorithm import Evaluate
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.hooks import RoundHook
@@ -32,7 +33,7 @@ class EvaluationFeature(RunFeature):
 
     def check(self, spec: RunSpec) -> None:
         """Refuse settings of training that have no effect in an evaluation."""
-        if not spec.entry.trains_nothing:
+        if not isinstance(spec.algorithm, Evaluate):
             return
         if spec.training.dp is not None:
             raise SettingsError(
@@ -50,10 +51,7 @@ class EvaluationFeature(RunFeature):
 
     def hook(self, spec: RunSpec, site: Site, limits: SiteLimits) -> RoundHook | None:
         """Make the hook that reports the findings."""
-        if not spec.entry.trains_nothing:
-            return None
-        site.share_scores = bool(limits.options.get("share_scores"))
-        return Report(site.findings)
+        return Report(site.findings) if isinstance(spec.algorithm, Evaluate) else None
 
 
 EVALUATION = EvaluationFeature()
