@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from secure_fl.config.build import RunSettings
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError
 from secure_fl.features.statistics.codebook import Codebook
@@ -31,7 +32,9 @@ GIVEN: dict[str, Any] = {
 
 
 def plan_of(name: str = "what-is-there", **changes: Any) -> Plan:
-    return Plan(algorithm=Codebook(**(GIVEN | changes)), dataset="notes", run={"name": name})
+    return Plan(
+        algorithm=Codebook(**(GIVEN | changes)), dataset="notes", run=RunSettings(name=name)
+    )
 
 
 def pilot(folder: Path, plan: Plan, count: int = 3) -> LocalPilot:

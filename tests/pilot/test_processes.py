@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,9 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import PlanRefused
 from secure_fl.features.evaluation.evaluation import Evaluation, pinned
+from secure_fl.features.statistics.codebook import Codebook
 from secure_fl.pilot.progress import progress
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.features.statistics.codebook import Codebook
 from secure_fl.testing.hospitals import LABELS, small
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
@@ -126,7 +127,7 @@ def test_a_coordinator_that_is_killed_comes_back(trial):
 
 
 def test_a_codebook_gives_all_the_same_tables(tmp_path):
-    values = {"label": {"values": ("ade", "no-ade")}}
+    values: Any = {"label": {"values": ("ade", "no-ade")}}
     codebook = Codebook(variables=values, tables={"labels": ("label",)})
     plan = plan_of(codebook)
     trial = make_pilot_folders(tmp_path, NAMES, plan, port=free_port(), size=48, cost=CHEAP)

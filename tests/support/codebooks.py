@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import sparse
 from scipy.optimize import linprog
 
-from secure_fl.features.statistics.codebook import Codebook
+from secure_fl.features.statistics.codebook import Codebook, Variable
 from secure_fl.features.statistics.counting import counts_of
 from secure_fl.features.statistics.partitions import Partition, Tabulation
 from secure_fl.features.statistics.release import layouts, tabulations, total_of
@@ -78,7 +78,9 @@ def _codebook(rng: np.random.Generator, variables: dict[str, dict[str, Any]]) ->
         )
         tables[f"table {place}"] = scope
     used = {name for scope in tables.values() for name in scope}
-    return Codebook(variables={n: variables[n] for n in names if n in used}, tables=tables)
+    return Codebook(
+        variables={n: Variable(**variables[n]) for n in names if n in used}, tables=tables
+    )
 
 
 class JointAttacker:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secure_fl.errors import BudgetError, DataError, QuestionRefused
+from secure_fl.errors import BudgetError, CohortError, DataError
 from secure_fl.events import Warned
 from secure_fl.features.statistics.codebook import Codebook
 from secure_fl.features.statistics.counting import counts_of, unread
@@ -85,7 +85,7 @@ class OwnCounts:
         self._counts = np.zeros(codebook.cells, np.int64)
         try:
             self._prepare(site)
-        except (QuestionRefused, DataError, BudgetError) as error:
+        except (DataError, CohortError, BudgetError) as error:
             self.refused = True
             text = str(error.at(party=site.name))
             site.recorder.event(Warned(party=site.name, code="codebook refused", text=text))

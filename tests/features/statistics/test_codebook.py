@@ -41,7 +41,10 @@ curves = {time = "days", event = "died", happened = "1", group = "label"}
 
 
 def codebook(**changes: Any) -> Codebook:
-    given = {"variables": {"label": {"values": ("a", "b")}}, "tables": {"labels": ("label",)}}
+    given: dict[str, Any] = {
+        "variables": {"label": {"values": ("a", "b")}},
+        "tables": {"labels": ("label",)},
+    }
     return Codebook(**(given | changes))
 
 

@@ -85,11 +85,14 @@ def test_a_later_codebook_is_audited_with_the_earlier_ones() -> None:
 
 def test_two_partitions_of_one_column_do_not_subtract() -> None:
     """Ages by tens, and by tens from 1 on: the difference is the patients of age 0."""
-    tens = Tabulation(("age",), (Partition((10.0, 20.0), {}, 2),), np.array([30, 40, 30]), None)
-    shifted = Tabulation(("age",), (Partition((11.0, 20.0), {}, 2),), np.array([33, 37, 30]), None)
-    marked = [replace(one, shown=np.ones(3, bool)) for one in (tens, shifted)]
-    assert suppressed([marked[0]], [], 100, LEAST)[0].shown.all()
-    first, second = suppressed(marked, [], 100, LEAST)
+    tens = Tabulation(
+        ("age",), (Partition((10.0, 20.0), {}, 2),), np.array([30, 40, 30]), np.ones(3, bool)
+    )
+    shifted = Tabulation(
+        ("age",), (Partition((11.0, 20.0), {}, 2),), np.array([33, 37, 30]), np.ones(3, bool)
+    )
+    assert suppressed([tens], [], 100, LEAST)[0].shown.all()
+    first, second = suppressed([tens, shifted], [], 100, LEAST)
     assert not (first.shown[:2].all() and second.shown[:2].all())
 
 

@@ -28,7 +28,7 @@ def asked(least: int, groups: tuple[str, ...] = ()) -> tuple[dict[str, Any], pd.
         "days": {"low": 0, "high": STEPS, "bins": STEPS},
         "died": {"values": ("1", "0")},
     }
-    curves = {"time": "days", "event": "died", "happened": "1"}
+    curves: Any = {"time": "days", "event": "died", "happened": "1"}
     if groups:
         variables["sex"] = {"values": groups}
         curves["group"] = "sex"
