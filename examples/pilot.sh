@@ -139,7 +139,8 @@ all_join
 coordinate codebook.toml counts
 ended $! hub/coordinate.log
 all_ended
-at hospital-1 runs show runs/counts # each hospital has the tables, the coordinator none
+echo "hospital-1/runs/counts/result.json (each hospital has the tables, the coordinator none):"
+sed -n '/"statistics": {/,/^  }/p' hospital-1/runs/counts/result.json
 
 if [ -z "$codebook" ]; then
   title "hospital-1 erases the run; its ledger keeps a note"

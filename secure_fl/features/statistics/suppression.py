@@ -212,21 +212,3 @@ class Search:
             method="highs",
         )  # fmt: skip
         return found.x if found.success else None
-
-
-def bounds(
-    tables: Sequence[Tabulation], total: int, table: int, cell: Sequence[int]
-) -> tuple[float, float]:
-    """Return the interval that an attacker derives for one count, by two linear programs."""
-    joint = JointTable(tables, total)
-    rows = [joint.consistent]
-    values: list[Floats] = [joint.constants]
-    for one in tables:
-        shown = one.shown.ravel()
-        rows.append(joint.rows(one.columns, one.partitions)[shown])
-        values.append(one.counts.ravel()[shown].astype(float))
-    at = int(np.ravel_multi_index(tuple(cell), tables[table].counts.shape))
-    target = joint.rows(tables[table].columns, tables[table].partitions)[[at]].toarray()[0]
-    equal, constants = sparse.vstack(rows, "csr"), np.concatenate(values)
-    ends = [Search._solve(sign * target, equal, constants) for sign in (1.0, -1.0)]
-    return float(target @ ends[0]), float(target @ ends[1])
