@@ -131,6 +131,7 @@ class Entry:
     own_labels: bool = False  # parties may have different label sets, and keep their heads
     sums_nothing: bool = False  # nothing is ever summed
     trains_nothing: bool = False  # records are only read, so no budget is spent
+    records: str = ""  # "module:function" that reads the members' records, if they are not examples
     partial_sums: bool = False  # some sums are over some of the parties
     has_host: bool = False  # one member is the host, and all hold public records
     opens_predictions: bool = False  # the host opens predictions, which can carry noise

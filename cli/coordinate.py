@@ -31,7 +31,7 @@ SECONDS = FiniteRange(0)
     epilog="""\b
 Example:
   secure-fl coordinate plan.toml --kit kits/hub --keys keys --out runs/study
-  secure-fl coordinate questions.toml --kit kits/hub --keys keys
+  secure-fl coordinate codebook.toml --kit kits/hub --keys keys
       docs/statistics.md
 
 The command waits for the hospitals, invites them to PLAN and coordinates the run. It cannot read
@@ -61,23 +61,23 @@ def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
     from secure_fl.pilot.coordinator_process import RunLeader
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.metrics import serving
-    from secure_fl.pilot.plan import load_proposal, write_plan
+    from secure_fl.pilot.plan import load_plan, write_plan
     from secure_fl.pilot.progress import EarlierEvents, progress
     from secure_fl.runs.folder import RunFolder
 
     signals = click.get_current_context().with_resource(StopSignals())
-    proposal, opened = load_proposal(plan), load_kit(kit)
+    asked, opened = load_plan(plan), load_kit(kit)
     roster, url = opened.roster, options["listen"] or opened.connection.url
     me = open_ring(options["folder"], options["passphrase_file"]).identity()
-    show.warn_unprotected(show.err(), proposal.protection.mode, proposal.work)
+    show.warn_unprotected(show.err(), asked.protection.mode, asked.work)
     before = progress(out) if (out / "settings.toml").exists() else None
-    run = RunFolder.open(out, write_plan(proposal), resume=before is not None)
-    status = CoordinatorStatus(proposal.rounds)
+    run = RunFolder.open(out, write_plan(asked), resume=before is not None)
+    status = CoordinatorStatus(asked.rounds)
     logging = service_log(options["log_format"], quiet=options["quiet"], status=status.lines)
     with closing(run), logging as log:
         for warning in opened.warnings():
             log.warning(warning)
-        notes = CoordinatorLog(run, proposal.rounds, log, status)
+        notes = CoordinatorLog(run, asked.rounds, log, status)
         if before is not None and before["round"]:
             notes.recorder.event(Resumed(after=before["round"], state=before["state"]))
         hub = FlareHub(url, opened.tls, roster.names, grace=options["grace"])
@@ -85,7 +85,7 @@ def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
             notes.watch(hub, roster.names)
             log.info(f"listening on {url}")
             leader = RunLeader(
-                hub, me, roster, proposal, notes.recorder, patience=options["wait"],
+                hub, me, roster, asked, notes.recorder, patience=options["wait"],
                 earlier=EarlierEvents.of(out),
             )  # fmt: skip
             signals.ask(leader.stop)

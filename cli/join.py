@@ -18,16 +18,14 @@ from secure_fl.cli.service import StopSignals, errors_only_option, log_option, s
 from secure_fl.cli.transports import transport_options, transports
 
 if TYPE_CHECKING:
-    from secure_fl.crypto.keys.identity import Identity
     from secure_fl.engines.responder import Responder
     from secure_fl.errors import SecureFLError
     from secure_fl.events import Event
     from secure_fl.federation.run_feature import SiteLimits
-    from secure_fl.pilot.hospital import HospitalProcess, QuestionRules
+    from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import Kit
     from secure_fl.policy.plan import Plan
     from secure_fl.policy.policy_file import SiteFile, SitePolicy
-    from secure_fl.statistics.site import StatisticsSite
 
 MOST_REFUSALS = 20  # distinct ones in the log; more could fill a disk
 
@@ -147,7 +145,6 @@ def hospital_of(
             goes_back=goes_back,
         ),
         plan_rules(rules, kit),
-        questions=question_rules(rules, kit, keys.identity),
         approvals=lambda plan: approving.require(ledger, plan),
     )
 
@@ -177,23 +174,6 @@ def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:
         require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
 
     return approve
-
-
-def question_rules(rules: SiteFile, kit: Kit, me: Identity) -> QuestionRules:
-    """Return the check of questions, and the records for allowed ones."""
-    from secure_fl.pilot.hospital import QuestionRules
-    from secure_fl.policy.questions import QuestionPlan, check_questions
-    from secure_fl.policy.rules import Company
-
-    name = kit.connection.name
-    company = Company.of(kit.roster, name)
-
-    def records(plan: QuestionPlan) -> StatisticsSite:
-        from secure_fl.pilot.site_questions import statistics_of
-
-        return statistics_of(rules, name, plan, me)
-
-    return QuestionRules(lambda plan: check_questions(rules.policy, plan, company), records)
 
 
 def log_refusals(log: Logger) -> Callable[[SecureFLError], None]:

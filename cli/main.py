@@ -21,7 +21,7 @@ STATUSES: Mapping[int, str] = MappingProxyType(
         6: "sealing, opening or verification failed, or something is not genuine",
         7: "the privacy budget does not allow it",
         8: "parties are missing, and the waiting time is over",
-        9: "a site refuses the plan or a question; its own log has the reason",
+        9: "a site refuses the plan or a codebook; its own log has the reason",
         130: "interrupted, or stopped by the operator; a run can be resumed",
     }
 )
@@ -33,7 +33,6 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "settings": Lazy("secure_fl.cli.settings", "settings", "Explain the fields of settings."),
         "train": Lazy("secure_fl.cli.train", "train", "Run the federation of a settings file."),
         "preflight": Lazy("secure_fl.cli.preflight", "preflight", "Check records for problems."),
-        "stats": Lazy("secure_fl.cli.stats", "stats", "Ask hospitals about their records."),
         "audit": Lazy("secure_fl.cli.audit", "audit", "Attack the recorded views of a run."),
         "report": Lazy("secure_fl.cli.audit", "report", "Write the page of runs and audits."),
         "compare": Lazy("secure_fl.cli.audit", "compare", "Show runs side by side."),

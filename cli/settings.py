@@ -43,7 +43,6 @@ def sections() -> Mapping[str, type[Section]]:
     from secure_fl.config.build import RunSettings
     from secure_fl.features import load
     from secure_fl.policy import policy_file
-    from secure_fl.statistics.rules import StatisticsRules
 
     return {
         "run": RunSettings,
@@ -64,10 +63,23 @@ def sections() -> Mapping[str, type[Section]]:
         POLICY: policy_file.SitePolicy,
         "site.dp": policy_file.DPLimits,
         "site.noise": policy_file.NoiseLimits,
-        "site.statistics": StatisticsRules,
+        **_of_features(),
         "site.approval": policy_file.ApprovalRule,
         "[data.set]": policy_file.DataSet,
         "keys": policy_file.KeysSettings,
+    }
+
+
+def _of_features() -> dict[str, type[Section]]:
+    """Return the tables below [site] that features add."""
+    from secure_fl.field_errors import sections as sections_in
+    from secure_fl.policy.site_rules import site_rules
+
+    return {
+        f"site.{name}": section
+        for rules in site_rules()
+        for name, field in rules.fields.model_fields.items()
+        for section in sections_in(field.annotation)
     }
 
 

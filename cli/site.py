@@ -249,20 +249,20 @@ def approve(
     """Approve a PLAN under the rules of SITE, with a person's own keys."""
     from secure_fl.pilot.approvals import FOLDER, Approval, ApprovalFiles, rules_of
     from secure_fl.pilot.kits import load_kit
-    from secure_fl.pilot.plan import load_proposal, write_plan
+    from secure_fl.pilot.plan import load_plan, write_plan
     from secure_fl.policy.describe import describe
     from secure_fl.policy.policy_file import load_site
 
-    rules, proposal = load_site(file), load_proposal(plan)
+    rules, asked = load_site(file), load_plan(plan)
     me = open_ring(folder, passphrase_file).identity()
     _require_listed(rules, me.public.fingerprint())
     name = load_kit(kit or file.absolute().parent / "kit").connection.name
-    for line in (*describe(rules.policy), write_plan(proposal)):
+    for line in (*describe(rules.policy), write_plan(asked)):
         click.echo(line)
     question = f"{me.name}: do you approve this plan under these rules, for {name}?"
     if not yes and not click.confirm(question, err=True):
         return
-    approval = Approval.make(me, name, proposal, rules_of(rules))
+    approval = Approval.make(me, name, asked, rules_of(rules))
     paper = ApprovalFiles(file.absolute().parent / FOLDER, name).add(approval)
     facts = approval.facts()
     click.echo(f"approved: plan {facts['plan']}, rules {facts['rules']}")

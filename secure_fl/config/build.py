@@ -122,6 +122,8 @@ def plain(section: Section) -> Table:
 def _plain(value: Any) -> Any:
     if isinstance(value, Section):
         return plain(value)
+    if isinstance(value, dict):
+        return {name: _plain(entry) for name, entry in value.items()}
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 

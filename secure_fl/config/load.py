@@ -98,9 +98,13 @@ def silos(settings: Settings) -> list[Silo]:
     """Read all members' records; a generated host is dropped if the algorithm has no host."""
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config.silos import read
+    from secure_fl.features import resolve
 
+    entry = ALGORITHMS[settings.algorithm.name]
+    if entry.records:
+        read = resolve(entry.records)
     members = read(settings.data, settings.task, settings.run.seed)
-    if isinstance(settings.data, PartyData) or ALGORITHMS[settings.algorithm.name].has_host:
+    if isinstance(settings.data, PartyData) or entry.has_host:
         return members  # `rules_of` refuses an explicit host that the algorithm does not use
     return [silo for silo in members if silo.role != "host"]
 

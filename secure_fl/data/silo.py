@@ -36,11 +36,12 @@ class Silo:
     tier: str | None = None
     model: ModelSettings | None = None  # its own architecture, where the algorithm allows it
     public: Sequence[Example] = ()  # D⁰, the same at all members; labels are removed
+    table: Any = None  # records that are no examples, for algorithms that read tables
 
     def __post_init__(self) -> None:
         for part in ("train", "dev", "test", "public"):
             _require_examples(getattr(self, part), self.name, part)
-        if not self.train and not self.test:
+        if self.table is None and not self.train and not self.test:
             raise DataError(
                 "the training split is empty",
                 fix="give more records, or smaller shares for dev and test",

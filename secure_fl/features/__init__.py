@@ -57,6 +57,24 @@ FEATURES: Mapping[str, Feature] = {
             "evaluate": "secure_fl.features.evaluation.evaluation:evaluate",
         },
     ),
+    "statistics": Feature(
+        doc="statistics.md",
+        run="secure_fl.features.statistics.feature:STATISTICS",
+        policy="secure_fl.features.statistics.policy:STATISTICS_RULES",
+        algorithm="secure_fl.features.statistics.codebook:ENTRY",
+        pages={"statistics": "secure_fl.features.statistics.page:statistics_page"},
+        commands={
+            "stats": (
+                "secure_fl.features.statistics.command:stats",
+                "Count records in the tables of a codebook.",
+            )
+        },
+        exports={
+            "Codebook": "secure_fl.features.statistics.codebook:Codebook",
+            "Tables": "secure_fl.features.statistics.opening:Tables",
+            "open_codebook": "secure_fl.features.statistics.opening:open_codebook",
+        },
+    ),
     "adapters": Feature(
         doc="models.md",
         run="secure_fl.features.adapters.feature:ADAPTERS",

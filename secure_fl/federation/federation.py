@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
@@ -29,7 +29,7 @@ from secure_fl.federation.keys import make_keys
 from secure_fl.federation.outcome import ResultContext, deliver, document_of, export_to
 from secure_fl.federation.prepared import Prepared, RunContext, prepare
 from secure_fl.federation.result import Result
-from secure_fl.federation.run_feature import finish_run
+from secure_fl.federation.run_feature import SiteLimits, finish_run
 from secure_fl.federation.run_spec import RunSpec, algorithm_of
 from secure_fl.federation.validation import (
     check_members,
@@ -122,6 +122,8 @@ class FederationOptions(TypedDict, total=False):
     """Record each role's view in the folder, for an audit."""
     trainer: Callable[[], BatchedTrainer] | None
     """Trains many small sites as one batch, as `features.batched_simulation` does."""
+    limits: Callable[[str], SiteLimits] | None
+    """Returns the limits of a hospital by its name, whatever the run asks for."""
     settings_text: str | None
     """The content of the folder's settings file. Default: written from the settings."""
 
@@ -147,6 +149,7 @@ class Federation:
         resume (bool): Continue the run in the folder after its last checkpoint.
         keep_checkpoints (bool): Keep the checkpoints of a finished run. Default: true.
         record (bool): Record each role's view in the folder, for an audit.
+        limits (Callable): Returns the limits of a hospital by its name.
         trainer (Callable): Makes an object that trains many small sites as one batch.
         settings_text (str): Content of the folder's settings file. Default: from the settings.
 
@@ -319,7 +322,11 @@ class Federation:
             cache=ModelCache(len(silos)),
             trainer=self._options["trainer"]() if "trainer" in self._options else None,
         )
-        parties = {silo.name: prepare(self.spec, silo, context) for silo in silos}
+        limits = self._options.get("limits", lambda name: SiteLimits())
+        parties = {
+            silo.name: prepare(self.spec, silo, replace(context, limits=limits(silo.name)))
+            for silo in silos
+        }
         return RunSegment(self.spec, parties, rules, until)
 
     def _unfinished_round(

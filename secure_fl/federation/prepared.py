@@ -130,6 +130,8 @@ def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
         EventLog(silo.name, context.listen),
         privacy,
         max_batch=limits.max_batch,
+        options=limits.options,
+        ledger=limits.ledger,
         cache=context.cache,
         trainer=context.trainer,
     )

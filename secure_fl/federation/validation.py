@@ -100,7 +100,7 @@ def pooled(silos: Sequence[Silo]) -> Silo:
 def require_trainable(silos: Sequence[Silo], entry: Entry) -> None:
     """Refuse a hospital without training records, if the algorithm trains."""
     for silo in silos:
-        if not silo.train and not entry.trains_nothing:
+        if silo.table is None and not silo.train and not entry.trains_nothing:
             raise DataError(
                 "the training split is empty",
                 fix="give training records; with test records alone it can be evaluated",
@@ -193,7 +193,8 @@ def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:
 
 def require_ready(silo: Silo, entry: Entry, settings: TaskSettings) -> None:
     """Refuse records or settings that one site alone can recognise as unfit."""
-    if settings.labels is None and settings.kind in ("classification", "pair", "ner"):
+    labelled = settings.kind in ("classification", "pair", "ner") and not entry.records
+    if settings.labels is None and labelled:
         raise SettingsError(
             "a plan must declare all labels, because no hospital sees the records of the others",
             fix="list them in task.labels of the plan",
@@ -241,6 +242,9 @@ def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dic
     NER parties may have different label sets, because a corpus may not annotate some entity types.
     In other tasks a label that is missing at one hospital is still a class of the shared head.
     """
+    if entry.records:  # no text has a label
+        settings = TaskSettings(kind="completion")
+        return {silo.name: make_task(settings) for silo in silos}
     may_differ = entry.own_labels and (entry.sums_nothing or settings.kind == "ner")
     if settings.labels is None and not may_differ:
         sets = {silo.name: labels_of(settings.kind, silo.train) for silo in silos}

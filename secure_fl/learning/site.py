@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,27 +26,11 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from secure_fl.crypto.privacy.accounting import SkellamRelease
     from secure_fl.learning.fetching import Attention
     from secure_fl.learning.local_training import Objective
     from secure_fl.learning.tasks import Encoded
 
 AT_ONCE = 64  # records in a batch that is only evaluated or predicted
-
-
-class ScoreBudget(Protocol):
-    """A site's budget of noised scores."""
-
-    def reserve(self, release: SkellamRelease, run: str) -> None:
-        """Spend a release, durably, or raise BudgetError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A model that a run produced."""
-
-    model: torch.nn.Module
-    shared: bool
 
 
 class Site:
@@ -65,8 +48,8 @@ class Site:
         self.training, self.seed, self.balances = spec.training, spec.seed, spec.balances
         self.local_head, self.measured = spec.local_head, spec.measured or (silo,)
         self.recorder, self.privacy = context.recorder, context.privacy
-        self.max_batch, self.share_scores = context.max_batch, False
-        self.score_budget: ScoreBudget | None = None  # for noise on scores; None: no limit
+        self.max_batch = context.max_batch
+        self.options, self.ledger = context.options, context.ledger
         self.device = pick_device(spec.training.device)
         wanted = spec.training.precision == "bfloat16"
         self.bfloat16 = wanted and supports_bfloat16(self.device)  # False: products in float32

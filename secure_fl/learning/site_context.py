@@ -21,6 +21,7 @@ from secure_fl.settings import ModelSettings, TrainingSettings
 if TYPE_CHECKING:
     import torch
 
+    from secure_fl.crypto.privacy.ledger import Ledger
     from secure_fl.crypto.privacy.training_account import DpAccount
     from secure_fl.learning.tasks import Encoded, Task
 
@@ -109,6 +110,8 @@ class SiteContext:
     recorder: EventLog
     privacy: DpAccount | None = None  # the DP-SGD budget; None: no training by DP-SGD
     max_batch: int | None = None  # records in memory at once, by the site's policy; None: any
+    options: Mapping[str, Any] = field(default_factory=dict)  # limits of optional features
+    ledger: Callable[[], Ledger] | None = None  # of the site, for all its runs
     cache: ModelCache = field(default_factory=ModelCache)
     trainer: BatchedTrainer | None = None  # None: the site trains by itself
 

@@ -24,8 +24,8 @@ from secure_fl.crypto.keys.identity import Identity, PublicIdentity, digest_of
 from secure_fl.errors import CryptoError, KeyringError
 from secure_fl.pilot.plan import require_run_name, write_plan
 from secure_fl.pilot.program_digests import programs_of
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SiteFile
-from secure_fl.policy.questions import Proposal
 
 FOLDER = "approvals"  # beside the site's file
 MISSING = "nothing"
@@ -48,7 +48,7 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: Literal["secure-fl/approval/1"] = "secure-fl/approval/1"
 
     @classmethod
-    def make(cls, me: Identity, site: str, plan: Proposal, rules: Mapping[str, str]) -> Approval:
+    def make(cls, me: Identity, site: str, plan: Plan, rules: Mapping[str, str]) -> Approval:
         """Sign a plan under these rules, with the programs that are installed here."""
         require_run_name(plan.run.name)
         card, now = me.public, datetime.now(UTC).isoformat(timespec="seconds")
@@ -77,7 +77,7 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The card of the person; the approval counts if the rules list its fingerprint."""
         return PublicIdentity(self.who, self.signing, self.agreement)
 
-    def changes(self, plan: Proposal, rules: Mapping[str, str]) -> list[str]:
+    def changes(self, plan: Plan, rules: Mapping[str, str]) -> list[str]:
         """List the differences of a plan, rules and installed programs from the approved ones."""
         approved = {f"program {name}": what for name, what in self.programs.items()}
         installed = {f"program {name}": what for name, what in programs_of(plan).items()}

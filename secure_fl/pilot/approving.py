@@ -20,8 +20,8 @@ from secure_fl.files import replace_whole
 from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.pilot.approvals import FOLDER, Approval, ApprovalFiles, read, rules_of
 from secure_fl.pilot.plan import write_plan
+from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import ApprovalRule, SiteFile
-from secure_fl.policy.questions import Proposal
 from secure_fl.policy.violations import PolicyRefusal, Violation, shown
 
 RULE = "site.approval"
@@ -41,7 +41,7 @@ class Approving:
         """The folder of approval files."""
         return self.site.file.absolute().parent / FOLDER
 
-    def require(self, ledger: Ledger, plan: Proposal) -> list[dict[str, str]]:
+    def require(self, ledger: Ledger, plan: Plan) -> list[dict[str, str]]:
         """Refuse a plan without approval; otherwise record its approvals and return them."""
         if broken := list(self.missing(plan)):
             self._keep(plan)
@@ -54,7 +54,7 @@ class Approving:
                 ledger.note("approved", text, run=approval.run)
         return [approval.facts() for approval in approvals]
 
-    def missing(self, plan: Proposal) -> Iterator[Violation]:
+    def missing(self, plan: Plan) -> Iterator[Violation]:
         """List missing approvals of a plan, with fixes."""
         for rule in self._asking():
             if len(self._among(rule, self._valid(plan))) < rule.least:
@@ -84,7 +84,7 @@ class Approving:
         now = [] if self.site.policy.approval is None else [self.site.policy.approval]
         return now + [rule for rule in before if rule not in now]
 
-    def _valid(self, plan: Proposal) -> list[Approval]:
+    def _valid(self, plan: Plan) -> list[Approval]:
         """Return approvals of this plan under these rules, by people that the rules list."""
         rules, asking = rules_of(self.site), self._asking()
         if not asking:
@@ -96,7 +96,7 @@ class Approving:
     def _among(self, rule: ApprovalRule, approvals: list[Approval]) -> set[str]:
         return {one.card.fingerprint() for one in approvals} & set(rule.by)
 
-    def _lacks(self, rule: ApprovalRule, plan: Proposal) -> Iterator[Violation]:
+    def _lacks(self, rule: ApprovalRule, plan: Plan) -> Iterator[Violation]:
         rules, name = rules_of(self.site), shown(plan.run.name)
         allowed = f"approval by {rule.least} of {len(rule.by)} keys"
         fix = (
@@ -110,7 +110,7 @@ class Approving:
                 what = f"since {paper.who} approved it: {change}"
                 yield Violation(RULE, what, "no change", "approve it again, or undo the change")
 
-    def _keep(self, plan: Proposal) -> None:
+    def _keep(self, plan: Plan) -> None:
         """Write the plan for people to read."""
         try:
             self.folder.mkdir(exist_ok=True)

@@ -51,7 +51,6 @@ from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import EarlierEvents
 from secure_fl.pilot.run_id import RESTARTED, rules_of_roster, run_id
 from secure_fl.policy.plan import Plan
-from secure_fl.policy.questions import Proposal
 from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite
 
@@ -86,7 +85,7 @@ class Gathering:
     hub: HubEngine
     me: Identity
     roster: Roster
-    plan: Proposal
+    plan: Plan
     log: EventLog
 
     def links(self, run: bytes, names: Iterable[str]) -> dict[str, Link]:
@@ -166,7 +165,7 @@ class RunLeader:
         hub: HubEngine,
         me: Identity,
         roster: Roster,
-        plan: Proposal,
+        plan: Plan,
         recorder: EventLog,
         *,
         patience: float = 3600.0,

@@ -11,44 +11,30 @@ import hmac
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec import structs
 
-from secure_fl.errors import CohortError, QuestionRefused, SecureFLError, TamperError, WireError
+from secure_fl.errors import CohortError, SecureFLError, TamperError, WireError
 from secure_fl.events import PlanAccepted, Refused, Waiting
-from secure_fl.pilot.plan import read_proposal
+from secure_fl.pilot.plan import read_plan
 from secure_fl.pilot.run_id import NONCE, RESTARTED, run_id
 from secure_fl.pilot.site_run import HospitalContext, SiteRun
 from secure_fl.policy.plan import Plan
-from secure_fl.policy.questions import Proposal, QuestionPlan
 from secure_fl.protocol.frames import Frame, Link, Received
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Stop
 from secure_fl.runs.folder import append_event
 
-if TYPE_CHECKING:  # pandas is loaded by the first question
-    from secure_fl.pilot.site_questions import SiteQuestions
-    from secure_fl.statistics.site import StatisticsSite
-
-Run: TypeAlias = "SiteRun | SiteQuestions"
 MAX_WHY = 20_000  # characters of a refusal in the site's log
 
 Approve = Callable[[Plan], None]  # raises if the site's policy refuses
 Approved = dict[str, str]  # facts of one approval
 
 
-class QuestionRules(NamedTuple):
-    """A hospital's check of questions, and its records for them."""
-
-    approve: Callable[[QuestionPlan], None]  # raises if the site's policy refuses
-    site: Callable[[QuestionPlan], StatisticsSite]  # its records, rules and note
-
-
 @dataclass(slots=True)
 class Invited:
     """An accepted invitation to a run that has not begun."""
 
-    plan: Proposal
+    plan: Plan
     text: str
     link: Link
     nonce: bytes
@@ -63,10 +49,9 @@ class HospitalProcess:
         context: HospitalContext,
         approve: Approve,
         *,
-        questions: QuestionRules | None = None,
-        approvals: Callable[[Proposal], list[Approved]] = lambda plan: [],
+        approvals: Callable[[Plan], list[Approved]] = lambda plan: [],
     ) -> None:
-        """`approve`: raises if the site's policy refuses a plan. `questions`: rules for questions.
+        """`approve`: raises if the site's policy refuses a plan.
 
         `approvals`: returns the approvals of a plan by people at this site; raises if one is
         missing.
@@ -74,9 +59,9 @@ class HospitalProcess:
         self.name = context.keys.identity.name
         self._context, self._memory = context, context.memory
         self._roster, self._listen = context.roster, context.listen
-        self._approve, self._question_rules, self._approvals = approve, questions, approvals
+        self._approve, self._approvals = approve, approvals
         self._invited: Invited | None = None
-        self._under_way: Run | None = None
+        self._under_way: SiteRun | None = None
         self._last: tuple[bytes, Frame] | None = None
         self._awaited: tuple[str, ...] | None = None  # awaited members, as logged
         self._calls: set[bytes] = set()  # answered invitations
@@ -136,11 +121,8 @@ class HospitalProcess:
         self.done = False
         try:
             self._memory.require_unforged(self._roster)
-            plan = read_proposal(message.plan)
-            if isinstance(plan, Plan):
-                self._approve(plan)
-            else:
-                self._questions.approve(plan)
+            plan = read_plan(message.plan)
+            self._approve(plan)
             self._require_known(message.missing)
             approved = self._approvals(plan)
             self._invited = Invited(plan, message.plan, link, os.urandom(NONCE), approved)
@@ -180,27 +162,12 @@ class HospitalProcess:
             self._check(message, invited.nonce)
             members = tuple(sorted(message.nonces))
             link = self._link(run_id(self._roster, invited.text, message.nonces))
-            self._under_way = self._run(invited, members, link)
+            self._under_way = SiteRun(self._context, invited.plan, invited.text, members, link)
             self._under_way.note_approvals(invited.approvals)
         except Exception as error:
             return invited.link.pack(self._refused(error))
         self._invited = self._awaited = None
         return invited.link.pack(Gathered(link.run))
-
-    @property
-    def _questions(self) -> QuestionRules:
-        if self._question_rules is None:
-            raise QuestionRefused("this site answers no questions", party=self.name)
-        return self._question_rules
-
-    def _run(self, invited: Invited, members: tuple[str, ...], link: Link) -> Run:
-        plan = invited.plan
-        if isinstance(plan, Plan):
-            return SiteRun(self._context, plan, invited.text, members, link)
-        from secure_fl.pilot.site_questions import SiteQuestions
-
-        site = self._questions.site(plan)
-        return SiteQuestions(self._context, plan, invited.text, members, link, site)
 
     def _require_known(self, names: Collection[str]) -> None:
         if strangers := set(names) - set(self._roster.names):
@@ -220,7 +187,7 @@ class HospitalProcess:
                 party=self.name,
             )
 
-    def _advance(self, run: Run, received: Received) -> Frame:
+    def _advance(self, run: SiteRun, received: Received) -> Frame:
         """Let the session answer, or report that the run could not be finished here."""
         session = run.session
         answer = session.take(received)
@@ -230,7 +197,7 @@ class HospitalProcess:
             self.close()
         return answer if problem is None else run.link.pack(Failed(problem.code))
 
-    def _note_end(self, run: Run) -> SecureFLError | None:
+    def _note_end(self, run: SiteRun) -> SecureFLError | None:
         """Log why the session ended, if it did; return the error of an unfinished result."""
         session = run.session
         if session.error is not None and not session.stopped and not run.error_logged:

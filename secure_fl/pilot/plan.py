@@ -16,9 +16,7 @@ from secure_fl.errors import SettingsError
 from secure_fl.federation.run_spec import RunSpec, feature_sections
 from secure_fl.field_errors import sections
 from secure_fl.policy.plan import Plan
-from secure_fl.policy.questions import Proposal, QuestionPlan
 from secure_fl.policy.rules import RUN_NAME
-from secure_fl.statistics.questions import of_tables
 
 DATASET = "dataset"
 
@@ -34,48 +32,28 @@ _ROW = re.compile(
 )
 
 
-def write_plan(plan: Proposal) -> str:
+def write_plan(plan: Plan) -> str:
     """Write a plan as TOML, with all defaults."""
     tables = plain(plan)
     return config_toml.write({DATASET: tables.pop(DATASET), **tables}).lstrip()
 
 
 def read_plan(text: str) -> Plan:
-    """Read a received plan to train by; see `read_proposal`."""
-    return _a_plan(read_proposal(text))
-
-
-def load_plan(file: Path) -> Plan:
-    """Load a plan to train by; see `load_proposal`."""
-    return _a_plan(load_proposal(file))
-
-
-def _a_plan(proposal: Proposal) -> Plan:
-    if not isinstance(proposal, Plan):
-        raise SettingsError("these are questions, not a plan", fix="give a plan")
-    return proposal
-
-
-def read_proposal(text: str) -> Proposal:
-    """Read a received proposal, only in the form that `write_plan` writes."""
+    """Read a received plan, only in the form that `write_plan` writes."""
     rows = text.split("\n")
     if len(rows) > MAX_ROWS or not all(map(_ROW.fullmatch, rows)):
         raise SettingsError("this is not in the form of a plan")
     return _checked(config_toml.parse(text, None), Text())
 
 
-def load_proposal(file: Path) -> Proposal:
-    """Read a plan or questions that a person wrote: any TOML, and errors name the line."""
+def load_plan(file: Path) -> Plan:
+    """Read a plan that a person wrote: any TOML, and errors name the line."""
     missing, instead = "check the path", "give the plan's TOML file"
     text = config_toml.read(file, "a plan", missing=missing, instead=instead)
     tables = config_toml.parse(text, str(file))
-    where = Text(str(file), config_toml.lines(text))
-    if "question" in tables:
-        asked = of_tables(tables.pop("question"), where)
-        tables["questions"] = QuestionPlan.of(asked, dataset="any").questions
-    proposal = _checked(tables, where)
-    require_run_name(proposal.run.name, str(file))
-    return proposal
+    plan = _checked(tables, Text(str(file), config_toml.lines(text)))
+    require_run_name(plan.run.name, str(file))
+    return plan
 
 
 def require_run_name(name: str, file: str | None = None) -> None:
@@ -89,12 +67,10 @@ def require_run_name(name: str, file: str | None = None) -> None:
         )
 
 
-def _checked(tables: Table, where: Text) -> Proposal:
-    """Validate a proposal; unknown fields and other types are errors."""
+def _checked(tables: Table, where: Text) -> Plan:
+    """Validate a plan; unknown fields and other types are errors."""
     for key, value in odd_values(tables):
         raise where.error(f"{value}; no field takes that", key)
-    if "questions" in tables:
-        return _questions(tables, where)
     if unknown := sorted(set(tables) - set(Plan.model_fields)):
         raise where.error("there is no such section in a plan", (unknown[0],))
     if not isinstance(tables.get("algorithm"), dict) or not isinstance(tables.get(DATASET), str):
@@ -113,22 +89,6 @@ def _checked(tables: Table, where: Text) -> Proposal:
         return Plan.model_validate(parts)
     except ValidationError as error:
         raise where.error("this is not a name of records", (DATASET,)) from error
-
-
-def _questions(tables: Table, where: Text) -> QuestionPlan:
-    """Validate questions, both where they are written and where they are received."""
-    plan = validate(QuestionPlan, tables, (), where)
-    try:
-        if plan.asked and len({one.name for one in plan.asked}) == len(plan.asked):
-            return plan
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        RecursionError,
-    ) as error:  # WrongValue is a ValueError, too
-        raise where.error("these are not questions", ("questions",)) from error
-    raise where.error("there is no question, or two have one name", ("questions",))
 
 
 def spec_of(plan: Plan, ledger: Path) -> RunSpec:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.errors import CohortError
-from secure_fl.policy.questions import Proposal
+from secure_fl.policy.plan import Plan
 from secure_fl.thresholds import require_maskable
 
 NONCE = RUN = 16
@@ -32,7 +32,7 @@ def run_id(roster: Roster, plan: str, nonces: Mapping[str, bytes]) -> bytes:
     return digest.digest()[:RUN]
 
 
-def rules_of_roster(roster: Roster, plan: Proposal, members: tuple[str, ...]) -> CoordinatorRules:
+def rules_of_roster(roster: Roster, plan: Plan, members: tuple[str, ...]) -> CoordinatorRules:
     """Derive the run's rules from the signed roster, not from the coordinator."""
     host = roster.host.name if roster.host is not None else None
     parties, least = [name for name in members if name != host], plan.protection.min_cohort

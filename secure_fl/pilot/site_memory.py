@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config.data import PartyData, PartyFiles
 from secure_fl.config.silos import read
 from secure_fl.crypto.keys.keyring import KeyRing
@@ -21,6 +22,7 @@ from secure_fl.crypto.sealing import secret
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError, KeyringError
+from secure_fl.features import resolve
 from secure_fl.files import Lines
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SiteFile
@@ -56,7 +58,9 @@ def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
         tier=me.tier,
     )
     data = PartyData(party=(mine,), public=files.public, format=files.format, columns=files.columns)
-    (silo,) = read(data, plan.task, plan.run.seed)
+    entry = ALGORITHMS[plan.algorithm.name]
+    reader = resolve(entry.records) if entry.records else read
+    (silo,) = reader(data, plan.task, plan.run.seed)
     return silo
 
 

@@ -23,6 +23,7 @@ from secure_fl.federation.run_feature import SiteLimits, finish_run
 from secure_fl.federation.validation import check_members, check_spec, require_ready, tasks_of
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.context import Checkpoints
+from secure_fl.pilot.opened_questions import OpenedQuestions
 from secure_fl.pilot.plan import spec_of
 from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.pilot.site_memory import SiteMemory
@@ -30,7 +31,6 @@ from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import EquivocationProof, Link
 from secure_fl.runs.folder import RunFolder
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
-from secure_fl.statistics.opened_questions import OpenedQuestions
 
 Records = Callable[[Plan], Silo]  # this site's records for a plan
 
@@ -83,7 +83,8 @@ class SiteRun:
         check_members(spec, sum(name != rules.host for name in members), rules.min_cohort)
         require_ready(self._silo, spec.entry, spec.task)
         self._inputs = plan.run.name, plan.dataset, plan.run.seed
-        context.memory.begin(*self._inputs)
+        if not spec.entry.trains_nothing:
+            context.memory.begin(*self._inputs)
         context.memory.require_same_sites(plan.run.name, context.roster)
         place = context.folder / plan.run.name
         resume = (place / "settings.toml").exists()

@@ -41,7 +41,6 @@ def _work(policy: SitePolicy) -> Iterator[str]:
         f"It trains at most {policy.max_values:,} values, on at most {policy.max_batch} records "
         "at once."
     )
-    yield _questions(policy)
     yield f"May show parties more than sums: {_listed(policy.caveats)}."
     yield "Embeddings stay frozen." if policy.frozen_embeddings else "Embeddings may learn."
     for rules in site_rules():
@@ -79,17 +78,6 @@ def _records(policy: SitePolicy) -> Iterator[str]:
         )
     if (days := policy.retention_days) is not None:
         yield f"Runs may be kept for {days} days after their last event."
-
-
-def _questions(policy: SitePolicy) -> str:
-    rules = policy.statistics
-    if rules is None:
-        return "No question about the records is answered."
-    fields = "any field that is no text" if rules.fields is None else _listed(rules.fields)
-    return (
-        f"Questions are answered by sums: {_listed(rules.kinds)}; about {fields}; with at least "
-        f"{rules.min_patients} patients behind each number, {rules.questions_a_day} a day."
-    )
 
 
 def _limits(what: str, limits: DPLimits | NoiseLimits) -> str:

@@ -27,7 +27,6 @@ from secure_fl.config.validation import validate
 from secure_fl.errors import SettingsError, nearest
 from secure_fl.policy.site_rules import with_feature_fields
 from secure_fl.settings import Positive, PositiveReal, Protection, Section
-from secure_fl.statistics.rules import StatisticsRules
 
 
 def _known(name: str) -> str:
@@ -153,8 +152,6 @@ class OwnFields(Section):
     """Last allowed day, in UTC. Default: none; no run is allowed."""
     dp: DPLimits = DPLimits()
     noise: NoiseLimits = NoiseLimits()
-    statistics: StatisticsRules | None = None
-    """Default: none; no question is answered."""
     approval: ApprovalRule | None = None
     """Default: none; a plan within these rules needs no approval."""
     retention_days: Positive | None = None
@@ -176,7 +173,7 @@ class DataSet(Section):
 
     name: PartyName
     train: Source | None = None
-    """Default: none; the test records serve evaluations and questions only."""
+    """Default: none; the test records serve evaluations and codebooks only."""
     dev: Source | Fraction = 0.1
     """A file, or a fraction of the training records."""
     test: Source | Fraction = 0.2

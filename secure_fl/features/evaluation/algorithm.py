@@ -138,8 +138,10 @@ async def measure_noised(
 
     task = site.task
     release = noise.release_of(epsilon, noise.cells_of(task.labels) * len(rows))
-    if site.score_budget is not None:
-        site.score_budget.reserve(release, digest_of_questions(asked))
+    if site.ledger is not None:
+        total = float(site.options.get("total_evaluation_epsilon", noise.TOTAL))
+        budget = noise.ScoreBudget(site.name, site.ledger, total)
+        budget.reserve(release, digest_of_questions(asked))
     variance = noise.share_variance(release, len(cohort.parties), cohort.threshold)
     site.scores.take_counts()  # exact ones, which stay here
     sealed = {
@@ -193,7 +195,7 @@ async def share_own(
     All others send NaN; the coordinator cannot distinguish them.
     """
     own = [np.nan] * len(rows)
-    if site.share_scores:
+    if site.options.get("share_scores"):
         totals = ({name: row.total() for name, row in by_name.items()} for by_name in rows.values())
         own = [site.task.pooled([counts]).get(site.task.metric, np.nan) for counts in totals]
     shared = await cohort.share({"own": np.array(own, np.float64)})

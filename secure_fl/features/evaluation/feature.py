@@ -33,9 +33,9 @@ class EvaluationFeature(RunFeature):
 
     def check(self, spec: RunSpec) -> None:
         """Refuse settings of training that have no effect in an evaluation."""
-        if not spec.entry.trains_nothing:
+        if not isinstance(spec.algorithm, Evaluate):
             return
-        if isinstance(spec.algorithm, Evaluate) and spec.algorithm.epsilon is not None:
+        if spec.algorithm.epsilon is not None:
             from secure_fl.features.evaluation.noise import require_kind
 
             require_kind(spec.task.kind)
@@ -54,15 +54,7 @@ class EvaluationFeature(RunFeature):
 
     def hook(self, spec: RunSpec, site: Site, limits: SiteLimits) -> RoundHook | None:
         """Make the hook that reports the findings."""
-        if not spec.entry.trains_nothing:
-            return None
-        site.share_scores = bool(limits.options.get("share_scores"))
-        if limits.ledger is not None:
-            from secure_fl.features.evaluation.noise import TOTAL, ScoreBudget
-
-            total = float(limits.options.get("total_evaluation_epsilon", TOTAL))
-            site.score_budget = ScoreBudget(site.name, limits.ledger, total)
-        return Report(site.findings)
+        return Report(site.findings) if isinstance(spec.algorithm, Evaluate) else None
 
 
 EVALUATION = EvaluationFeature()

@@ -1,0 +1,1 @@
+"""Statistics by codebook: fixed tables over hospitals' records, opened once as one sealed sum."""

@@ -1,0 +1,143 @@
+"""One hospital's counts: the cell of each record in every table of a codebook.
+
+A record without a readable value is in the last cell of its variable, so a codebook covers any
+records. A column that no codebook should name is refused, with its reason, at this hospital alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from secure_fl.errors import DataError
+from secure_fl.features.statistics.codebook import Codebook, Variable
+from secure_fl.features.statistics.partitions import Partition
+from secure_fl.features.statistics.tables import PRIVATE, RecordTable
+
+Integers = NDArray[np.int64]
+LONGEST, MOST_WORDS = 64, 6  # of a category; longer values are texts
+NAMES_FROM = 10  # fewer distinct values are categories, also of few patients
+
+
+def counts_of(codebook: Codebook, table: RecordTable) -> Integers:
+    """Count the records in each cell of all tables, one table after the other."""
+    rows = _counted_rows(codebook, table)
+    codes = {
+        name: codes_of(codebook.column(name), variable, table)[rows]
+        for name, variable in codebook.variables.items()
+    }
+    counts = []
+    for scope in codebook.scopes.values():
+        shape = codebook.shape(scope)
+        cells = np.ravel_multi_index([codes[name] for name in scope], shape)
+        counts.append(np.bincount(cells, minlength=int(np.prod(shape))))
+    return np.concatenate(counts).astype(np.int64)
+
+
+def partition_of(variable: Variable) -> Partition:
+    """Return the finest partition of a variable: its cells."""
+    if variable.values is None:
+        return Partition(variable.points, {}, variable.size - 1)
+    named = {value: place for place, value in enumerate(variable.values)}
+    return Partition(None, named, variable.size - 1)
+
+
+def codes_of(column: str, variable: Variable, table: RecordTable) -> Integers:
+    """Return the cell of each record; refuse identifiers, texts, and columns that do not fit."""
+    series = _column(table, column)
+    if variable.values is not None:
+        written = _written(series, column)
+        _require_categories(written, column, table)
+        cells = pd.Index(variable.values).get_indexer(pd.Index(written))
+        missing = cells < 0
+    else:
+        read = _numbers(series, dated=variable.dated)
+        cells, missing = np.searchsorted(variable.points, read, side="right"), np.isnan(read)
+    if len(table) and missing.all():
+        wanted = "categories" if variable.values is not None else "days" if variable.dated else ""
+        raise DataError(
+            f"none of {len(table)} values is one of its {wanted or 'numbers'}",
+            fix=f"correct the column, or write a codebook for {wanted or 'numbers'} like these",
+            field=column,
+        )
+    return np.where(missing, variable.size - 1, cells).astype(np.int64)
+
+
+def unread(codebook: Codebook, table: RecordTable) -> dict[str, int]:
+    """Count the records with no readable value of each variable, for this hospital's log."""
+    found = {
+        name: int((codes_of(codebook.column(name), one, table) == one.size - 1).sum())
+        for name, one in codebook.variables.items()
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def _counted_rows(codebook: Codebook, table: RecordTable) -> Integers:
+    """Return the rows that count: the first records of each patient."""
+    if not table.grouped:
+        return np.arange(len(table))
+    nth = pd.Series(table.patients).groupby(table.patients).cumcount()
+    return np.flatnonzero((nth < codebook.records_per_patient).to_numpy())
+
+
+def _column(table: RecordTable, column: str) -> Any:
+    if column in PRIVATE:
+        raise DataError(
+            "this column has texts or identifiers, which no codebook counts",
+            fix="count lengths instead: words or characters",
+            field=column,
+        )
+    if column not in table.frame:
+        found = ", ".join(map(str, table.frame)) or "none"
+        raise DataError(
+            "there is no such column, or it has texts or identifiers",
+            fix=f"rename a column, or correct the codebook; columns that count: {found}",
+            field=column,
+        )
+    return table.frame[column]
+
+
+def _written(series: Any, column: str) -> Sequence[str]:
+    """Return values as a codebook writes them: true, 3 for 3.0, text without outer spaces."""
+    if pd.api.types.is_bool_dtype(series):
+        return list(series.map({True: "true", False: "false"}))
+    if pd.api.types.is_numeric_dtype(series):
+        whole = bool((series.dropna() % 1 == 0).all())
+        series = series.astype("Int64") if whole else series
+        return list(series.astype("string").fillna(""))
+    texts = series.astype("string").str.strip().fillna("")
+    given = texts[texts != ""]
+    words = given.str.count(r"\s+") + 1
+    if len(given) and (given.str.len().quantile(0.9) > LONGEST or words.quantile(0.9) > MOST_WORDS):
+        raise DataError(
+            "this column has texts, which no codebook counts",
+            fix="count lengths instead: words or characters",
+            field=column,
+        )
+    return list(texts)
+
+
+def _require_categories(written: Sequence[str], column: str, table: RecordTable) -> None:
+    """Refuse a column with nearly as many values as patients."""
+    given = pd.Series(written)
+    people = len(np.unique(table.patients[(given != "").to_numpy()]))
+    if (values := given[given != ""].nunique()) >= max(NAMES_FROM, people / 2):
+        raise DataError(
+            f"{values} different values of {people} patients: they are identifiers",
+            fix="remove the variable from the codebook, or count it in bins",
+            field=column,
+        )
+
+
+def _numbers(series: Any, *, dated: bool) -> NDArray[np.float64]:
+    """Return numbers, or days since 1970; other values are NaN."""
+    if dated:
+        days = pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
+        since = (days - pd.Timestamp("1970-01-01", tz="UTC")) / pd.Timedelta(days=1)
+        return np.asarray(np.floor(since.to_numpy(dtype=np.float64, na_value=np.nan)))
+    read = pd.to_numeric(series, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.isfinite(read), read, np.nan)

@@ -1,0 +1,74 @@
+"""Noise on all counts of a codebook: each hospital adds its share, and nobody has exact counts.
+
+Each table counts each of a patient's records once. So one patient changes the counts of T tables by
+Δ₁ = T·K and Δ₂ = K·√T in all, with K records of a patient. Shares are Skellam noise
+(arXiv 2110.04995) from the operating system's randomness.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+from secure_fl.crypto.privacy.accounting import SkellamRelease, calibrate, epsilon
+from secure_fl.crypto.privacy.ledger import Account, Budget, Unit
+from secure_fl.crypto.privacy.noise import LARGEST_VARIANCE, skellam
+from secure_fl.errors import BudgetError
+from secure_fl.features.statistics.codebook import Codebook
+from secure_fl.features.statistics.partitions import Integers
+
+if TYPE_CHECKING:
+    from secure_fl.learning.site import Site
+
+COLLUDERS = 1  # hospitals that may subtract their own share
+
+
+def release_of(codebook: Codebook) -> SkellamRelease:
+    """Return the least noise that costs no more than the codebook's ε."""
+    tables, records = len(codebook.scopes), codebook.records_per_patient
+    l1, l2 = float(tables * records), records * math.sqrt(tables)
+    mu = calibrate(
+        lambda μ: [SkellamRelease(μ, l1, l2)],
+        codebook.epsilon or 0.0,
+        codebook.delta,
+        low=1e-3,
+        high=LARGEST_VARIANCE / 2,
+        precision=1e-4,
+    )
+    return SkellamRelease(mu, l1, l2)
+
+
+def share_of(release: SkellamRelease, size: int, sites: int, threshold: int) -> Integers:
+    """Draw one site's share: enough with the others', though some leave or collude."""
+    honest = max(1, threshold - COLLUDERS) if sites > 1 else 1
+    return skellam(release.mu / honest, size)
+
+
+class NoiseBudget:
+    """One site's account of noised counts."""
+
+    def __init__(self, site: Site, codebook: Codebook, unit: Unit) -> None:
+        self._codebook, self._account = codebook, Account(f"{site.name}, codebooks", unit)
+        self._budget = Budget(site.options.get("max_epsilon", math.inf), codebook.delta)
+        self._ledger = None if site.ledger is None else site.ledger()
+
+    def check(self) -> None:
+        """Raise BudgetError if the budget cannot pay; nothing is spent."""
+        before = [] if self._ledger is None else self._ledger.events(self._account)
+        after = epsilon([*before, release_of(self._codebook)], self._budget.delta)
+        if not after <= self._budget.epsilon:
+            raise BudgetError(
+                f"this codebook would make epsilon {after:.3g} for each {self._account.unit}, and "
+                f"the limit is {self._budget.epsilon:g}",
+                fix="write a smaller epsilon in the codebook; a larger max_epsilon in "
+                "[site.statistics] is a decision of those who answer for the records",
+                party=self._account.dataset,
+                reason="spent",
+            )
+
+    def reserve(self) -> None:
+        """Enter the release durably before its noise is drawn."""
+        if self._ledger is not None:
+            event, run = release_of(self._codebook), os.urandom(8).hex()
+            self._ledger.reserve(event, self._account, self._budget, run=run)

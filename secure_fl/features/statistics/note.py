@@ -1,0 +1,109 @@
+"""A site's permanent note about opened codebooks, in the folder of its ledger.
+
+    records    the patients of one state of the records, before anything of it is opened
+    codebook   a codebook over them, its hospitals, and all its counts with the released ones marked
+
+A later codebook is audited together with all earlier ones over the same records. So the records
+must be the same as before, or of other patients, and the hospitals must be the same as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from secure_fl.errors import CohortError, DataError
+from secure_fl.features.statistics.partitions import Tabulation
+from secure_fl.features.statistics.tables import RecordTable
+from secure_fl.files import Lines
+
+NOTE = "statistics.jsonl"
+
+
+class Note:
+    """One site's note; without a folder it ends with the process."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        lines = None if folder is None else Lines(folder / NOTE, "which codebook is opened")
+        self._lines, self._kept = lines, list(lines or ())
+
+    def require_same(self, table: RecordTable, hospitals: Sequence[str]) -> None:
+        """Refuse records that changed since an earlier codebook, and other hospitals."""
+        state, own = state_of(table), np.unique(table.patients)
+        for line in self._of("records"):
+            if line["state"] == state:
+                continue
+            before = np.frombuffer(b64decode(line["patients"]), own.dtype)
+            if both := len(np.intersect1d(own, before)):
+                raise DataError(
+                    f"{both} of {len(own)} patients were in the records of an earlier codebook, "
+                    "and the records have changed since: two tables would differ by few patients",
+                    fix="count the same records again, or other patients; the records of a new "
+                    "period belong into a data set of their own",
+                    field="records",
+                )
+        for line in self._of("codebook"):
+            if line["state"] == state and line["hospitals"] != sorted(hospitals):
+                raise CohortError(
+                    f"an earlier codebook over these records had {', '.join(line['hospitals'])}, "
+                    f"and this one has {', '.join(sorted(hospitals))}: two tables would differ by "
+                    "one hospital's patients",
+                    fix="open the codebook over the same hospitals",
+                    field="hospitals",
+                )
+
+    def begin(self, table: RecordTable) -> None:
+        """Note the patients before a sum over their records is opened."""
+        state = state_of(table)
+        if all(line["state"] != state for line in self._of("records")):
+            patients = b64encode(np.unique(table.patients).tobytes()).decode()
+            self._add({"what": "records", "state": state, "patients": patients})
+
+    def earlier(self, table: RecordTable) -> list[dict[str, Any]]:
+        """Return the codebooks over these records, without their states: equal at all sites."""
+        state = state_of(table)
+        found = (line for line in self._of("codebook") if line["state"] == state)
+        return [
+            {name: line[name] for name in ("codebook", "hospitals", "tables")} for line in found
+        ]
+
+    def fingerprint(self, table: RecordTable) -> bytes:
+        """Return a digest of all earlier codebooks, which must be equal at all sites."""
+        text = json.dumps(self.earlier(table), sort_keys=True)
+        return hashlib.sha256(text.encode()).digest()
+
+    def opened(
+        self,
+        codebook: Any,
+        hospitals: Sequence[str],
+        table: RecordTable,
+        tables: Sequence[Tabulation],
+    ) -> None:
+        """Note a codebook's counts before any of them is released."""
+        line = {"codebook": codebook, "hospitals": sorted(hospitals)}
+        line["tables"] = [one.to_json() for one in tables]
+        if line not in self.earlier(table):
+            self._add({"what": "codebook", "state": state_of(table)} | line)
+
+    def _of(self, what: str) -> list[dict[str, Any]]:
+        return [line for line in self._kept if line["what"] == what]
+
+    def _add(self, line: dict[str, Any]) -> None:
+        if self._lines is not None:
+            self._lines.append(line)
+        self._kept.append(json.loads(json.dumps(line)))
+
+
+def state_of(table: RecordTable) -> str:
+    """Return a digest of all records and their patients."""
+    rows = pd.util.hash_pandas_object(table.frame.astype(str), index=False).to_numpy()
+    keyed = np.stack([rows, table.patients.astype(np.uint64)], axis=1)
+    names = ",".join(map(str, table.frame.columns))
+    return hashlib.sha256(names.encode() + keyed.tobytes()).hexdigest()

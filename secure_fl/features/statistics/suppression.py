@@ -1,0 +1,214 @@
+"""The decision which counts of a codebook are released, with a proof for every hidden count.
+
+A count below `least` is hidden, also 0. Released counts must not give hidden ones away: for each
+hidden count there are two joint tables that agree with everything released, now and earlier, and
+that differ by at least `least` in this count. These tables are found by linear programs. Where the
+programs have no solution, they name the released counts to hide as well, at the lowest cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import linprog
+
+from secure_fl.errors import TamperError
+from secure_fl.features.statistics.attacker import JointTable
+from secure_fl.features.statistics.partitions import Flags, Tabulation
+
+Floats = NDArray[np.float64]
+SLACK = 1e-6  # of the linear programs
+SINGLE = 10.0  # cost of a count in a table of one variable, in those of two
+
+
+def suppressed(
+    tables: Sequence[Tabulation], earlier: Sequence[Tabulation], total: int, least: int
+) -> list[Tabulation]:
+    """Mark the counts that may be released."""
+    if total < least:
+        return [replace(table, shown=np.zeros_like(table.shown)) for table in tables]
+    small = [replace(table, shown=table.counts >= least) for table in tables]
+    if all(table.shown.all() for table in (*small, *earlier)) and not earlier:
+        codings = {
+            (name, str(partition.to_json()))
+            for table in small
+            for name, partition in zip(table.columns, table.partitions, strict=True)
+        }
+        if len(codings) == len({name for name, _ in codings}):
+            return small  # every atom is a released block
+    return Search(small, earlier, total, least).run()
+
+
+class Search:
+    """The search for witnesses: joint tables that agree with all released counts."""
+
+    def __init__(
+        self, tables: Sequence[Tabulation], earlier: Sequence[Tabulation], total: int, least: int
+    ) -> None:
+        self._tables, self._width = tables, float(least)
+        joint = self._joint = JointTable([*tables, *earlier], total)
+        every = [(joint.rows(t.columns, t.partitions), t) for t in (*tables, *earlier)]
+        now, past = every[: len(tables)], every[len(tables) :]
+        self._rows = sparse.vstack([rows for rows, _ in now], "csr")
+        self._counts = np.concatenate([t.counts.ravel() for t in tables]).astype(float)
+        self._cost = (1 + np.log1p(self._counts)) * np.concatenate(
+            [np.full(t.counts.size, SINGLE if len(t.columns) == 1 else 1.0) for t in tables]
+        )
+        self.shown = np.concatenate([t.shown.ravel() for t in tables])
+        self._begin_fixed(past)
+        self._begin_items(now, past)
+
+    def run(self) -> list[Tabulation]:
+        """Find a witness for every hidden count; hide more counts where there is none."""
+        self._start()
+        while (open_ := self._uncovered()).any():
+            self._spread(open_, up=True)
+            self._spread(self._uncovered(), up=False)
+            left = np.flatnonzero(self._uncovered())
+            if left.size:
+                self._widen(int(left[0]))
+        ends = np.cumsum([table.counts.size for table in self._tables])[:-1]
+        parts = zip(self._tables, np.split(self.shown, ends), strict=True)
+        return [replace(t, shown=part.reshape(t.counts.shape)) for t, part in parts]
+
+    def _begin_fixed(self, past: Sequence[tuple[Any, Tabulation]]) -> None:
+        """Keep what earlier codebooks released, beside the consistency of the joint table."""
+        rows, values = [self._joint.consistent], [self._joint.constants]
+        for selected, table in past:
+            rows.append(selected[table.shown.ravel()])
+            values.append(table.counts.ravel()[table.shown.ravel()].astype(float))
+        self._fixed, self._fixed_values = sparse.vstack(rows, "csr"), np.concatenate(values)
+
+    def _begin_items(
+        self, now: Sequence[tuple[Any, Tabulation]], past: Sequence[tuple[Any, Tabulation]]
+    ) -> None:
+        """List everything to protect: atoms of all tables, and blocks that may be hidden."""
+        atoms = [self._joint.rows(scope) for scope in {t.columns: None for _, t in (*now, *past)}]
+        rows = sparse.vstack([*(r for r, _ in (*now, *past)), *atoms], "csr")
+        first: dict[bytes, int] = {}
+        keys = [rows.indices[a:b].tobytes() for a, b in pairwise(rows.indptr)]
+        for place, key in enumerate(keys):
+            first.setdefault(key, place)
+        places = np.array(list(first.values()))
+        self._items = rows[places]
+        number = {key: k for k, key in enumerate(first)}
+        blocks = np.array(
+            [number[key] for key in keys[: len(keys) - sum(a.shape[0] for a in atoms)]]
+        )
+        self._of_cell, earlier = np.split(blocks, [self._counts.size])
+        was_shown = np.concatenate([np.zeros(0, bool), *(t.shown.ravel() for _, t in past)])
+        small = np.concatenate([np.zeros(0), *(t.counts.ravel() for _, t in past)]) < self._width
+        self._must = np.zeros(len(places), bool)  # small counts of an earlier codebook
+        self._must[earlier[small & ~was_shown]] = True
+        self._was_shown = np.zeros(len(places), bool)
+        self._was_shown[earlier[was_shown]] = True
+        self._given_up = np.zeros(len(places), bool)
+
+    def _uncovered(self) -> Flags:
+        """Return the hidden items without a wide enough interval so far."""
+        visible = self._was_shown.copy()
+        visible[self._of_cell[self.shown]] = True
+        hidden = ~visible | (self._must & ~self._was_shown)
+        narrow: Flags = self._high - self._low < self._width - SLACK
+        return hidden & narrow & ~self._given_up
+
+    def _start(self) -> None:
+        """Begin with one joint table that has all counts of this codebook."""
+        found = self._solve(
+            np.zeros(self._joint.unknown),
+            sparse.vstack([self._fixed, self._rows], "csr"),
+            np.concatenate([self._fixed_values, self._counts]),
+        )
+        if found is None:
+            raise TamperError(
+                "the counts contradict those of an earlier codebook over the same records",
+                fix="compare statistics.jsonl in this site's ledger with a backup",
+                reason="row-changed",
+            )
+        values = self._items @ found
+        self._low, self._high = values.copy(), values.copy()
+
+    def _spread(self, open_: Flags, *, up: bool) -> None:
+        """Move as many open items as far as needed, without a change of any released count."""
+        while open_.any():
+            before = int(open_.sum())
+            items, size = self._items[open_], self._joint.unknown
+            ends = self._low[open_] if up else self._high[open_]
+            sign = -1.0 if up else 1.0
+            moved = sparse.hstack([sign * items, sparse.identity(before)], "csr")
+            shown = self._rows[self.shown]
+            equal = sparse.vstack([self._fixed, shown], "csr")
+            equal = sparse.hstack([equal, sparse.csr_matrix((equal.shape[0], before))], "csr")
+            found = self._solve(
+                np.concatenate([np.zeros(size), -np.ones(before)]),
+                equal,
+                np.concatenate([self._fixed_values, self._counts[self.shown]]),
+                (moved, sign * ends),
+                [(0, None)] * size + [(0, self._width)] * before,
+            )
+            self._note(found[:size])
+            open_ = self._uncovered()
+            if int(open_.sum()) >= before:
+                return
+
+    def _widen(self, item: int) -> None:
+        """Hide released counts, at the lowest cost, until one item has its interval.
+
+        An item that earlier codebooks alone bound too narrowly is given up: nothing can widen it.
+        """
+        target = self._items[[item]].toarray()[0]
+        ends = [self._solve(s * target, self._fixed, self._fixed_values) for s in (1.0, -1.0)]
+        low, high = float(target @ ends[0]), float(target @ ends[1])
+        if high - low < self._width:
+            self._given_up[item] = True
+            return
+        low = float(np.clip(self._low[item], low, high - self._width))
+        if self._low[item] > low:
+            self._move(item, 1.0, low)
+        if self._high[item] < low + self._width:
+            self._move(item, -1.0, low + self._width)
+
+    def _move(self, item: int, sign: float, end: float) -> None:
+        """Find a joint table with an item below (1) or above (-1) an end; hide what it changes."""
+        row, size = self._items[[item]], self._joint.unknown
+        shown = np.flatnonzero(self.shown)
+        one = sparse.identity(shown.size)
+        none = sparse.csr_matrix((self._fixed.shape[0], shown.size))
+        equal = sparse.bmat(
+            [[self._fixed, none, none], [self._rows[shown], -one, one]], format="csr"
+        )
+        limit = sparse.hstack([sign * row, sparse.csr_matrix((1, 2 * shown.size))], "csr")
+        found = self._solve(
+            np.concatenate([np.zeros(size), self._cost[shown], self._cost[shown]]),
+            equal,
+            np.concatenate([self._fixed_values, self._counts[shown]]),
+            (limit, np.array([sign * end])),
+        )
+        moved = np.abs(found[size : size + shown.size] - found[size + shown.size :])
+        self.shown[shown[moved > SLACK]] = False
+        self._note(found[:size])
+
+    def _note(self, joint: Floats) -> None:
+        values = self._items @ joint
+        self._low, self._high = np.minimum(self._low, values), np.maximum(self._high, values)
+
+    @staticmethod
+    def _solve(
+        costs: Floats,
+        equal: Any,
+        values: Floats,
+        upper: Any = (None, None),
+        bounds: Any = (0, None),
+    ) -> Any:
+        """Solve a linear program by HiGHS; None: it has no solution."""
+        found = linprog(
+            costs, A_ub=upper[0], b_ub=upper[1], A_eq=equal, b_eq=values, bounds=bounds,
+            method="highs",
+        )  # fmt: skip
+        return found.x if found.success else None
