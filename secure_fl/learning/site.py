@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,14 @@ if TYPE_CHECKING:
     from secure_fl.learning.tasks import Encoded
 
 AT_ONCE = 64  # records in a batch that is only evaluated or predicted
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A model that a run produced."""
+
+    model: torch.nn.Module
+    shared: bool
 
 
 class Site:

@@ -217,7 +217,7 @@ class HospitalProcess:
                 return problem
         return None
 
-    def _clear(self, run: Run) -> bool:
+    def _clear(self, run: SiteRun) -> bool:
         """Note that a failed sum is no forged one, if a member caused it."""
         session = run.session
         if session.explained or session.convicted not in ("", self._roster.coordinator.name):

@@ -15,20 +15,18 @@ from pathlib import Path
 from secure_fl import __version__
 from secure_fl.algorithms.registry import ALGORITHMS, package_of
 from secure_fl.policy.plan import Plan
-from secure_fl.policy.questions import Proposal
 
 OWN = "secure_fl"
 HEX = 40  # digits of a digest in an approval: 160 bits
 COMPILED = (".pyc", ".pyo")
 
 
-def programs_of(proposal: Proposal) -> dict[str, str]:
+def programs_of(plan: Plan) -> dict[str, str]:
     """Return version and digest of this package, and of the package of a plug-in's algorithm."""
     programs = {OWN: _identified(__version__, _package_files(OWN))}
-    if isinstance(proposal, Plan):
-        point = ALGORITHMS.plugins.get(proposal.algorithm.name)
-        if point is not None:
-            programs[package_of(point)] = _plugin(point)
+    point = ALGORITHMS.plugins.get(plan.algorithm.name)
+    if point is not None:
+        programs[package_of(point)] = _plugin(point)
     return programs
 
 
