@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
@@ -503,6 +503,44 @@ def _other(line: bytes) -> OtherEvent | None:
 
 
 @dataclass(slots=True)
+class SumDifferences:
+    """Pairs of consecutive opened sums of the same names that differ by one party.
+
+    Each is a sum of its own, which P3 protects; their difference shows what that party added, up to
+    what changed between them.
+    """
+
+    pairs: list[dict[str, Any]] = field(default_factory=list)
+    _last: dict[str, list[str]] = field(default_factory=dict)  # contributors by names
+
+    def saw(self, round: int, contributors: Mapping[str, Sequence[str]]) -> None:
+        """Compare a sum's contributors, by names, with those of the last sum of these names."""
+        for names, parties in contributors.items():
+            before = self._last.get(names, parties)
+            self._last[names] = list(parties)
+            if len(changed := set(before) ^ set(parties)) == 1:
+                (party,) = changed
+                change = "left" if party in before else "joined"
+                self._add({"round": round, "party": party, "change": change})
+
+    def _add(self, pair: dict[str, Any]) -> None:
+        for known in self.pairs:
+            if pair.items() <= known.items():
+                known["sums"] += 1
+                return
+        self.pairs.append(pair | {"sums": 1})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for checkpoints."""
+        return {"pairs": self.pairs, "last": self._last}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state; checkpoints of version 0.1 have none."""
+        self.pairs = [dict(pair) for pair in state.get("pairs", ())]
+        self._last = {names: list(parties) for names, parties in state.get("last", {}).items()}
+
+
+@dataclass(slots=True)
 class EventLog:
     """Collects the events, metrics and seconds of one member, and passes events to a listener."""
 
@@ -513,6 +551,7 @@ class EventLog:
     seconds: dict[str, float] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
+    differences: SumDifferences = field(default_factory=SumDifferences)
     clock: Callable[[], float] = time.perf_counter  # of phases
 
     def event(self, event: Event) -> None:

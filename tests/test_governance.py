@@ -56,7 +56,7 @@ def test_every_promise_names_its_test_and_its_proof() -> None:
 def test_cited_numbers_exist(page: Path) -> None:
     cited = set(re.findall(r"\b[CP]\d+\b", page.read_text(encoding="utf-8")))
     known = {*numbers("threat-model.md"), *numbers("governance/claims.md")}
-    assert cited - {"P9", "P10"} <= known  # two promises that are not kept today
+    assert cited <= known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

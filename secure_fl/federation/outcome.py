@@ -77,6 +77,7 @@ def _protection(run: ResultContext, parties: Sequence[Prepared]) -> dict[str, An
     }
     return {
         "protection": protection_of(run),
+        "differing_sums": parties[0].site.recorder.differences.pairs,
         "privacy": privacy_document(dp, spending) if dp else None,
         "noise": noise_document(noise, releasing) if noise else None,
         **{feature.section: None for feature in run_features() if feature.section},

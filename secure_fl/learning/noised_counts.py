@@ -95,10 +95,12 @@ def _raw(counts: Counts, labels: tuple[str, ...], scored: int, bins: str) -> dic
     std, table = math.sqrt(float(counts[NOISE][0])), outcomes(counts, labels).astype(float)
     if table[:, [0, 2]].sum() < CLEAR * std * len(labels):
         return {}
+    least = CLEAR * std * math.sqrt(len(labels))
+    clear = np.minimum(table[:, 0] + table[:, 2], table[:, 0] + table[:, 1]) >= least
+    hidden = () if clear.all() else ("mcc",)
+    hidden += () if clear[scored] else OF_CLASS
     rates = outcome_rates(table, scored)
-    hits, false, missed = table[scored]
-    if min(hits + missed, hits + false) < CLEAR * std * math.sqrt(len(labels)):
-        rates = {name: value for name, value in rates.items() if name not in OF_CLASS}
+    rates = {name: value for name, value in rates.items() if name not in hidden}
     if not bins:
         return rates
     positives, negatives = counts[bins].reshape(2, -1).sum(axis=1)

@@ -255,14 +255,16 @@ class Site:
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """Random states and history, for checkpoints."""
+        """Random states, history and pairs of sums that differ, for checkpoints."""
         state = {"rng": self._random.state(), "history": list(self.recorder.history)}
+        state["differences"] = self.recorder.differences.state_dict()
         return state if self.privacy is None else state | {"privacy": self.privacy.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self._random.restore(state["rng"])
         self.recorder.history[:] = state["history"]
+        self.recorder.differences.load_state_dict(state.get("differences", {}))
         if self.privacy is not None:
             self.privacy.load_state_dict(state["privacy"])
 

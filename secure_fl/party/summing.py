@@ -277,6 +277,7 @@ class Summing:
         self._opened += 1
         what = _digest(groups, survivors)
         self._checkpoints.admit(self.round, self._opened, survivors, what)
+        self._recorder.differences.saw(self.round, _contributors(what))
         for hook in self._hooks:
             hook.admit(request.questions, survivors)
         return True
@@ -312,6 +313,12 @@ def _flat(values: Mapping[str, Any], me: str) -> dict[str, Vector]:
             )
         flat |= pieces(name, vector) if vector.size > PART else {name: vector}
     return flat
+
+
+def _contributors(what: str) -> dict[str, list[str]]:
+    """Read the contributors of a digest by names."""
+    lines = (line.split("\t") for line in what.splitlines())
+    return {names: owners for names, *owners in lines}
 
 
 def _digest(groups: Sequence[Group], survivors: Sequence[str]) -> str:

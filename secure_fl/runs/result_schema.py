@@ -29,6 +29,8 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "protection": "mode, bits, `min_cohort`, `threshold`, number of `parties`, "
         "`collusion_bound` {`honest_coordinator`, `lying_coordinator`}, and `statement`, the "
         "bound in sentences",
+        "differing_sums": "changes of one party between consecutive sums of the same names: "
+        "`round`, `party`, `change` (`left` or `joined`), and `sums`, the number of such pairs",
         "parties": "names of the parties whose results these are",
         "seed": "seed of the run",
         "rounds": "rounds of the algorithm",
@@ -36,7 +38,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "count is not shared",
         "roster": "fingerprint of the roster; `null` in one process",
         "approvals": "in a pilot whose site requires approvals: {`who`, `fingerprint`, `time`, "
-        "`plan`, `rules`}; the last two are digests",
+        "`plan`, `rules`, `programs`}; the last three are digests",
         "convicted": "in a pilot: members found to have spoiled a sum; the evidence is in "
         "`parties/*/evidence`",
         "main_metric": "metric that selects the best round; higher is better",

@@ -220,7 +220,7 @@ def test_a_new_setting_is_judged_or_said_to_be_harmless() -> None:
     judged = {"name", "rounds", "epochs", "steps", "distill_epochs", "factors", "feedback"}
     judged |= {"public_batch", "feedback_batch", "exchange"}
     judged |= {"rows", "columns", "compression", "student_layers", "tiers"}  # by `policy.size`
-    judged |= {"models"}  # by name and digest, of what trains nothing
+    judged |= {"models", "epsilon"}  # of what trains nothing: by name and digest, and by its rules
     for entry in ALGORITHMS.values():
         fields = entry.settings.model_fields
         assert set(fields) <= judged | LEARNING, entry.settings

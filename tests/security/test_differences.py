@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from secure_fl import FedAvg
 from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.algorithms.exact import orthonormal
 from secure_fl.algorithms.fedkd.factor_exchange import JointFactors
@@ -17,13 +20,14 @@ from secure_fl.algorithms.updates import Update
 from secure_fl.crypto.sealing.packing import Layout
 from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import TooFewParties
-from secure_fl.events import EventLog
+from secure_fl.events import EventLog, SumDifferences
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import LossyEngine, Program, federate
 from secure_fl.testing.hospitals import silos, small
 from tests.support.attacker import NAMES, Wiretap
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
 VICTIM = "west"
@@ -156,3 +160,56 @@ def test_nested_sums_of_weights_do_not_differ_by_the_records_of_a_few() -> None:
     with raises(TooFewParties, party="hospital-1", round=1, field="algorithm.weights"):
         run(cfg)
     assert run(cfg.model_copy(update={"weights": "users"})).models
+
+
+def test_pairs_of_sums_that_differ_by_one_hospital_are_listed(tmp_path: Path) -> None:
+    """P3 is about one sum: everybody learns where two sums show one hospital's part."""
+
+    async def run(cohort: Cohort) -> Any:
+        for _ in range(4):
+            await cohort.sum({"x": np.ones(20)}, bound=8.0)
+        await cohort.sum({"y": np.ones(20)}, bound=8.0)
+        return None
+
+    def pairs(**lost: int) -> list[dict[str, Any]]:
+        out = federate(
+            dict.fromkeys(NAMES, run),
+            mode="he+secagg",
+            engine=lambda sessions: LossyEngine(sessions, lose=lost),
+        )
+        (same,) = {str(out.recorders[name].differences.pairs) for name in out.results}
+        assert same
+        return out.recorders["east"].differences.pairs
+
+    assert pairs() == []
+    left = {"round": 0, "party": VICTIM, "change": "left", "sums": 1}
+    assert pairs(**{VICTIM: 6}) == [left]
+    again = SumDifferences()
+    seen = SumDifferences()
+    seen.saw(1, {"x": ["a", "b", "c"], "y": ["a", "b", "c"]})
+    again.load_state_dict(seen.state_dict())
+    again.saw(2, {"x": ["a", "c"], "y": ["a", "c"]})
+    again.saw(3, {"x": ["a", "b", "c"]})
+    again.saw(4, {"x": ["a"]})  # two at once hide each other
+    assert again.pairs == [
+        {"round": 2, "party": "b", "change": "left", "sums": 2},
+        {"round": 3, "party": "b", "change": "joined", "sums": 1},
+    ]
+    whole = small(FedAvg(rounds=2), folder=tmp_path / "run").run().document
+    assert whole["differing_sums"] == []
+
+
+def test_a_hospital_that_leaves_a_pilot_is_in_the_result(tmp_path: Path) -> None:
+    pilot = local_pilot(tmp_path, plan_of(FedAvg(rounds=3)), count=4)
+
+    def leaves(town: LocalPilot, party: str) -> None:
+        started = [e for e in town.events if e["event"] == "round_started" and e["round"] == 2]
+        if party == "hospital-4" and started and party not in town.down:
+            town.kill(party)
+
+    pilot.before = leaves
+    pilot.lead(patience=0.0).run()
+    document = json.loads((tmp_path / "hospital-1" / "run" / "result.json").read_text())
+    assert {(one["party"], one["change"]) for one in document["differing_sums"]} == {
+        ("hospital-4", "left")
+    }

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from secure_fl.cli.options import FILE, FOLDER, json_option, no_progress_option, set_option
+from secure_fl.cli.options import (
+    FILE,
+    FOLDER,
+    FiniteRange,
+    json_option,
+    no_progress_option,
+    set_option,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +46,7 @@ unless their rules allow them."""
 @click.option("--invite", type=FILE, help="Write a pilot's plan to this file; evaluate nothing.")
 @click.option(
     "--epsilon",
-    type=click.FloatRange(0, 100, min_open=True),
+    type=FiniteRange(0, 100, min_open=True),
     help="Privacy loss per test record, by noise on scores.  "
     "[default: 1 with --invite, else exact scores]",
 )

@@ -238,6 +238,21 @@ def test_what_noise_costs_is_what_the_page_says(records: int, asked: float) -> N
             assert shown > 50 and 0.6 * most < std < 1.4 * most + 0.02, (name, found)
 
 
+def test_metrics_of_a_class_that_is_hidden_are_missing() -> None:
+    """A model that answers one class: F1, and MCC with an interval of no width, would mislead."""
+    counts: Counts = {TRULY + "no": np.array([1500, 0]), TRULY + "yes": np.array([700, 0])}
+    noised = counts | {NOISE: np.array([81.0])}
+    found = noised_rates(noised, BINARY.labels, 1)
+    assert (
+        found.keys()
+        == {"accuracy", "macro_f1"}
+        == noised_intervals(noised, ("no", "yes"), 1).keys()
+    )
+    counts[TRULY + "no"], counts[TRULY + "yes"] = np.array([1300, 200]), np.array([300, 400])
+    noised = counts | {NOISE: np.array([81.0])}
+    assert {"f1", "mcc"} <= noised_rates(noised, BINARY.labels, 1).keys()
+
+
 def test_intervals_include_the_noise() -> None:
     """The true value of the population is in most intervals; without the noise it is not."""
     rng = np.random.default_rng(5)
