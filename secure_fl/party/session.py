@@ -106,7 +106,8 @@ class Session:
             self._recorder.event(Convicted(round=self._recorder.round, parties=(culprit,)))
             if (case := self._inquiry.case()) is not None:
                 self._checkpoints.convict(culprit, case.to_bytes())
-        return messages.Finding(culprit), self._sums.sent if message.show == self.party else b""
+        asked = message.show == self.party
+        return messages.Finding(culprit), self._sums.upload(message.sum) if asked else b""
 
     def _answer(self, message: Any, frame: Frame) -> tuple[FromParty, bytes]:
         try:
