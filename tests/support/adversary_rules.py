@@ -64,9 +64,8 @@ def _named(outcome: Outcome) -> Iterator[str]:
         accused = run.session.convicted
         if name in honest and accused and accused not in scenario.liars:
             yield f"{name} convicts {accused}"
-    if not _honest_coordinator(outcome):
-        return
-    for event in outcome.pilot.events:
+    outsiders = False  # True after a conviction for which members of other tiers have no evidence
+    for event in outcome.pilot.events if _honest_coordinator(outcome) else ():
         if event.party != COORDINATOR:
             continue
         named = set(event.parties) if hasattr(event, "parties") else set()
@@ -74,8 +73,10 @@ def _named(outcome: Outcome) -> Iterator[str]:
             yield f"the coordinator convicts {', '.join(sorted(named & honest))}"
         if isinstance(event, MemberFailed) and event.code == "keys" and not named - honest:
             yield f"honest members are at odds: {', '.join(sorted(named))}"
+        outsiders |= scenario.tiers and isinstance(event, Convicted)
         lost = (named & honest) - set(scenario.away)
-        if isinstance(event, MembersLost) and lost and len(scenario.liars) == 1:
+        alone = len(scenario.liars) == 1 and not outsiders
+        if isinstance(event, MembersLost) and lost and alone:
             yield f"honest members are lost: {', '.join(sorted(lost))}"
 
 

@@ -37,6 +37,28 @@ def targets() -> tuple[Target, ...]:
     return (*found, *((kind, BULK) for kind in WITH_BULK))
 
 
+RARE = ("Handover", "Salt", "Broadcast", "Agree", "Lost")  # once or less in a run
+
+
+def weight(target: Target) -> int:
+    """Return how often a target is drawn: a change of a member's message often ends a run."""
+    kind, name = target
+    if kind in RARE or target == ("Confirmed", "signatures"):
+        return 6
+    if kind in ("HandedOver", "Share", "Gathered", "Confirm") or (kind, name) == (
+        "Complaint",
+        BULK,
+    ):
+        return 4
+    return 3 if kind in (*FROM_PARTY, "Segment") else 1 + (kind in NESTED)
+
+
+def draw(rng: random.Random) -> Target:
+    """Draw a field, so that all fields are changed about equally often."""
+    found = targets()
+    return rng.choices(found, [weight(target) for target in found])[0]
+
+
 def walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, msgspec.Struct]]:
     """Yield all records in a message with their places."""
     match value:
