@@ -90,7 +90,7 @@ class Inquest:
         assert isinstance(complaint, Complaint)  # noqa: S101 - it was received as one
         of = self.sum
         self.key, self.part = of.disputed(self.plaintiff, complaint, self.complaint.bulk)
-        sizes = {p: {s.key: s.size for s in of.segments(p)} for p in of.inputs if p != of.host}
+        sizes = {p: {s.key: s.size for s in of.segments(p)} for p in of.inputs}
         self.readers = frozenset(party for party, keys in sizes.items() if self.key in keys)
         self.waiting = sorted(party for party, keys in sizes.items() if keys.get(self.key))
 

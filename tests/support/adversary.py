@@ -3,8 +3,8 @@
 A scenario follows from its seed: protection, hospitals, dropouts, restarts, and the liars: the
 coordinator, one or two members, or both. Each frame of a liar may be dropped, repeated, replaced by
 an earlier one, exchanged with a peer's, or changed in a random field, and is signed again with the
-liar's own key. Liars also forge consistent lies (`Schemes`). Targets are drawn so that all fields are
-changed about equally often. `adversary_rules` has the invariants. A failing scenario is shrunk:
+liar's own key. Liars also forge consistent lies (`Schemes`). Targets are drawn so that all fields
+are changed about equally often. `adversary_rules` has the invariants. A failing scenario is shrunk:
 changes are omitted as long as it still fails.
 """
 
@@ -350,6 +350,7 @@ class Adversary:
         self.mutator = Mutator(self.rng, (*self.scenario.members, COORDINATOR), self.coverage)
         self.schemes = Schemes(self.scenario, self.rng, self.pilot)
         self.leader: Any = None
+        self._altered: dict[bytes, bytes] = {}  # uploads of liars, by the digest of honest ones
         self._crashes = self.scenario.crash
 
     def connected(self) -> frozenset[str]:
@@ -441,6 +442,8 @@ class Adversary:
         same.append((message, data))
         if sender not in self.scenario.liars or self.sums < self.scenario.after:
             return frame
+        if isinstance(message, Finding) and (shown := self._altered.get(wire.digest(data))):
+            data, frame = shown, self._signed(sender, frame, envelope, message, shown)
         self.mutator.heads = [frame.head for frames in self.sent.values() for frame in frames[-3:]]
         changed = self._changed(sender, receiver, envelope, data, earlier)
         if changed is frame or changed is False:
@@ -452,7 +455,10 @@ class Adversary:
         self.made.append(self._count)
         if changed is None:
             return None
-        return self._signed(sender, frame, *changed)
+        sent = self._signed(sender, frame, *changed)
+        if isinstance(message, SumInput):
+            self._altered[wire.digest(data)] = sent.bulk  # an inquiry is shown the same
+        return sent
 
     def _changed(
         self,
