@@ -101,23 +101,21 @@ class Inquest:
             return
         if digest(upload) == peek(self.sum.heads[party]).digest:
             self.upload = self.sum.part_of(party, self.key, upload)
-        else:  # with a false complaint it has sent its next upload, and its vote counts
+        else:  # its vote counts
             self.hid.append(party)
 
     def next(self, members: tuple[str, ...]) -> tuple[Examine, bytes] | None:
-        """Return the complaint or the upload to show next; None: all were shown."""
+        """Return the complaint or the upload to show next; None: all were shown.
+
+        Uploads are asked for only after the complaint: if it is false, the others have begun the
+        next sum.
+        """
+        if not self.begun:
+            self.begun = True
+            return self._complaint(), self.part
         party, upload, heads = self.asked, self.upload, self.sum.heads
         self.upload = None
-        if not self.begun:
-            self.begun, party, upload = True, self.plaintiff, self.part
-            shown = Examine(
-                party,
-                self.complaint.head,
-                input=heads[party],
-                inputs=dict(self.sum.inputs),
-                taken=taken_by(party, self.sum.offers, self.sum.host),
-            )
-        elif party and upload is not None:
+        if party and upload is not None:
             shown = Examine(party, heads[party], self.sum.seeds[party])
         else:  # this party was lost, or hides its upload
             self.silent += [party] if party and party not in self.hid else []
@@ -126,6 +124,16 @@ class Inquest:
             return None
         shown = structs.replace(shown, show=self._ask_next(members), sum=self.sum.number)
         return (shown, upload) if shown.who or shown.show else None
+
+    def _complaint(self) -> Examine:
+        return Examine(
+            self.plaintiff,
+            self.complaint.head,
+            input=self.sum.heads[self.plaintiff],
+            sum=self.sum.number,
+            inputs=dict(self.sum.inputs),
+            taken=taken_by(self.plaintiff, self.sum.offers, self.sum.host),
+        )
 
     def require_no_verdict(self, members: tuple[str, ...]) -> None:
         """Raise the error that names the party whom a majority of these members convicts."""

@@ -40,7 +40,7 @@ class SiteQuestions:
     ) -> None:
         self._context, self._plan, self._site = context, plan, site
         self.link, self._closed = link, False
-        self.error_logged = self.cleared = False  # as in a `SiteRun`
+        self.error_logged = self.suspects = False  # as in a `SiteRun`
         rules = rules_of_roster(context.roster, plan, members)
         place = context.folder / plan.run.name
         resume = (place / "settings.toml").exists()

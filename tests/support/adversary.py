@@ -26,8 +26,9 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.config.build import RunSettings
 from secure_fl.crypto.blame.evidence import digest_inputs
-from secure_fl.crypto.sealing import masking, secret
+from secure_fl.crypto.sealing import masking, secret, tags
 from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.crypto.sealing.masking import StreamId
 from secure_fl.crypto.sealing.packing import from_slots, to_slots
 from secure_fl.crypto.sealing.public import from_parts, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
@@ -47,6 +48,7 @@ from secure_fl.protocol.messages import (
     Message,
     Offer,
     Ready,
+    Salt,
     SumInput,
     Total,
     Unmask,
@@ -54,7 +56,7 @@ from secure_fl.protocol.messages import (
 )
 from secure_fl.settings import Protection, ProtectionSettings
 from tests.support import mutations
-from tests.support.bare_pilot import BarePilot, Program
+from tests.support.bare_pilot import BarePilot, BareRun, Program
 from tests.support.local_pilot import plan_of
 from tests.support.mutations import BULK, FROM_COORDINATOR, FROM_PARTY, Mutator, Target
 
@@ -81,7 +83,8 @@ LATE = (
     *("HandedOver", "Confirm", "Confirmed", "Lost", "Salt", "UnmaskShares"),
 )
 UNLESS = {  # schemes that would take the place of changes of these
-    **{"SumInput": {"spoil"}, "Segment": {"spoil"}, "Total": {"spoil"}, "Finding": {"hide"}},
+    **{kind: {"spoil", "salt", "double"} for kind in ("SumInput", "Segment", "Salt")},
+    **{"Total": {"spoil"}, "Finding": {"hide"}},
     **{"Unmask": {"commit"}, "Examine": {"commit"}, "Offer": {"deal"}, "Deal": {"deal"}},
 }
 Change = tuple[Message, bytes] | None  # None: the frame is dropped
@@ -153,6 +156,8 @@ class Scenario:
                 ("deal", 0.08),
                 ("commit", 0.3),
                 ("fail", 0.04),
+                ("salt", 0.06),
+                ("double", 0.04),
             )
             if rng.random() < often
         } - UNLESS.get(kind, set())
@@ -230,6 +235,9 @@ class Schemes:
         match message:
             case SumInput() if data and keys is not None and self.scenario.mode != "none":
                 yield "spoil", lambda: self._spoil(keys, message, data)
+                if masked:
+                    yield "salt", lambda: self._salt(keys, message, data)
+                    yield "double", lambda: self._double(message, data)
             case Finding() if data:
                 yield (
                     "hide",
@@ -262,8 +270,56 @@ class Schemes:
 
     def _spoil(self, keys: PartyKeys, message: SumInput, data: bytes) -> Change:
         """Add 1 to a slot of a part that was tagged before."""
+        place = self._place(message)
+        at = self.rng.randrange(message.segments[place].slots)
+        return self._resealed(keys, message, data, place, (at, 1), ())
+
+    def _salt(self, keys: PartyKeys, message: SumInput, data: bytes) -> Change:
+        """Sign another salt of the masks with one peer, and tag it."""
+        place, me = self._place(message), keys.identity.name
+        segment, numbers = message.segments[place], sorted(self.scenario.members)
+        victim = self.rng.choice([name for name in self.scenario.names if name != me])
+        stream = StreamId(self._run(me).link.run.hex(), segment.key.hex(), message.sum)
+        new = Salt(self.rng.randbytes(32), (victim,))
+        tag, modulus = 0, COHORT.modulus
+        for salt, sign in ((new, 1), *((one, -1) for one in segment.salts if victim in one.peers)):
+            salts = {numbers.index(victim) + 1: salt.digest}
+            bond = tags.bonds(keys.tag_key, numbers.index(me) + 1, salts, modulus, stream)
+            tag += sign * bond
+        kept = tuple(
+            Salt(one.digest, peers)
+            for one in segment.salts
+            if (peers := tuple(peer for peer in one.peers if peer != victim))
+        )
+        change = segment.slots - 1, tag % modulus
+        return self._resealed(keys, message, data, place, change, (*kept, new))
+
+    def _double(self, message: SumInput, data: bytes) -> Change:
+        """Contribute a part twice."""
         parts = cut(data, [segment.size for segment in message.segments])
-        place = self.rng.choice([place for place, part in enumerate(parts) if part])
+        pairs = zip(message.segments, parts, strict=True)
+        signed = [structs.replace(one, digest=wire.digest(part)) for one, part in pairs]
+        place = self._place(message)
+        segments, parts = (*signed, signed[place]), [*parts, parts[place]]
+        return structs.replace(message, segments=segments), b"".join(parts)
+
+    def _place(self, message: SumInput) -> int:
+        return self.rng.choice([n for n, segment in enumerate(message.segments) if segment.size])
+
+    def _run(self, name: str) -> BareRun:
+        return next(run for member, run in reversed(self.pilot.runs) if member == name)
+
+    def _resealed(
+        self,
+        keys: PartyKeys,
+        message: SumInput,
+        data: bytes,
+        place: int,
+        change: tuple[int, int],
+        salts: tuple[Salt, ...],
+    ) -> Change:
+        """Add a number to one slot of a part; replace its salts, if there are new ones."""
+        parts = cut(data, [segment.size for segment in message.segments])
         segment, sealed = message.segments[place], message.audience != Audience.HOST
         sealed = sealed and "he" in self.scenario.mode and keys.cohort is not None
         count = segment.slots
@@ -271,21 +327,21 @@ class Schemes:
             slots = secret.open(keys.cohort, to_parts(parts[place], count), count)
         else:
             slots = to_slots(parts[place], count)
-        at = self.rng.randrange(len(slots))
-        slots[at] = (slots[at] + np.uint64(1)) % np.uint64(COHORT.modulus)
+        at, plus = change
+        slots[at] = (slots[at] + np.uint64(plus)) % np.uint64(COHORT.modulus)
         if sealed and keys.cohort is not None:
             parts[place] = from_parts(secret.seal(keys.cohort, slots))
         else:
             parts[place] = from_slots(slots)
         if segment.digest:
             segment = structs.replace(segment, digest=wire.digest(parts[place]))
+        segment = structs.replace(segment, salts=salts or segment.salts)
         segments = (*message.segments[:place], segment, *message.segments[place + 1 :])
         return structs.replace(message, segments=segments), b"".join(parts)
 
     def _deal(self, sender: str, message: Ready | UnmaskShares, data: bytes) -> Change:
         """Deal another share to a victim, sealed to it and with a fitting digest."""
-        run = next(run for name, run in reversed(self.pilot.runs) if name == sender)
-        keys: Any = run.session._sums._drawn  # type: ignore[attr-defined]
+        keys: Any = self._run(sender).session._sums._drawn  # type: ignore[attr-defined]
         offer, victims = message.offer, set(self.scenario.names) - {sender}
         victim = self.rng.choice(sorted(victims))
         if keys is None or offer is None or sender == HOST or victim not in offer.shares:

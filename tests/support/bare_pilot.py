@@ -58,7 +58,7 @@ class BareRun:
         program: Program,
     ) -> None:
         self._context, self._members, self.link, self.name = context, members, link, plan.run.name
-        self.error_logged = self.cleared = False
+        self.error_logged = self.suspects = False
         inputs = plan.run.name, plan.dataset, plan.run.seed
         context.memory.begin(*inputs)
         context.memory.require_same_sites(plan.run.name, context.roster)
