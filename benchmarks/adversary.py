@@ -1,19 +1,83 @@
 """Adversarial sums: `python -m benchmarks adversary --sums 2000`.
 
-Every scenario has liars that change random fields of their messages. The table counts the changes
-of each field; a violation is printed with its seed and the fewest changes that still cause it.
+Every scenario is a pilot with liars that change fields of their messages and forge lies.
+The table counts the changes of each field; a violation is printed with its seed and the fewest
+changes that still cause it. With `--out` results are kept in parts, and a stopped run continues.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from tests.support.adversary import SUMS, Scenario, attack, shrink
+from tests.support.adversary import Scenario, attack, shrink
+from tests.support.mutations import targets
+
+PART = 1000  # sums
+
+
+@dataclass
+class Tally:
+    """Results of consecutive seeds."""
+
+    seed: int  # the next one
+    sums: int = 0
+    seconds: float = 0.0
+    coverage: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+
+    def run(self, sums: int) -> None:
+        """Run scenarios until so many sums are done."""
+        began = time.perf_counter()
+        while self.sums < sums:
+            outcome = attack(Scenario.of(self.seed), self.coverage)
+            self.sums += outcome.adversary.sums
+            self.ends[type(outcome.errors[0]).__name__ if outcome.errors else "finished"] += 1
+            if outcome.violations:
+                self._report(outcome.violations)
+            self.seed += 1
+        self.seconds += time.perf_counter() - began
+
+    def add(self, other: Tally) -> None:
+        """Add the results of the seeds that follow."""
+        self.seed, self.sums = other.seed, self.sums + other.sums
+        self.seconds += other.seconds
+        self.coverage.update(other.coverage)
+        self.ends.update(other.ends)
+        self.violations += other.violations
+
+    def _report(self, found: list[str]) -> None:
+        least = shrink(Scenario.of(self.seed)).only
+        text = f"seed {self.seed}, changes {sorted(least or ())}: {'; '.join(found)}"
+        self.violations.append(text)
+        click.echo(text)
+
+
+def read(file: Path, seed: int) -> Tally:
+    """Add up the parts in a file."""
+    tally = Tally(seed)
+    for line in file.read_text().splitlines() if file.exists() else []:
+        part = json.loads(line)
+        counts = {name: Counter(part[name]) for name in ("coverage", "ends")}
+        tally.add(Tally(**{**part, **counts}))
+    return tally
+
+
+def table(tally: Tally) -> Table:
+    """Make the table of changes by field, the rarest first."""
+    shown = Table("field", "changes", title="Changed fields of messages")
+    fields = {f"{kind}.{name}" for kind, name in targets()}
+    for name in sorted(fields | set(tally.coverage), key=lambda one: (tally.coverage[one], one)):
+        shown.add_row(name, str(tally.coverage[name]))
+    return shown
 
 
 @click.command()
@@ -21,26 +85,23 @@ from tests.support.adversary import SUMS, Scenario, attack, shrink
               help="Number of adversarial sums.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Seed of the first scenario.")  # fmt: skip
-def adversary(sums: int, seed: int) -> None:
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
+              help="File of results, by parts; a part that is there is not run again.")  # fmt: skip
+def adversary(sums: int, seed: int, out: Path | None) -> None:
     """Attack sums by changing any field of any message of liars, and list violations."""
-    coverage, bad, began = Counter[str](), list[str](), time.perf_counter()
-    ended = Counter[str]()
-    for number in range(seed, seed + -(-sums // SUMS)):
-        outcome = attack(Scenario.of(number), coverage)
-        error = outcome.out.error
-        ended["finished" if error is None else type(error).__name__] += 1
-        if outcome.violations:
-            least = shrink(outcome.scenario)
-            changes = sorted(least.only or ())
-            bad.append(f"seed {number}, changes {changes}: {'; '.join(outcome.violations)}")
-            click.echo(bad[-1])
-    console = Console()
-    table = Table("field", "changes", title="Changed fields of messages")
-    for name, count in sorted(coverage.items()):
-        table.add_row(name, str(count))
-    console.print(table)
-    ends = ", ".join(f"{name} {count}" for name, count in ended.most_common())
-    seconds = time.perf_counter() - began
-    click.echo(f"{sums} sums in {seconds:.0f} s; ends: {ends}; violations: {len(bad)}")
-    if bad:
+    tally = Tally(seed) if out is None else read(out, seed)
+    while tally.sums < sums:
+        part = Tally(tally.seed)
+        part.run(min(PART, sums - tally.sums))
+        tally.add(part)
+        if out is not None:
+            with out.open("a") as file:
+                file.write(json.dumps(asdict(part)) + "\n")
+    Console().print(table(tally))
+    ends = ", ".join(f"{name} {count}" for name, count in tally.ends.most_common())
+    click.echo(
+        f"{tally.sums} sums in {tally.seconds:.0f} s; runs: {ends}; "
+        f"violations: {len(tally.violations)}"
+    )
+    if tally.violations:
         raise click.exceptions.Exit(1)

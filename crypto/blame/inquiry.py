@@ -16,8 +16,9 @@ sum, or an upload that the coordinator did not commit to, convicts the coordinat
 
 What this reveals. To the coordinator: that a total failed, which the failure shows anyway. It has
 all uploads already, and members answer only about signed ones. To members: z_i of each survivor, in
-a part of the sum that they read. Masks between parties stay on. A member that knows those of c
-parties learns the sum over all others, which the total would have revealed, and nothing else. A
+a part of the sum that they contribute to or read. Masks between parties stay on, and in a host sum
+those for the host, which only the host can remove. A reader that knows the masks of c parties
+learns the sum over all others, which the total would have revealed, and nothing else. A
 coordinator with one colluder has uploads, seeds and the cohort's key without any inquiry. The tag
 reveals nothing more, because it is a function of z_i and of keys that members have.
 `tests/security/test_inquiry.py` shows that the values themselves would reveal more.

@@ -309,7 +309,8 @@ class SecureSums:
         self._index = 0  # number of the sum, from 1
         self._keys: StepKeys | None = None  # of the sum that begins next
         self._drawn: StepKeys | None = None  # offered, and not yet answered
-        self.sent = b""  # the upload of the last sum that began
+        self._sent: dict[int, bytes] = {}  # uploads by number: see `upload`
+        self._for_host = False  # True if the last sum was for the host
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SecureSumInProgress:
         if rule.audience == Audience.HOST and not self._masks:
@@ -321,8 +322,17 @@ class SecureSums:
             self._index += 1  # with masks, `next_keys` counted this sum
         index = self._index if keys is None else keys.index
         under_way = SecureSumInProgress(self.context, index, keys, groups, rule, at)
-        self.sent = under_way.upload.data
+        before = {index - 1: self.upload(index - 1)} if self._for_host else {}
+        self._sent = before | {index: under_way.upload.data}
+        self._for_host = rule.audience == Audience.HOST
         return under_way
+
+    def upload(self, number: int) -> bytes:
+        """Return the upload of the last sum, or of a host sum before it.
+
+        Parties do not read a host sum, so they begin the next one before the host complains.
+        """
+        return self._sent.get(number, b"")
 
     def inquiry(self, coordinator: PublicIdentity, lists: bytes) -> Inquiry | None:
         if not self._masks or not lists:

@@ -137,12 +137,7 @@ class RecordedSums:
         self.next_keys, self.accept = inner.next_keys, inner.accept
         self.unscaled, self.learn, self.forget = inner.unscaled, inner.learn, inner.forget
         self.leftover, self.postpone = inner.leftover, inner.postpone
-        self.inquiry = inner.inquiry
-
-    @property
-    def sent(self) -> bytes:
-        """The sent bytes of the last sum."""
-        return self._inner.sent
+        self.inquiry, self.upload = inner.inquiry, inner.upload
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> RecordedSumUnderWay:
         """Begin a sum, and record its inputs."""

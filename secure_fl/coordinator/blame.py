@@ -48,21 +48,24 @@ class SentSum(NamedTuple):
     def disputed(self, party: str, complaint: Complaint, total: bytes) -> tuple[bytes, bytes]:
         """Return the segment of a complaint and its part of the total.
 
-        Refuse a complaint about another sum: shown with these uploads, it would convict the
-        coordinator.
+        Refuse a complaint about another sum, or with other bytes than were sent: shown with these
+        uploads, it would convict the coordinator.
         """
         if party not in self.heads:
             raise WireError("a complaint of a party that was not in the sum", party=party)
         try:
-            sent = peek(complaint.total).message
+            head = peek(complaint.total)
         except (ValueError, msgspec.MsgspecError):
-            sent = None
-        segments = self.segments(party)
-        if not isinstance(sent, Total) or sent.sum != self.number:
+            head = None
+        sent, segments, place = head and head.message, self.segments(party), complaint.segment
+        if head is None or not isinstance(sent, Total) or sent.sum != self.number:
             raise WireError("a complaint of no total of the last sum", party=party)
-        if complaint.segment >= min(len(segments), len(sent.sizes)):
+        if place >= min(len(segments), len(sent.sizes)):
             raise WireError("a complaint of a part that the total does not have", party=party)
-        return segments[complaint.segment].key, cut(total, sent.sizes)[complaint.segment]
+        part, digests = cut(total, sent.sizes)[place], sent.digests or (head.digest,)
+        if len(digests) <= place or digest(part) != digests[place]:
+            raise WireError("a complaint with another part than was sent", party=party)
+        return segments[place].key, part
 
 
 @dataclass
@@ -87,41 +90,50 @@ class Inquest:
         assert isinstance(complaint, Complaint)  # noqa: S101 - it was received as one
         of = self.sum
         self.key, self.part = of.disputed(self.plaintiff, complaint, self.complaint.bulk)
-        sizes = {p: {s.key: s.size for s in of.segments(p)} for p in of.inputs if p != of.host}
+        sizes = {p: {s.key: s.size for s in of.segments(p)} for p in of.inputs}
         self.readers = frozenset(party for party, keys in sizes.items() if self.key in keys)
         self.waiting = sorted(party for party, keys in sizes.items() if keys.get(self.key))
 
     def note(self, party: str, accused: str, upload: bytes) -> None:
-        """Count a member's vote; the party that was asked also shows its upload."""
+        """Count a member's vote; the party that was asked also shows its upload, or hides it."""
         self.votes[party] = accused
-        if party == self.asked:
-            if digest(upload) != peek(self.sum.heads[party]).digest:
-                self.hid.append(party)
-                raise WireError("a party shows another upload than it sent", party=party)
+        if party != self.asked:
+            return
+        if digest(upload) == peek(self.sum.heads[party]).digest:
             self.upload = self.sum.part_of(party, self.key, upload)
+        else:  # its vote counts
+            self.hid.append(party)
 
     def next(self, members: tuple[str, ...]) -> tuple[Examine, bytes] | None:
-        """Return the complaint or the upload to show next; None: all were shown."""
+        """Return the complaint or the upload to show next; None: all were shown.
+
+        Uploads are asked for only after the complaint: if it is false, the others have begun the
+        next sum.
+        """
+        if not self.begun:
+            self.begun = True
+            return self._complaint(), self.part
         party, upload, heads = self.asked, self.upload, self.sum.heads
         self.upload = None
-        if not self.begun:
-            self.begun, party, upload = True, self.plaintiff, self.part
-            shown = Examine(
-                party,
-                self.complaint.head,
-                input=heads[party],
-                inputs=dict(self.sum.inputs),
-                taken=taken_by(party, self.sum.offers, self.sum.host),
-            )
-        elif party and upload is not None:
+        if party and upload is not None:
             shown = Examine(party, heads[party], self.sum.seeds[party])
         else:  # this party was lost, or hides its upload
-            self.silent += [party] if party else []
+            self.silent += [party] if party and party not in self.hid else []
             shown, upload = Examine("", b""), b""
         if not party and not self.waiting:
             return None
         shown = structs.replace(shown, show=self._ask_next(members), sum=self.sum.number)
         return (shown, upload) if shown.who or shown.show else None
+
+    def _complaint(self) -> Examine:
+        return Examine(
+            self.plaintiff,
+            self.complaint.head,
+            input=self.sum.heads[self.plaintiff],
+            sum=self.sum.number,
+            inputs=dict(self.sum.inputs),
+            taken=taken_by(self.plaintiff, self.sum.offers, self.sum.host),
+        )
 
     def require_no_verdict(self, members: tuple[str, ...]) -> None:
         """Raise the error that names the party whom a majority of these members convicts."""

@@ -239,6 +239,9 @@ class Coordinator:
                     raise other
                 self._reject(party, other)  # no member can end an inquiry by a wrong answer
                 return None
+        if type(message) not in STEPS:
+            self._reject(party, WireError("this message belongs to no run", party=party))
+            return step
         adding = step or STEPS[type(message)](context)
         try:
             _require_same_step(adding, party, message)

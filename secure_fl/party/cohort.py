@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.errors import CohortError, Disagreement
+from secure_fl.errors import DISTRUST, CohortError, Disagreement
 from secure_fl.events import EventLog, PredictionNoise
 from secure_fl.party.context import Checkpoints, Members, ask
 from secure_fl.party.hooks import RoundHook
@@ -193,8 +193,11 @@ class Cohort:
         answer, data = await ask(messages.Share(), messages.Relayed, bulk)
         # The coordinator cannot omit a sender without dropping it.
         self._members.confirm_members(answer.senders)
+        parts = cut(data, answer.sizes)
+        if len(parts) != len(answer.senders):
+            raise CohortError("the coordinator relays other values than it lists", fix=DISTRUST)
         received: dict[str, dict[str, NDArray[Any]]] = {}
-        for sender, part in zip(answer.senders, cut(data, answer.sizes), strict=True):
+        for sender, part in zip(answer.senders, parts, strict=True):
             context = self._context("share", number, sender)
             plain = self._envelopes.open(part, context)
             self._transcript.saw(plain, context, host=True)

@@ -53,7 +53,7 @@ class Session:
         self.convicted = ""  # the member that spoiled a sum, by this party's own evidence
         self._inquiry: SumInquiry | None = None  # into the last failed sum
         self._lists = b""  # the coordinator's commitment to the uploads of the last sum
-        self._complained = self._over = False
+        self._complained = self._at_odds = self._over = False
         self.charged = ""  # the member that the coordinator names for an inquiry without a verdict
         self._looks = 0  # number of frames that inquiries examined
         self._survivor_log = frames.SurvivorLog(link.run)
@@ -85,8 +85,11 @@ class Session:
 
     @property
     def disputes(self) -> bool:
-        """True if this party complained of a sum, and the coordinator has not stopped the run."""
-        return self._complained and not self._over
+        """True if this party disputes a sum or a member's keys, until the coordinator stops.
+
+        It then can still take part in an inquiry, also into another member's complaint.
+        """
+        return (self._complained or self._at_odds) and not self._over
 
     def _examine(self, message: messages.Examine, frame: Frame) -> tuple[FromParty, bytes]:
         """Examine a frame of a failed sum, which the coordinator forwards."""
@@ -106,7 +109,8 @@ class Session:
             self._recorder.event(Convicted(round=self._recorder.round, parties=(culprit,)))
             if (case := self._inquiry.case()) is not None:
                 self._checkpoints.convict(culprit, case.to_bytes())
-        return messages.Finding(culprit), self._sums.sent if message.show == self.party else b""
+        asked = message.show == self.party
+        return messages.Finding(culprit), self._sums.upload(message.sum) if asked else b""
 
     def _answer(self, message: Any, frame: Frame) -> tuple[FromParty, bytes]:
         try:
@@ -128,6 +132,7 @@ class Session:
                 place = int(str(problem.where["segment"]))
                 return messages.Complaint(frame.head, place), frame.bulk
         about = str(problem.where["party"]) if isinstance(problem, PeerKeysError) else ""
+        self._at_odds = bool(about)
         return messages.Failed(problem.code, about), b""  # the text may be private
 
     def _advance(self, message: FromCoordinator, data: bytes) -> tuple[FromParty, bytes]:
@@ -137,7 +142,7 @@ class Session:
             case messages.Stop(code=code, party=party, statements=statements):
                 self._close()
                 others = set(self._cohort.roster) - {self.party}
-                self.charged = party if self.disputes and party in others else ""
+                self.charged = party if self._complained and party in others else ""
                 self._over = True
                 self._require_one_story(statements)
                 self.stopped = self.error is None

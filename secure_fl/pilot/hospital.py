@@ -206,8 +206,9 @@ class HospitalProcess:
             if isinstance(session.error, TamperError) and "sum" in session.error.where:
                 # Before the answer is sent: success or failure reveals bits of the key.
                 self._memory.forged(run.name, self._roster)
-        if run.error_logged and not run.cleared:
-            run.cleared = self._clear(run)
+                run.suspects = True
+        if run.suspects and self._clear(run):
+            run.suspects = False
         if session.done:
             try:
                 run.finish()

@@ -73,7 +73,7 @@ class SiteRun:
         """Begin a run; refuse a plan that does not fit the records. `text` is the plan's."""
         self._context, self.link, self._closed, self._members = context, link, False, members
         self.error_logged = False  # true once the reason of the session's end is logged
-        self.cleared = False  # true once a member was convicted of spoiling a failed sum
+        self.suspects = False  # true while a failed sum counts as forged
         self._approvals: list[dict[str, str]] = []
         spec = spec_of(plan, context.ledger)
         check_spec(spec)

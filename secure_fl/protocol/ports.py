@@ -147,9 +147,8 @@ class SumInquiry(Protocol):
 class SumLayer(Protocol):
     """The party's half of all sums of one run."""
 
-    @property
-    def sent(self) -> bytes:
-        """The upload of the last sum that began."""
+    def upload(self, number: int) -> bytes:
+        """Return the upload of a sum for an inquiry, or b"" if it is not kept."""
 
     def inquiry(self, coordinator: PublicIdentity, lists: bytes) -> SumInquiry | None:
         """Begin an inquiry into the sum of these lists (the head of the coordinator's `Unmask`).

@@ -1,78 +1,186 @@
-"""An adversary that changes any field of any message, and what must be true after it.
+"""An adversary that changes any field of any message of a pilot's runs.
 
-A scenario follows from its seed: protection, hospitals, dropouts, and the actors that lie: the
+A scenario follows from its seed: protection, hospitals, dropouts, restarts, and the liars: the
 coordinator, one or two members, or both. Each frame of a liar may be dropped, repeated, replaced by
-an earlier one, or changed in a random field, and is signed again with the liar's own key. A failing
-scenario is shrunk: changes are omitted as long as it still fails.
+an earlier one, exchanged with a peer's, or changed in a random field, and is signed again with the
+liar's own key. Liars also forge consistent lies (`Schemes`). Targets are drawn so that all fields
+are changed about equally often. `adversary_rules` has the invariants. A failing scenario is shrunk:
+changes are omitted as long as it still fails.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import structs
 
-from secure_fl.coordinator.machine import Coordinator, Engine
-from secure_fl.coordinator.sum_steps import CoordinatorRules
-from secure_fl.crypto.blame.evidence import FalseShare
-from secure_fl.crypto.blame.inquiry import InquiryEvidence
-from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.config.build import RunSettings
+from secure_fl.crypto.blame.evidence import digest_inputs
+from secure_fl.crypto.sealing import masking, secret, tags
 from secure_fl.crypto.sealing.envelopes import PartyKeys
-from secure_fl.errors import SecureFLError, TamperError
+from secure_fl.crypto.sealing.masking import StreamId
+from secure_fl.crypto.sealing.packing import from_slots, to_slots
+from secure_fl.crypto.sealing.public import from_parts, to_parts
+from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.errors import SecureFLError
 from secure_fl.federation.assembly import COORDINATOR
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.context import Checkpoints
+from secure_fl.pilot.run_id import RESTARTED
 from secure_fl.protocol import frames as wire
-from secure_fl.protocol.frames import EquivocationProof, Frame, Link
-from secure_fl.protocol.messages import Audience, Examine, Message, Stop, Unmask
-from secure_fl.settings import Protection
-from secure_fl.testing.harness import Federated, federate
+from secure_fl.protocol.frames import Envelope, Frame, Link, cut
+from secure_fl.protocol.messages import (
+    Audience,
+    Complaint,
+    Examine,
+    Failed,
+    Finding,
+    Message,
+    Offer,
+    Ready,
+    Salt,
+    SumInput,
+    Total,
+    Unmask,
+    UnmaskShares,
+)
+from secure_fl.settings import Protection, ProtectionSettings
+from tests.support import mutations
+from tests.support.bare_pilot import BarePilot, BareRun, Program
+from tests.support.local_pilot import plan_of
+from tests.support.mutations import BULK, FROM_COORDINATOR, FROM_PARTY, Mutator, Target
 
 NAMES = ("east", "north", "south", "west", "zeta")
 HOST = "hub"
-SIZE, SUMS = 6, 2
-MOST_EXCHANGES = 120
+SIZE, ROUNDS, SUMS = 4, 2, 3  # of a vector, of a run, of a round
+BEFORE = (
+    "Hello",
+    "Gathered",
+    "Invite",
+    "Gather",
+    "Ready",
+    "Start",
+    "Begin",
+    "Handover",
+    "HandedOver",
+)
+MOST_EXCHANGES = 400
+MOST_SEEN = 12  # earlier messages of a kind that may be replayed
+MASKED = ("secagg", "he+secagg")
 KEYS: dict[tuple[Protection, int, bool], Mapping[str, PartyKeys]] = {}
+LATE = (
+    *("Share", "Broadcast", "Relayed", "Agree", "Agreed", "Boundary", "Continue", "Handover"),
+    *("HandedOver", "Confirm", "Confirmed", "Lost", "Salt", "UnmaskShares"),
+)
+UNLESS = {  # schemes that would take the place of changes of these
+    **{kind: {"spoil", "salt", "double"} for kind in ("SumInput", "Segment", "Salt")},
+    **{"Total": {"spoil"}, "Finding": {"hide"}},
+    **{"Unmask": {"commit"}, "Examine": {"commit"}, "Offer": {"deal"}, "Deal": {"deal"}},
+}
+Change = tuple[Message, bytes] | None  # None: the frame is dropped
+
+
+class Crash(Exception):  # noqa: N818 - it is no error of the product
+    """The end of the coordinator's process."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One federation and its liars; `only`: the changes that are made, or None for all."""
+    """A pilot and its liars; `only`: the changes that are made, or None for all."""
 
     seed: int
+    target: Target  # the field that is changed most
     mode: Protection
     names: tuple[str, ...]
     host: bool
     tiers: bool
+    talks: bool  # True if the programs also share, broadcast and agree
     liars: frozenset[str]  # members, and the coordinator's name
-    rate: float  # share of the liars' frames that are changed
-    spares: bool  # True if the others go on without a member that fails, as in a pilot
-    lost: Mapping[str, int] = field(default_factory=dict)  # the exchange at which a member leaves
+    after: int  # sums before the liars begin to lie
+    rate: float  # share of the liars' frames that are changed at random
+    schemes: frozenset[str]  # what liars forge: see `Schemes`
+    away: Mapping[str, tuple[int, int]]  # the exchanges at which a member is lost, and returns
+    wiped: frozenset[str] = frozenset()  # members that return without their runs
+    crash: int = 0  # the exchange at which the coordinator's process ends once
+    again: bool = False  # True if a second run follows
     only: frozenset[int] | None = None
 
     @classmethod
-    def of(cls, seed: int) -> Scenario:
-        """Draw a scenario."""
+    def of(cls, seed: int, target: Target | None = None) -> Scenario:
+        """Draw a scenario, for a given target or any."""
         rng = random.Random(seed)
-        names = NAMES[: rng.choice((3, 4, 4, 5))]
-        host = rng.random() < 0.2
-        guilty = rng.choice(((COORDINATOR,), (COORDINATOR, 1), (1,), (1,)))
-        liars = {one if isinstance(one, str) else rng.choice(names) for one in guilty}
-        lost = {}
-        if len(names) > 3 and rng.random() < 0.2:
-            lost = {rng.choice(sorted(set(names) - liars)): rng.randrange(2, 7)}
-        mode: Protection = "he+secagg" if rng.random() < 0.25 else "secagg"
-        tiers = not host and len(names) > 3 and rng.random() < 0.3
-        rate = rng.choice((0.03, 0.08, 0.2, 0.5))
-        spares = rng.random() < 0.5
-        return cls(seed, mode, names, host, tiers, frozenset(liars), rate, spares, lost)
+        target = target or mutations.draw(rng)
+        kind = target[0]
+        names = NAMES[: rng.choice((3, 3, 4, 4, 5))]
+        loses = kind in ("Confirm", "Confirmed", "Lost")
+        joins = kind in ("Handover", "HandedOver")
+        if loses or joins or kind == "Salt":
+            names = NAMES[: rng.choice((4, 5))]
+        by_party = kind in (*FROM_PARTY, "Segment", "Salt")
+        by_coordinator = kind in (*FROM_COORDINATOR, "Lost")
+        guilty = [COORDINATOR] if by_coordinator or (not by_party and rng.random() < 0.5) else []
+        if not guilty or rng.random() < 0.25:
+            guilty += rng.sample(names, 2 if len(names) > 3 and rng.random() < 0.15 else 1)
+        host = kind == "Broadcast" or (
+            kind not in ("Declare", "Owners", "Salt") and rng.random() < 0.15
+        )
+        honest = sorted(set(names) - set(guilty))
+        away: dict[str, tuple[int, int]] = {}
+        if joins:
+            away[rng.choice(honest)] = (0, rng.randrange(6, 9))
+        elif (loses or rng.random() < 0.15) and len(names) > 3:
+            at = rng.randrange(5, 14)
+            away[rng.choice(honest)] = (at, at + rng.choice((0, 3, 20)))
+        mode: Protection = "secagg"
+        if rng.random() < 0.2:
+            mode = "he+secagg"
+        elif COORDINATOR not in guilty and not host and rng.random() < 0.06:
+            mode = rng.choice(("he", "none"))
+        disputes = kind in ("Complaint", "Finding", "Examine")
+        schemes = {
+            name
+            for name, often in (
+                ("spoil", 1.0 if disputes else 0.3),
+                ("hide", 0.25),
+                ("complain", 0.08),
+                ("deal", 0.08),
+                ("commit", 0.3),
+                ("fail", 0.04),
+                ("salt", 0.06),
+                ("double", 0.04),
+            )
+            if rng.random() < often
+        } - UNLESS.get(kind, set())
+        calm = kind in LATE and rng.random() < 0.8  # no other lie ends the run before
+        if kind in ("Complaint", "Failed"):
+            schemes |= {"complain", "fail"} & {"complain" if kind == "Complaint" else "fail"}
+        return cls(
+            seed,
+            target,
+            mode,
+            names,
+            host,
+            tiers=not host and (kind in ("Declare", "Owners", "Salt") or rng.random() < 0.25),
+            talks=kind in ("Share", "Broadcast", "Relayed", "Agree", "Agreed"),
+            liars=frozenset(guilty),
+            after=0 if kind in BEFORE else rng.randrange(3),
+            rate=0.0 if calm else rng.choice((0.0, 0.02, 0.06, 0.25)),
+            schemes=frozenset() if calm else frozenset(schemes),
+            away=away,
+            wiped=frozenset(away) if rng.random() < 0.3 else frozenset(),
+            crash=rng.randrange(5, 18) if rng.random() < 0.06 else 0,
+            again=rng.random() < 0.06,
+        )
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -86,152 +194,316 @@ class Scenario:
             KEYS[kind] = make_keys(self.mode, self.members, HOST if self.host else None)
         return KEYS[kind]
 
-
-class Kept(Checkpoints):
-    """Evidence in memory."""
-
-    def __init__(self) -> None:
-        self.cases: list[tuple[str, bytes]] = []
-
-    def convict(self, party: str, evidence: bytes) -> None:
-        """Keep the evidence."""
-        self.cases.append((party, evidence))
+    def weight(self, name: str) -> float:
+        """Return the value of a party: a power of two, so that a sum shows whose values it has."""
+        return float(1 << self.names.index(name))
 
 
-# --- changes of messages --------------------------------------------------------------------------
+# --- the liars ------------------------------------------------------------------------------------
+
+
+class Upload:
+    """A party's upload of a sum, as the coordinator received it."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.head, self.bulk, self.seed = frame.head, frame.bulk, bytes(16)
 
 
 @dataclass
-class Mutator:
-    """Changes one random field of a message."""
+class Schemes:
+    """Consistent lies, for which a liar uses its own keys."""
 
+    scenario: Scenario
     rng: random.Random
-    names: Sequence[str]
-    coverage: Counter[str]
+    pilot: BarePilot
+    uploads: dict[int, dict[str, Upload]] = field(default_factory=lambda: defaultdict(dict))
+    forged: dict[int, tuple[str, Upload, dict[str, bytes]]] = field(default_factory=dict)
+    totals: dict[str, Frame] = field(default_factory=dict)  # the last that each member received
 
-    def change(self, message: Message, others: Sequence[Message]) -> Message:
-        """Return the message with one changed field."""
-        names = structs.fields(type(message))
-        chosen = self.rng.choice(names).name if names else ""
-        if not chosen:
-            return message
-        self.coverage[f"{type(message).__name__}.{chosen}"] += 1
-        donors = [getattr(one, chosen) for one in others if type(one) is type(message)]
-        value = getattr(message, chosen)
-        if donors and self.rng.random() < 0.3:
-            return structs.replace(message, **{chosen: self.rng.choice(donors)})
-        return structs.replace(message, **{chosen: self._value(value)})
+    def lie(self, sender: str, receiver: str, message: Message, data: bytes) -> tuple[str, Change]:
+        """Return the name of a lie and what is sent instead; "": the frame is not changed."""
+        for name, change in self._lies(sender, receiver, message, data):
+            if name in self.scenario.schemes and self.rng.random() < 0.6:
+                return name, change()
+        return "", None
 
-    def _value(self, value: Any) -> Any:
-        rng = self.rng
-        match value:
-            case bool():
-                return not value
-            case int():
-                return max(0, value + rng.choice((-1, 1, 1000)))
-            case bytes():
-                return self._bytes(value)
-            case Audience():
-                return rng.choice(list(Audience))
-            case str():
-                return rng.choice((*self.names, ""))
-            case tuple():
-                return self._tuple(value)
-            case dict():
-                return self._dict(value)
-            case msgspec.Struct():
-                chosen = rng.choice(structs.fields(type(value))).name
-                return structs.replace(value, **{chosen: self._value(getattr(value, chosen))})
-        return value
-
-    def _bytes(self, value: bytes) -> bytes:
-        if not value:
-            return self.rng.randbytes(self.rng.choice((1, 32)))
-        at = self.rng.randrange(len(value))
-        flipped = value[:at] + bytes([value[at] ^ (1 << self.rng.randrange(8))]) + value[at + 1 :]
-        return self.rng.choice((flipped, flipped, value[:at], bytes(len(value))))
-
-    def _tuple(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not value:
-            return (self.rng.choice(self.names),)
-        at = self.rng.randrange(len(value))
-        changed = (*value[:at], self._value(value[at]), *value[at + 1 :])
-        without, twice = (*value[:at], *value[at + 1 :]), (*value, value[at])
-        return self.rng.choice((changed, changed, without, twice, value[::-1]))
-
-    def _dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        if not value:
-            return value
-        key = self.rng.choice(sorted(value))
-        other = self.rng.choice(sorted(value))
-        rest = {k: v for k, v in value.items() if k != key}
-        return self.rng.choice(
-            (
-                rest,
-                value | {key: self._value(value[key])},
-                value | {key: value[other], other: value[key]},
-                rest | {self.rng.choice(self.names): value[key]} if isinstance(key, str) else rest,
+    def _lies(
+        self, sender: str, receiver: str, message: Message, data: bytes
+    ) -> Iterator[tuple[str, Callable[[], Change]]]:
+        keys = self.scenario.keys().get(sender)
+        masked = self.scenario.mode in MASKED
+        match message:
+            case SumInput() if data and keys is not None and self.scenario.mode != "none":
+                yield "spoil", lambda: self._spoil(keys, message, data)
+                if masked:
+                    yield "salt", lambda: self._salt(keys, message, data)
+                    yield "double", lambda: self._double(message, data)
+            case Finding() if data:
+                yield (
+                    "hide",
+                    lambda: self.rng.choice(
+                        ((message, b""), None, (Failed(RESTARTED), b""), (message, data[:-1]))
+                    ),
+                )
+            case Ready(offer=Offer()) | UnmaskShares(offer=Offer()) if masked:
+                yield "deal", lambda: self._deal(sender, message, data)
+            case Total() if data and masked:
+                yield "spoil", lambda: self._change_total(message, data)
+            case Unmask() if message.sum - 1 in self.uploads:
+                yield "commit", lambda: self._commit(message)
+            case Examine() if message.sum in self.forged:
+                yield "commit", lambda: self._show(message, data)
+        if sender != COORDINATOR and not isinstance(message, Ready | Complaint):
+            yield "fail", self._fail
+        if sender in self.totals and not isinstance(message, Complaint | Finding | Ready):
+            total = self.totals.pop(sender)
+            yield (
+                "complain",
+                lambda: (Complaint(total.head, self.rng.choice((0, 0, 1))), total.bulk),
             )
+
+    def _fail(self) -> Change:
+        """Claim that this party cannot go on, or cannot use the keys of another."""
+        code = self.rng.choice(("cohort", "crypto", RESTARTED, "too-few-parties", "tamper"))
+        about = self.rng.choice((*self.scenario.members, "", "", ""))
+        return Failed(code, about), b""
+
+    def _spoil(self, keys: PartyKeys, message: SumInput, data: bytes) -> Change:
+        """Add 1 to a slot of a part that was tagged before."""
+        place = self._place(message)
+        at = self.rng.randrange(message.segments[place].slots)
+        return self._resealed(keys, message, data, place, (at, 1), ())
+
+    def _salt(self, keys: PartyKeys, message: SumInput, data: bytes) -> Change:
+        """Sign another salt of the masks with one peer, and tag it."""
+        place, me = self._place(message), keys.identity.name
+        segment, numbers = message.segments[place], sorted(self.scenario.members)
+        victim = self.rng.choice([name for name in self.scenario.names if name != me])
+        stream = StreamId(self._run(me).link.run.hex(), segment.key.hex(), message.sum)
+        new = Salt(self.rng.randbytes(32), (victim,))
+        tag, modulus = 0, COHORT.modulus
+        for salt, sign in ((new, 1), *((one, -1) for one in segment.salts if victim in one.peers)):
+            salts = {numbers.index(victim) + 1: salt.digest}
+            bond = tags.bonds(keys.tag_key, numbers.index(me) + 1, salts, modulus, stream)
+            tag += sign * bond
+        kept = tuple(
+            Salt(one.digest, peers)
+            for one in segment.salts
+            if (peers := tuple(peer for peer in one.peers if peer != victim))
         )
+        change = segment.slots - 1, tag % modulus
+        return self._resealed(keys, message, data, place, change, (*kept, new))
+
+    def _double(self, message: SumInput, data: bytes) -> Change:
+        """Contribute a part twice."""
+        parts = cut(data, [segment.size for segment in message.segments])
+        pairs = zip(message.segments, parts, strict=True)
+        signed = [structs.replace(one, digest=wire.digest(part)) for one, part in pairs]
+        place = self._place(message)
+        segments, parts = (*signed, signed[place]), [*parts, parts[place]]
+        return structs.replace(message, segments=segments), b"".join(parts)
+
+    def _place(self, message: SumInput) -> int:
+        return self.rng.choice([n for n, segment in enumerate(message.segments) if segment.size])
+
+    def _run(self, name: str) -> BareRun:
+        return next(run for member, run in reversed(self.pilot.runs) if member == name)
+
+    def _resealed(
+        self,
+        keys: PartyKeys,
+        message: SumInput,
+        data: bytes,
+        place: int,
+        change: tuple[int, int],
+        salts: tuple[Salt, ...],
+    ) -> Change:
+        """Add a number to one slot of a part; replace its salts, if there are new ones."""
+        parts = cut(data, [segment.size for segment in message.segments])
+        segment, sealed = message.segments[place], message.audience != Audience.HOST
+        sealed = sealed and "he" in self.scenario.mode and keys.cohort is not None
+        count = segment.slots
+        if sealed and keys.cohort is not None:
+            slots = secret.open(keys.cohort, to_parts(parts[place], count), count)
+        else:
+            slots = to_slots(parts[place], count)
+        at, plus = change
+        slots[at] = (slots[at] + np.uint64(plus)) % np.uint64(COHORT.modulus)
+        if sealed and keys.cohort is not None:
+            parts[place] = from_parts(secret.seal(keys.cohort, slots))
+        else:
+            parts[place] = from_slots(slots)
+        if segment.digest:
+            segment = structs.replace(segment, digest=wire.digest(parts[place]))
+        segment = structs.replace(segment, salts=salts or segment.salts)
+        segments = (*message.segments[:place], segment, *message.segments[place + 1 :])
+        return structs.replace(message, segments=segments), b"".join(parts)
+
+    def _deal(self, sender: str, message: Ready | UnmaskShares, data: bytes) -> Change:
+        """Deal another share to a victim, sealed to it and with a fitting digest."""
+        keys: Any = self._run(sender).session._sums._drawn  # type: ignore[attr-defined]
+        offer, victims = message.offer, set(self.scenario.names) - {sender}
+        victim = self.rng.choice(sorted(victims))
+        if keys is None or offer is None or sender == HOST or victim not in offer.shares:
+            return message, data
+        held = self.rng.randbytes(masking.SHARE_BYTES), self.rng.randbytes(masking.SHARE_BYTES)
+        deal = keys._deal(sender, victim, held)
+        clear = structs.replace(offer, deals={**offer.deals, victim: deal})
+        sealed = keys.channels[victim].seal(
+            offer.public + b"".join(held), keys._about(sender, victim, clear)
+        )
+        lie = structs.replace(clear, shares={**offer.shares, victim: sealed})
+        return structs.replace(message, offer=lie), data
+
+    def _change_total(self, message: Total, data: bytes) -> Change:
+        """Change a part of a total, and its digest."""
+        parts = cut(data, message.sizes)
+        place = self.rng.choice([place for place, part in enumerate(parts) if part])
+        at, part = self.rng.randrange(0, len(parts[place])), parts[place]
+        parts[place] = part[:at] + bytes([part[at] ^ 1]) + part[at + 1 :]
+        digests = message.digests and tuple(wire.digest(part) for part in parts)
+        return structs.replace(message, digests=digests), b"".join(parts)
+
+    def _commit(self, message: Unmask) -> Change:
+        """Commit to an upload of an earlier sum, or of another sender's making."""
+        number = message.sum
+        if number not in self.forged:
+            here = {p: self.uploads[number].get(p) for p in message.survivors}
+            inputs = {party: wire.digest(of.head) for party, of in here.items() if of is not None}
+            victim = self.rng.choice(sorted(self.uploads[number - 1]))
+            older = self.uploads[number - 1][victim]
+            self.forged[number] = victim, older, {**inputs, victim: wire.digest(older.head)}
+        return structs.replace(message, inputs=digest_inputs(self.forged[number][2])), b""
+
+    def _show(self, message: Examine, data: bytes) -> Change:
+        """Show the upload that was committed to."""
+        victim, older, inputs = self.forged[message.sum]
+        if message.inputs:
+            message = structs.replace(message, inputs=inputs)
+            if message.who == victim:
+                message = structs.replace(message, input=older.head)
+        elif message.who == victim:
+            return structs.replace(message, head=older.head, seed=older.seed), older.bulk
+        return message, data
 
 
 @dataclass
 class Adversary:
-    """An engine between the coordinator and the sessions, on which the liars sit."""
+    """The hub between the coordinator and the hospitals, on which the liars sit."""
 
     scenario: Scenario
-    inner: Engine
-    links: Mapping[str, Link]
+    pilot: BarePilot
     coverage: Counter[str]
     made: list[int] = field(default_factory=list)  # numbers of the changes that were made
-    shown: list[tuple[str, Frame]] = field(default_factory=list)  # by receiver
-    exchanges: int = 0
+    shown: list[tuple[str, Frame]] = field(default_factory=list)  # to whom the coordinator sent
+    sent: dict[str, list[Frame]] = field(default_factory=lambda: defaultdict(list))  # by sender
+    sums = exchanges = 0
     _count: int = 0
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.scenario.seed + 1)
-        self.seen: list[tuple[Message, bytes]] = []
-        self.mutator = Mutator(self.rng, self.scenario.members, self.coverage)
+        self.seen: dict[type, list[tuple[Message, bytes]]] = defaultdict(list)
+        self.mutator = Mutator(self.rng, (*self.scenario.members, COORDINATOR), self.coverage)
+        self.schemes = Schemes(self.scenario, self.rng, self.pilot)
+        self.leader: Any = None
+        self._altered: dict[bytes, bytes] = {}  # uploads of liars, by the digest of honest ones
+        self._crashes = self.scenario.crash
+
+    def connected(self) -> frozenset[str]:
+        """Return the connected members; those that were away return."""
+        self.exchanges += 1  # a gathering without members also costs time
+        self._require_end()
+        self._come_and_go()
+        return self.pilot.connected()
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
-        """Carry frames; those of liars may be changed."""
+        """Carry frames; those of liars may be changed. Answers arrive in a random order."""
         self.exchanges += 1
-        if self.exchanges > MOST_EXCHANGES:
-            raise AssertionError("this federation does not end")
+        self._require_end()
+        self._come_and_go()
+        self._learn_seeds()
+        liar = COORDINATOR in self.scenario.liars and self.sums >= self.scenario.after
+        if liar and len(frames) > 1 and self._chance(self.scenario.rate / 2):
+            frames = self._exchanged(frames)
         out = {}
         for party, frame in frames.items():
-            sent = self._pass(COORDINATOR, frame, self.links[party].me.sign)
-            if sent is not None and self.exchanges < self.scenario.lost.get(party, 10**9):
+            sent = self._pass(COORDINATOR, party, frame)
+            if sent is not None:
                 out[party] = sent
                 self.shown.append((party, sent))
-        keys = self.scenario.keys()
-        for party, answer in self.inner.exchange(out, deadline):
-            given = self._pass(party, answer, keys[party].identity.sign)
-            if given is not None:
+        answers = list(self.pilot.exchange(out, deadline))
+        self.rng.shuffle(answers)
+        self._count_sums(answers)
+        for party, answer in answers:
+            if party in out:
+                self._note_total(party, out[party])
+            given = self._pass(party, COORDINATOR, answer)
+            if given is None:
+                continue
+            self._note_answer(party, given)
+            yield party, given
+            if party in self.scenario.liars and self._chance(0.05):
                 yield party, given
-                if party in self.scenario.liars and self._chance(0.1):
-                    yield party, given
 
-    def _pass(self, sender: str, frame: Frame, sign: Callable[[bytes], bytes]) -> Frame | None:
-        if sender not in self.scenario.liars:
-            return frame
+    def _require_end(self) -> None:
+        if self.exchanges > MOST_EXCHANGES:
+            raise AssertionError("this pilot does not end")
+
+    def _come_and_go(self) -> None:
+        for name, (gone, back) in self.scenario.away.items():
+            if gone <= self.exchanges < back:
+                self.pilot.down.add(name)
+            elif self.exchanges >= back and (name in self.pilot.down or self.exchanges == back):
+                self.pilot.processes[name].close()
+                self.pilot.start(name, wiped=name in self.scenario.wiped)
+        if self._crashes and self.exchanges >= self._crashes:
+            self._crashes = 0
+            raise Crash
+
+    def _learn_seeds(self) -> None:
+        """Read the seeds of self masks that the coordinator has recovered."""
+        coordinator = getattr(self.leader, "_coordinator", None)
+        sent = getattr(coordinator, "_sent", None)
+        for party, seed in (sent.seeds if sent is not None else {}).items():
+            if party in self.schemes.uploads[sent.number]:
+                self.schemes.uploads[sent.number][party].seed = seed
+
+    def _count_sums(self, answers: list[tuple[str, Frame]]) -> None:
+        kinds = [type(wire.peek(frame.head).message) for _, frame in answers]
+        self.sums += SumInput in kinds
+
+    def _note_total(self, party: str, frame: Frame) -> None:
+        try:
+            message = wire.peek(frame.head).message
+        except msgspec.MsgspecError:
+            return
+        if isinstance(message, Total) and party in self.scenario.liars:
+            self.schemes.totals[party] = frame
+
+    def _note_answer(self, party: str, frame: Frame) -> None:
+        self.sent[party].append(frame)
+        try:
+            message = wire.peek(frame.head).message
+        except msgspec.MsgspecError:
+            return  # a change that nobody can decode
+        if isinstance(message, SumInput):
+            self.schemes.uploads[message.sum][party] = Upload(frame)
+
+    def _pass(self, sender: str, receiver: str, frame: Frame) -> Frame | None:
+        """Carry one frame of a sender, changed if the sender lies."""
         envelope = wire.peek(frame.head)
         message, data = envelope.message, frame.bulk
-        earlier = list(self.seen)
-        self.seen.append((message, data))
-        if isinstance(message, Stop) or not self._chance(self.scenario.rate):
+        same = self.seen[type(message)]
+        earlier = same[-MOST_SEEN:]
+        same.append((message, data))
+        if sender not in self.scenario.liars or self.sums < self.scenario.after:
             return frame
-        kind = self.rng.random()
-        if kind < 0.06:
-            changed: tuple[Message, bytes] | None = None
-        elif kind < 0.15 and earlier:
-            same = [one for one in earlier if type(one[0]) is type(message)]
-            changed = self.rng.choice(same or earlier)
-        elif kind < 0.3 and data:
-            self.coverage[f"{type(message).__name__} (bulk)"] += 1
-            changed = message, self.mutator._bytes(data)
-        else:
-            changed = self.mutator.change(message, [one for one, _ in earlier]), data
+        if isinstance(message, Finding) and (shown := self._altered.get(wire.digest(data))):
+            data, frame = shown, self._signed(sender, frame, envelope, message, shown)
+        self.mutator.heads = [frame.head for frames in self.sent.values() for frame in frames[-3:]]
+        changed = self._changed(sender, receiver, envelope, data, earlier)
+        if changed is frame or changed is False:
+            return frame
         self._count += 1
         only = self.scenario.only
         if only is not None and self._count not in only:
@@ -239,212 +511,215 @@ class Adversary:
         self.made.append(self._count)
         if changed is None:
             return None
+        sent = self._signed(sender, frame, *changed)
+        if isinstance(message, SumInput):
+            self._altered[wire.digest(data)] = sent.bulk  # an inquiry is shown the same
+        return sent
+
+    def _changed(
+        self,
+        sender: str,
+        receiver: str,
+        envelope: Envelope,
+        data: bytes,
+        earlier: list[tuple[Message, bytes]],
+    ) -> Any:
+        """Return another envelope and bulk, None if the frame is dropped, or False."""
+        message, (kind, name) = envelope.message, self.scenario.target
+        lie, change = self.schemes.lie(sender, receiver, message, data)
+        if lie:
+            self.coverage[f"({lie})"] += 1
+            if change is None:
+                return None
+            message, data = change
+            if kind != type(message).__name__ or name == BULK or self._chance(0.2):
+                return envelope, message, data
+        others = [one for one, _ in earlier]
+        if kind == "Envelope" and self._chance(0.15):
+            self.coverage[f"Envelope.{name}"] += 1
+            value = self.mutator.other(getattr(envelope, name))
+            return structs.replace(envelope, **{name: value}), message, data, False
+        if name == BULK and kind == type(message).__name__ and self._chance(0.8):
+            self.coverage[f"{kind}.{BULK}"] += 1
+            return envelope, message, self.mutator.flip(data)
+        if name != BULK and self.mutator.places(message, self.scenario.target):
+            if self._chance(0.8):
+                return envelope, self.mutator.change(message, others, self.scenario.target), data
+        early = type(message).__name__ in BEFORE and kind not in BEFORE  # it would only end the run
+        if early or not self._chance(self.scenario.rate):
+            return False
+        return self._at_random(envelope, data, earlier)
+
+    def _at_random(
+        self, envelope: Envelope, data: bytes, earlier: list[tuple[Message, bytes]]
+    ) -> Any:
+        message, kind = envelope.message, self.rng.random()
+        if kind < 0.08:
+            self.coverage["(dropped)"] += 1
+            return None
+        if kind < 0.2:
+            self.coverage["(replayed)"] += 1
+            any_kind = [one for seen in self.seen.values() for one in seen[-MOST_SEEN:]]
+            return envelope, *self.rng.choice(earlier if earlier and kind < 0.17 else any_kind)
+        if kind < 0.3 and data:
+            self.coverage[f"{type(message).__name__}.{BULK}"] += 1
+            return envelope, message, self.mutator.flip(data)
+        return envelope, self.mutator.change(message, [one for one, _ in earlier]), data
+
+    def _signed(
+        self,
+        sender: str,
+        frame: Frame,
+        envelope: Envelope,
+        message: Message,
+        data: bytes,
+        pinned: bool = True,
+    ) -> Frame:
+        """Sign a changed frame with the sender's key."""
+        if pinned:
+            size, digest = len(data), wire.digest(data)
+            envelope = structs.replace(envelope, message=message, size=size, digest=digest)
+        identity = self.pilot.coordinator
+        if sender != COORDINATOR:
+            identity = self.scenario.keys()[sender].identity
         try:
-            size, digest = len(changed[1]), wire.digest(changed[1])
-            again = structs.replace(envelope, message=changed[0], size=size, digest=digest)
-            return wire.encode(again, changed[1], sign)
-        except (SecureFLError, TypeError, ValueError, msgspec.MsgspecError):
+            return wire.encode(envelope, data, identity.sign)
+        except (SecureFLError, TypeError, ValueError, OverflowError, msgspec.MsgspecError):
             return frame
+
+    def _exchanged(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
+        """Exchange the messages of two receivers."""
+        one, other = self.rng.sample(sorted(frames), 2)
+        self._count += 1
+        only = self.scenario.only
+        if only is not None and self._count not in only:
+            return dict(frames)
+        self.made.append(self._count)
+        self.coverage["(exchanged between peers)"] += 1
+        swapped = dict(frames)
+        for to, of in ((one, other), (other, one)):
+            envelope, source = wire.peek(frames[to].head), wire.peek(frames[of].head)
+            swapped[to] = self._signed(
+                COORDINATOR, frames[to], envelope, source.message, frames[of].bulk
+            )
+        return swapped
 
     def _chance(self, share: float) -> bool:
         return self.rng.random() < share
 
 
-# --- one run, and what must be true after it ------------------------------------------------------
+# --- one scenario ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A sum that a member opened."""
+
+    run: str  # the id of the session
+    name: str  # of the run
+    member: str
+    at: tuple[int, int]  # round and number of the sum
+    survivors: tuple[str, ...]
+    values: Mapping[str, tuple[float, ...]]
 
 
 @dataclass
 class Outcome:
-    """One run under attack."""
+    """One pilot under attack."""
 
     scenario: Scenario
-    out: Federated
-    kept: Mapping[str, Kept]
+    pilot: BarePilot
     adversary: Adversary
+    opened: list[Opened]
+    errors: list[BaseException] = field(default_factory=list)  # of the coordinator
     violations: list[str] = field(default_factory=list)
 
 
-def weight(scenario: Scenario, name: str) -> float:
-    """Return the value of a party: a power of two, so that a sum shows whose values are in it."""
-    return float(1 << scenario.names.index(name))
+def program_of(
+    scenario: Scenario, name: str, opened: list[Opened], pilot: list[BarePilot]
+) -> Program:
+    """Return a party's program: rounds with a sum of its value, in tiers or for a host if drawn."""
 
-
-def program_of(scenario: Scenario, name: str) -> Any:
-    """Return a party's program: some sums of its value, in tiers or for a host if so drawn."""
-
-    async def program(cohort: Cohort) -> list[dict[str, Any]]:
-        results = []
-        for _ in range(SUMS):
-            if name == HOST:
-                results.append(await cohort.sum({}, reveal=Audience.HOST))
-                continue
-            value = np.full(SIZE, weight(scenario, name), np.float32)
-            own = {"low": value}
-            if scenario.tiers and name != scenario.names[-1]:
-                own["high"] = value
+    async def total(cohort: Cohort) -> dict[str, Any]:
+        if name == HOST:
+            zeros = {"low": np.zeros(SIZE, np.float32)}
+            return await cohort.sum(zeros, bound=64.0, reveal=Audience.HOST)
+        value = np.full(SIZE, scenario.weight(name), np.float32)
+        if not scenario.tiers:
             reveal = Audience.HOST if scenario.host else Audience.PARTIES
-            results.append(await cohort.sum(own, bound=64.0, partial=scenario.tiers, reveal=reveal))
-        return results
+            return await cohort.sum({"low": value}, bound=64.0, reveal=reveal)
+        own, reads = {"low": value, "high": value}, {}
+        if name == scenario.names[-1]:
+            own = {"low": value}
+            reads = {"high": value} if scenario.seed % 2 else {}
+        return await cohort.sum(own, bound=64.0, partial=True, read=reads)
+
+    async def talk(cohort: Cohort) -> None:
+        await cohort.share({"own": np.zeros(2, np.float32)})
+        if scenario.host:
+            news = {"news": np.ones(2, np.float32)} if cohort.is_host else None
+            await cohort.broadcast(news)
+        await cohort.agree(b"state", "state")
+
+    async def program(cohort: Cohort, link: Link) -> None:
+        run = pilot[0].plan.run.name
+        async for round in cohort.rounds(ROUNDS):
+            if scenario.talks:
+                await talk(cohort)
+            for number in range(SUMS):
+                values = await total(cohort)
+                found = {key: tuple(np.asarray(one).tolist()) for key, one in values.items()}
+                at = round.number, number
+                opened.append(Opened(link.run.hex(), run, name, at, cohort.survivors, found))
 
     return program
 
 
 def attack(scenario: Scenario, coverage: Counter[str] | None = None) -> Outcome:
     """Run a scenario and list the violations."""
-    box: list[Adversary] = []
-    counted = Counter[str]() if coverage is None else coverage
+    from tests.support.adversary_rules import violations
 
-    def lead(
-        links: Mapping[str, Link], engine: Engine, rules: CoordinatorRules, *rest: Any
-    ) -> Coordinator:
-        box.append(Adversary(scenario, engine, links, counted))
-        return Coordinator(links, box[0], replace(rules, spares=scenario.spares), *rest)
-
-    kept = {name: Kept() for name in scenario.members}
-    programs = {name: program_of(scenario, name) for name in scenario.members}
-    out = federate(
-        programs,
-        mode=scenario.mode,
-        host=HOST if scenario.host else None,
-        min_cohort=2,
-        bits=16,
-        keys=scenario.keys(),
-        kept=kept,
-        lead=lead,
-        catch=True,
-    )
-    outcome = Outcome(scenario, out, kept, box[0])
-    outcome.violations = list(violations(outcome))
+    shm = Path("/dev/shm")  # noqa: S108 - checkpoints of a few bytes, deleted at once
+    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
+        outcome = _led(scenario, Counter() if coverage is None else coverage, Path(folder))
+        outcome.violations += violations(outcome)
     return outcome
 
 
-def violations(outcome: Outcome) -> Iterator[str]:
-    """Yield what must never happen."""
-    scenario, out = outcome.scenario, outcome.out
-    honest = [name for name in scenario.members if name not in scenario.liars]
-    if out.error is not None and not isinstance(out.error, SecureFLError):
-        yield f"the coordinator crashed: {out.error!r}"
-    for name in honest:
-        session = out.sessions[name]
-        error = session.error
-        if error is not None and type(error) is SecureFLError:
-            yield f"{name} crashed: {error}"
-        if session.convicted and session.convicted not in scenario.liars:
-            yield f"{name} convicts {session.convicted}"
-        if COORDINATOR not in scenario.liars and _unexplained(outcome, name):
-            yield f"{name} counts a forged sum, and the coordinator is honest"
-    yield from _named(outcome)
-    yield from _evidence(outcome, honest)
-    yield from _sums(outcome, honest)
-
-
-def _unexplained(outcome: Outcome, name: str) -> bool:
-    """Return True if a member would note a forged sum for good, though all uploads were shown."""
-    session = outcome.out.sessions[name]
-    failed = isinstance(session.error, TamperError) and "sum" in session.error.where
-    cleared = session.explained or session.convicted not in ("", COORDINATOR)
-    withheld = {"hidden", "lost"} & {getattr(outcome.out.error, "reason", "")}
-    lost = any(event["event"] == "lost" for event in outcome.out.events)
-    return failed and not cleared and not withheld and not lost
-
-
-def _named(outcome: Outcome) -> Iterator[str]:
-    """Yield honest parties that the coordinator convicts, if it is honest itself."""
-    if COORDINATOR in outcome.scenario.liars:
-        return
-    for event in outcome.out.events:
-        named = event.get("parties") or ()
-        if event["event"] == "convicted" and not set(named) <= outcome.scenario.liars:
-            yield f"convicted: {', '.join(named)}"
-
-
-def _evidence(outcome: Outcome, honest: Sequence[str]) -> Iterator[str]:
-    """Yield evidence that does not check, and evidence against honest parties that does."""
-    scenario, keys = outcome.scenario, outcome.scenario.keys()
-    coordinator = next(iter(outcome.out.sessions.values()))._link.peer
-    reader = keys[honest[0]]
-    for name in honest:
-        for accused, data in outcome.kept[name].cases:
-            if not _checks(data, reader, coordinator):
-                yield f"the evidence of {name} against {accused} does not check"
-    for accused, data in forged(outcome):
-        if accused not in scenario.liars and _checks(data, reader, coordinator):
-            yield f"forged evidence convicts {accused}"
-    cards = {name: held.identity.public for name, held in keys.items()}
-    for event in outcome.out.events if COORDINATOR not in scenario.liars else ():
-        if event["event"] == "convicted" and event.get("evidence"):
-            try:
-                FalseShare.read(event["evidence"]).check(cards)
-            except SecureFLError as error:
-                yield f"the coordinator's evidence of a false share does not check: {error.what}"
-
-
-def _checks(data: bytes, keys: PartyKeys, coordinator: PublicIdentity) -> bool:
-    try:
-        if (proof := EquivocationProof.from_bytes(data)) is not None:
-            proof.check(coordinator)
-        else:
-            InquiryEvidence.from_bytes(data).check(keys, coordinator)
-    except (SecureFLError, IndexError):
-        return False
-    return True
-
-
-def forged(outcome: Outcome) -> Iterator[tuple[str, bytes]]:
-    """Yield evidence that liars can assemble from all frames that the coordinator signed."""
-    scenario, by_reader = outcome.scenario, dict[str, tuple[list[bytes], list[bytes]]]()
-    for reader, frame in outcome.adversary.shown:
-        try:
-            message = wire.peek(frame.head).message
-        except msgspec.MsgspecError:
-            continue  # a change that nobody can decode
-        lists, frames = by_reader.setdefault(reader, ([], []))
-        if isinstance(message, Unmask):
-            lists.append(frame.head)
-        elif isinstance(message, Examine) and message.who:
-            frames.append(frame.to_bytes())
+def _led(scenario: Scenario, coverage: Counter[str], folder: Path) -> Outcome:
+    """Lead the runs of a scenario to their ends."""
+    opened, box = list[Opened](), list[BarePilot]()
     host = HOST if scenario.host else None
-    for reader, (lists, frames) in by_reader.items():
-        for head in lists if frames else ():
-            for accused in (*scenario.members, COORDINATOR):
-                case = InquiryEvidence(accused, reader, host, head, tuple(frames))
-                yield accused, case.to_bytes()
-
-
-def _sums(outcome: Outcome, honest: Sequence[str]) -> Iterator[str]:
-    """Yield opened values that differ between honest readers, or are no sum of enough parties."""
-    scenario, results = outcome.scenario, outcome.out.results
-    readers = [name for name in honest if name in results and (name == HOST) == scenario.host]
-    for number in range(SUMS):
-        for key in ("low", "high"):
-            found = {
-                name: results[name][number][key] for name in readers if key in results[name][number]
-            }
-            whole = {name: tuple(np.asarray(values).tolist()) for name, values in found.items()}
-            if len(set(whole.values())) > 1:
-                yield f"sum {number + 1} of {key} differs between honest members"
-            for name, values in found.items():
-                yield from _mixed(scenario, name, key, np.asarray(values))
-
-
-def _mixed(scenario: Scenario, reader: str, key: str, values: Any) -> Iterator[str]:
-    """Yield a sum whose honest part is the value of one other hospital, or a fraction of one."""
-    owners = [n for n in scenario.names if key == "low" or n != scenario.names[-1]]
-    if scenario.liars & set(owners):
-        return  # a liar may contribute any value
-    bits = round(float(values[0]))
-    if abs(values - bits).max() > 0.05 or not 0 <= bits < 1 << len(scenario.names):
-        yield f"{reader} opened {values[0]:.3f}, which is no sum of inputs"
-    if bin(bits).count("1") < 2:
-        yield f"{reader} opened the value of a single hospital"
+    protection = ProtectionSettings(mode=scenario.mode, bits=16, min_cohort=2)
+    algorithm = InclusiveFL(rounds=ROUNDS) if scenario.tiers else FedAvg(rounds=ROUNDS)
+    plans = [
+        plan_of(algorithm, protection=protection, run=RunSettings(name=name, seed=seed))
+        for seed, name in enumerate(("run", "other")[: 1 + scenario.again])
+    ]
+    programs = {name: program_of(scenario, name, opened, box) for name in scenario.members}
+    pilot = BarePilot(folder, plans[0], scenario.keys(), host, programs)
+    box.append(pilot)
+    outcome = Outcome(scenario, pilot, Adversary(scenario, pilot, coverage), opened)
+    for plan in plans:
+        pilot.plan = plan
+        for _ in range(2):  # once more after a crash of the coordinator's process
+            try:
+                outcome.adversary.leader = pilot.lead(outcome.adversary)
+                outcome.adversary.leader.run()
+            except SecureFLError as error:
+                outcome.errors.append(error)
+            except Crash:
+                continue
+            except Exception as error:
+                outcome.violations.append(f"the coordinator crashed: {error!r}")
+            break
+    return outcome
 
 
 def shrink(scenario: Scenario) -> Scenario:
     """Omit changes as long as the scenario still fails."""
-    found = attack(scenario)
-    only = frozenset(found.adversary.made)
+    only = frozenset(attack(scenario).adversary.made)
     for one in sorted(only):
-        smaller = replace(scenario, only=only - {one})
-        if attack(smaller).violations:
+        if attack(replace(scenario, only=only - {one})).violations:
             only -= {one}
     return replace(scenario, only=only)

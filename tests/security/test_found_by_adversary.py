@@ -1,0 +1,110 @@
+"""Faults that the generative adversary found (`tests/support/adversary.py`), as direct attacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl.errors import CohortError, Misconduct
+from secure_fl.party.cohort import Cohort
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.messages import Audience, Complaint, Finding, Hello, Relayed, SumInput
+from secure_fl.testing.harness import LossyEngine, federate
+from tests.security.test_blame_attacks import (
+    KEYS,
+    LIAR,
+    NAMES,
+    lies,
+    require_nobody_convicted,
+    require_only_liar_lost,
+    run,
+)
+from tests.support.lying_coordinator import lying_coordinator
+
+
+def test_a_message_of_no_run_loses_its_sender_only() -> None:
+    def greet(message: SumInput, bulk: bytes) -> Any:
+        return Hello(bytes(16)), b""
+
+    out, kept = run(faults={LIAR: {SumInput: greet}})
+    require_nobody_convicted(out, kept)
+    require_only_liar_lost(out)
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_complaint_about_a_total_that_fits_convicts_its_author_only(honest: bool) -> None:
+    """With other bytes than were sent, members would convict the coordinator."""
+    sent = list[Frame]()
+
+    def keep(party: str, direction: str, frame: Frame) -> Frame:
+        if (party, direction) == (LIAR, "in"):
+            sent.append(frame)
+        return frame
+
+    def complain(message: SumInput, bulk: bytes) -> Any:
+        total = sent[-1]
+        if message.sum != 2:  # it answers the first total by its second upload
+            return message, bulk
+        return Complaint(total.head), total.bulk if honest else bytes(len(total.bulk))
+
+    out, kept = run(
+        engine=lambda sessions: LossyEngine(sessions, tap=keep), faults=lies(input=complain)
+    )
+    if honest:
+        assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
+        lost = [event for event in out.events if event["event"] == "lost"]
+        assert not lost  # nobody who has begun the next sum counts as one that hides its upload
+    else:
+        require_nobody_convicted(out, kept)
+        require_only_liar_lost(out)
+
+
+def test_parties_show_the_upload_of_a_host_sum_though_they_have_begun_the_next() -> None:
+    host, names = "zeta", (*NAMES, "west")
+
+    async def program(cohort: Cohort) -> Any:
+        for _ in range(2):
+            values = {"x": np.ones(20, np.float32)}
+            await cohort.sum(values, bound=2.0, reveal=Audience.HOST)
+
+    def spoil(message: SumInput, bulk: bytes) -> Any:
+        sent.append(bytes([bulk[0] ^ 1]) + bulk[1:])
+        return message, sent[-1]
+
+    def show(message: Finding, bulk: bytes) -> Any:
+        return message, sent[0] if bulk else b""
+
+    sent = list[bytes]()
+    out = federate(
+        dict.fromkeys((*names, host), program),
+        mode="he+secagg",
+        host=host,
+        min_cohort=3,
+        faults={LIAR: {SumInput: spoil, Finding: show}},
+        catch=True,
+    )
+    assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
+    assert not [event for event in out.events if event["event"] == "lost"]
+    assert out.sessions[host].convicted == LIAR  # else it could not repeat the round without it
+
+
+def test_relayed_values_of_other_numbers_than_their_senders_are_refused() -> None:
+    async def program(cohort: Cohort) -> Any:
+        return await cohort.share({"x": np.ones(2, np.float32)})
+
+    def fewer(party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        if not isinstance(message, Relayed):
+            return message, bulk
+        return Relayed(message.senders, (sum(message.sizes),)), bulk
+
+    out = federate(
+        dict.fromkeys(NAMES, program),
+        mode="he+secagg",
+        keys=KEYS,
+        lead=lying_coordinator(fewer),
+        catch=True,
+    )
+    error = out.sessions[NAMES[0]].error
+    assert isinstance(error, CohortError) and "other values than it lists" in error.what

@@ -1,0 +1,262 @@
+"""Invariants of a pilot under attack: what must never happen, whatever its liars send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from secure_fl.crypto.blame.evidence import FalseShare, taken_by
+from secure_fl.crypto.blame.inquiry import Inquiry, InquiryEvidence
+from secure_fl.errors import SecureFLError
+from secure_fl.events import Convicted, MemberFailed, MembersLost, Refused
+from secure_fl.federation.assembly import COORDINATOR
+from secure_fl.protocol import frames as wire
+from secure_fl.protocol.frames import EquivocationProof, Frame
+from secure_fl.protocol.messages import (
+    Complaint,
+    Examine,
+    Offer,
+    Ready,
+    SumInput,
+    Unmask,
+    UnmaskShares,
+)
+from tests.support.adversary import HOST, MASKED, Opened, Outcome
+
+
+def violations(outcome: Outcome) -> Iterator[str]:
+    """Yield what must never happen."""
+    yield from _crashes(outcome)
+    yield from _named(outcome)
+    yield from _keys(outcome)
+    yield from _evidence(outcome)
+    yield from _forgeries(outcome)
+    yield from _sums(outcome)
+    yield from _audience(outcome)
+
+
+def _honest(outcome: Outcome) -> list[str]:
+    return [name for name in outcome.scenario.members if name not in outcome.scenario.liars]
+
+
+def _honest_coordinator(outcome: Outcome) -> bool:
+    return COORDINATOR not in outcome.scenario.liars
+
+
+def _crashes(outcome: Outcome) -> Iterator[str]:
+    """Yield unexpected errors of honest parties."""
+    for name, run in outcome.pilot.runs:
+        error = run.session.error
+        if name in _honest(outcome) and error is not None and type(error) is SecureFLError:
+            yield f"{name} crashed: {error}"
+    for event in outcome.pilot.events:
+        if isinstance(event, Refused) and event.party in _honest(outcome):
+            if event.code == SecureFLError.code:
+                yield f"{event.party} crashed: {event.why}"
+
+
+def _named(outcome: Outcome) -> Iterator[str]:
+    """Yield honest members that are convicted, or lost by the act of another."""
+    scenario, honest = outcome.scenario, set(_honest(outcome))
+    for name, run in outcome.pilot.runs:
+        accused = run.session.convicted
+        if name in honest and accused and accused not in scenario.liars:
+            yield f"{name} convicts {accused}"
+    outsiders = False  # True after a conviction for which members of other tiers have no evidence
+    for event in outcome.pilot.events if _honest_coordinator(outcome) else ():
+        if event.party != COORDINATOR:
+            continue
+        named = set(event.parties) if hasattr(event, "parties") else set()
+        if isinstance(event, Convicted) and named & honest:
+            yield f"the coordinator convicts {', '.join(sorted(named & honest))}"
+        if isinstance(event, MemberFailed) and event.code == "keys" and not named - honest:
+            yield f"honest members are at odds: {', '.join(sorted(named))}"
+        outsiders |= scenario.tiers and isinstance(event, Convicted)
+        lost = (named & honest) - set(scenario.away)
+        alone = len(scenario.liars) == 1 and not outsiders
+        if isinstance(event, MembersLost) and lost and alone:
+            yield f"honest members are lost: {', '.join(sorted(lost))}"
+
+
+def _keys(outcome: Outcome) -> Iterator[str]:
+    """Yield honest members that lose keys, or count a forged sum, by the act of a member."""
+    scenario = outcome.scenario
+    if not _honest_coordinator(outcome) or scenario.mode not in MASKED:
+        return
+    undisturbed = set() if scenario.crash else set(scenario.names) - set(scenario.away)
+    for name in _honest(outcome):
+        process = outcome.pilot.processes[name]
+        memory, roster = process._memory, outcome.pilot.roster
+        try:
+            memory.require_unforged(roster)
+        except SecureFLError:
+            yield f"{name} retires its keys"
+        if name in undisturbed:
+            notes = list(memory._lines)
+            forged = sum("forged" in line for line in notes)
+            if forged > sum("explained" in line for line in notes):
+                yield f"{name} counts a forged sum, and the coordinator is honest"
+        for accused in memory.charged(roster):
+            if accused not in scenario.liars and accused not in scenario.away:
+                yield f"{name} refuses {accused}, which is honest"
+
+
+def _evidence(outcome: Outcome) -> Iterator[str]:
+    """Yield stored evidence that does not check, or accuses honest parties."""
+    pilot, scenario = outcome.pilot, outcome.scenario
+    for name in _honest(outcome):
+        for file in pilot.folder.glob(f"{name}/*/parties/{name}/evidence/[!.]*"):
+            if file.name not in scenario.liars:
+                yield f"{name} keeps evidence against {file.name}"
+            try:
+                data = file.read_bytes()
+                if (proof := EquivocationProof.from_bytes(data)) is not None:
+                    proof.check(pilot.coordinator.public)
+                else:
+                    case = InquiryEvidence.from_bytes(data)
+                    case.check(scenario.keys()[name], pilot.coordinator.public)
+            except SecureFLError as error:
+                yield f"the evidence of {name} against {file.name} does not check: {error.what}"
+    cards = {name: held.identity.public for name, held in scenario.keys().items()}
+    for event in pilot.events if _honest_coordinator(outcome) else ():
+        if isinstance(event, Convicted) and event.evidence:
+            try:
+                FalseShare.read(event.evidence).check(cards)
+            except SecureFLError as error:
+                yield f"the evidence of a false share does not check: {error.what}"
+
+
+def _forgeries(outcome: Outcome) -> Iterator[str]:
+    """Yield evidence against honest parties that liars can assemble from signed frames."""
+    by_reader = dict[str, tuple[list[bytes], list[Frame], list[Frame]]]()
+    for reader, frame in outcome.adversary.shown:
+        message = _message(frame)
+        lists, complaints, uploads = by_reader.setdefault(reader, ([], [], []))
+        if isinstance(message, Unmask):
+            lists.append(frame.head)
+        elif isinstance(message, Examine) and message.who:
+            (complaints if message.inputs else uploads).append(frame)
+    reader_keys = outcome.scenario.keys()[_honest(outcome)[0]]
+    for reader, (lists, complaints, uploads) in by_reader.items():
+        for head in lists[-2:] if complaints else ():
+            for complaint in complaints[-1:]:
+                orders = [[complaint, *uploads], *([complaint, upload] for upload in uploads[-2:])]
+                for order in orders:
+                    accused = _verdict(outcome, reader_keys, reader, head, order)
+                    if accused and accused not in outcome.scenario.liars:
+                        yield f"assembled evidence convicts {accused}"
+    yield from _false_shares(outcome)
+
+
+def _verdict(outcome: Outcome, keys: object, reader: str, head: bytes, frames: list[Frame]) -> str:
+    """Return the party that evidence of these frames convicts."""
+    host = HOST if outcome.scenario.host else None
+    try:
+        inquiry = Inquiry(keys, outcome.pilot.coordinator.public, reader, host, head)  # type: ignore[arg-type]
+        for frame in frames:
+            if verdict := inquiry.look(frame):
+                return verdict
+    except SecureFLError:
+        return ""
+    return ""
+
+
+def _false_shares(outcome: Outcome) -> Iterator[str]:
+    """Yield honest holders that a coordinator and an owner convict by any offers they sign."""
+    if outcome.scenario.mode not in MASKED:
+        return
+    cards = {name: held.identity.public for name, held in outcome.scenario.keys().items()}
+    host = HOST if outcome.scenario.host else None
+    offers: list[dict[str, Offer]] = [{}]
+    for sender, frames in outcome.adversary.sent.items():
+        for frame in frames[:6]:
+            message = _message(frame)
+            if isinstance(message, Ready | UnmaskShares) and message.offer is not None:
+                if sender in offers[-1]:
+                    offers.append({})
+                offers[-1][sender] = message.offer
+    for holder in _honest(outcome):
+        sent = [(frame.head, _message(frame)) for frame in outcome.adversary.sent[holder][:8]]
+        uploads = [head for head, message in sent if isinstance(message, SumInput)]
+        reveals = [head for head, message in sent if isinstance(message, UnmaskShares)]
+        for offered in offers[:2]:
+            taken = taken_by(holder, offered, host)
+            for owner in outcome.scenario.liars & set(taken):
+                for upload in uploads[:2]:
+                    for reveal in reveals[:2]:
+                        try:
+                            FalseShare(owner, taken, upload, reveal).check(cards)
+                        except SecureFLError:
+                            continue
+                        yield f"a false share convicts {holder}"
+
+
+def _message(frame: Frame) -> object:
+    try:
+        return wire.peek(frame.head).message
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None  # a change that nobody can decode
+
+
+def _sums(outcome: Outcome) -> Iterator[str]:
+    """Yield opened values that differ between honest readers, or are no sum of enough parties."""
+    scenario, honest = outcome.scenario, set(_honest(outcome))
+    equal = dict[tuple[str, object, str], tuple[float, ...]]()
+    over = dict[tuple[str, str, object], tuple[str, ...]]()
+    for opened in outcome.opened:
+        if opened.member not in honest:
+            continue
+        for key, values in opened.values.items():
+            if equal.setdefault((opened.run, opened.at, key), values) != values:
+                yield f"sum {opened.at} of {key} differs between honest members"
+            yield from _mixed(outcome, opened, key, values)
+        convicted = {run.session.convicted for _, run in outcome.pilot.runs}
+        convicted |= {
+            name
+            for event in outcome.pilot.events
+            if isinstance(event, Convicted)
+            for name in event.parties
+        }
+        left = tuple(name for name in opened.survivors if name not in convicted)
+        where = opened.name, opened.member, opened.at
+        if opened.member not in scenario.wiped and over.setdefault(where, left) != left:
+            yield f"{opened.member} opened sum {opened.at} again over other parties"
+
+
+def _mixed(outcome: Outcome, opened: Opened, key: str, values: tuple[float, ...]) -> Iterator[str]:
+    """Yield a sum of one hospital, of others than the survivors, or a fraction of one."""
+    scenario = outcome.scenario
+    if scenario.mode == "none" and scenario.liars:
+        return  # a member may send any number
+    bits, allowed = (
+        round(values[0]),
+        sum(1 << scenario.names.index(name) for name in opened.survivors if name != HOST),
+    )
+    if np.abs(np.subtract(values, bits)).max() > 0.05 or bits & ~allowed:
+        yield f"{opened.member} opened {values[0]:.3f} of {key}, which is no sum of inputs"
+    elif bits.bit_count() < 2:
+        yield f"{opened.member} opened the value of a single hospital"
+
+
+def _audience(outcome: Outcome) -> Iterator[str]:
+    """Yield members that an honest coordinator shows an upload which they do not read."""
+    if not _honest_coordinator(outcome):
+        return
+    key, keys_of = b"", dict[str, set[bytes]]()
+    for name, frames in outcome.adversary.sent.items():
+        for frame in frames:
+            if isinstance(message := _message(frame), SumInput):
+                keys_of.setdefault(name, set()).update(one.key for one in message.segments)
+    for reader, frame in outcome.adversary.shown:
+        message = _message(frame)
+        if not isinstance(message, Examine) or not message.who:
+            continue
+        if message.input:
+            complaint = _message(Frame(message.head))
+            given = _message(Frame(message.input))
+            if isinstance(complaint, Complaint) and isinstance(given, SumInput):
+                key = given.segments[complaint.segment].key
+        if key not in keys_of.get(reader, set()):
+            yield f"{reader} sees an upload that it does not read"
