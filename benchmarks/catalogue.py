@@ -162,6 +162,19 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             ),
             alone=True,
         ),
+        "probe": Benchmark(
+            "benchmarks.federations.probe",
+            "Probes of a checkpoint on real text, four hospitals.",
+            {"sets": ("sst2",), "records": 30, "test": 40, "seeds": 1, "model": "tiny"},
+            (
+                _several("--set", "sets", "Data set.", ("sst2", "ade_cls")),
+                _count("--records", "Records of each hospital. [default: 600]"),
+                _count("--seeds", "Seeds. [default: 3]"),
+                MODEL,
+                _path("--data", "FOLDER", "Folder of the data sets."),
+            ),
+            alone=True,
+        ),
         "tuned": Benchmark(
             "benchmarks.federations.tuned",
             "FedAvg's defaults and tune's result, compared with a grid.",

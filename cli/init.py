@@ -25,6 +25,7 @@ TIERS = 3  # weak, medium and strong
 SUMMED = 3  # default of min_cohort
 ENTITIES = '["Disease", "Dose", "Drug", "Symptom"]'  # each hospital of "ner" labels some of them
 NAME = "federation.toml"
+PROBE = "probe"
 SHORT: Mapping[str, int] = {"rounds": 12, "epochs": 2}  # if an algorithm allows these values
 
 HEAD = """\
@@ -128,6 +129,8 @@ def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> 
         what = f"cannot be written: {error.strerror}"
         raise RunError(what, file=file, reason="unwritable") from None
     click.echo(f"written: {file}\nnext: secure-fl train {file}")
+    if algorithm != PROBE and task not in ("ranking", "completion"):
+        click.echo(f"baseline in ten seconds: secure-fl init probe --task {task} --algorithm probe")
     if parties < SUMMED and not ALGORITHMS[algorithm].sums_nothing:
         click.echo(f"note: in a sum over {parties}, members can see each other's part", err=True)
 
@@ -147,7 +150,8 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
 
     labels = '# labels = ["no", "yes"]' if task != "ner" else f"labels = {ENTITIES}"
     positive = 'positive = "ade"' if task == "classification" else '# positive = "yes"'
-    unused = "" if ALGORITHMS[algorithm].has_host else "# "
+    hosted = ALGORITHMS[algorithm].has_host
+    public, labelled = "" if hosted or algorithm == PROBE else "# ", "" if hosted else "# "
     values = {
         "labels": labels,
         "positive": positive,
@@ -155,8 +159,8 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
         "kinds": ", ".join(kind for kind in CORPORA if kind != task),
         "corpus": f'corpus = "{CORPORA[task]}"',
         "parties": parties,
-        "public": f"{unused}public = 240",
-        "labelled": f"{unused}labelled = 60",
+        "public": f"{public}public = 240",
+        "labelled": f"{labelled}labelled = 60",
         "file": file,
         "cohort": f"min_cohort = {min(SUMMED, parties)}",
     }

@@ -78,17 +78,18 @@ async def public_directions(cohort: Cohort, site: Site, model: Probing) -> dict[
     """Agree on the centre of public texts and, if features are cut, on their main directions."""
     if not site.silo.public:
         return {"center": model.center.cpu()}
-    hidden = torch.cat([h for h, _ in _encoded(site, model, site.public, model.hidden)]).double()
-    center = await _mean(cohort, "center", hidden.mean(0))
-    if model.basis is None:
-        return {"center": center}
-    centred = hidden - hidden.mean(0)
-    basis = bell(model.basis.shape, f"{site.seed}/probe", 1.0).double()
-    for _ in range(POWER):
-        basis = orthonormal(centred.T @ (centred @ basis))
-    # The sum of bases is nearly orthonormal; eight bits are enough for directions.
-    mean = await _mean(cohort, "basis", basis, carry=True)
-    return {"center": center, "basis": orthonormal(mean)}
+    hidden = torch.cat([x for x, _ in _encoded(site, model, site.public, model.hidden)])
+    center = hidden.double().mean(0)
+    found = {"center": await _mean(cohort, "center", center)}
+    if model.basis is not None:
+        basis = bell(model.basis.shape, f"{site.seed}/probe", 1.0).double()
+        hidden -= center
+        covariance = (hidden.T @ hidden).double()
+        for _ in range(POWER):
+            basis = orthonormal(covariance @ basis)
+        # Bases of all members are nearly equal, and eight bits are enough for directions.
+        found["basis"] = orthonormal(await _mean(cohort, "basis", basis, carry=True))
+    return found
 
 
 async def _mean(cohort: Cohort, name: str, value: Tensor, *, carry: bool = False) -> Tensor:
@@ -99,24 +100,24 @@ async def _mean(cohort: Cohort, name: str, value: Tensor, *, carry: bool = False
 
 def training_rows(site: Site, model: Probing) -> Rows:
     """Encode the training records."""
-    xs, ys = [], []
-    for x, batch in _encoded(site, model, site.train, model.features):
-        labels = batch["labels"].cpu()
-        at = labels != IGNORED if model.words else torch.ones(len(labels), dtype=torch.bool)
-        xs.append(x[at])
-        ys.append(labels[at])
-    x = torch.cat(xs)
-    return Rows(torch.cat([x, torch.full((len(x), 1), CONSTANT)], dim=1), torch.cat(ys))
+    xs, batches = zip(*_encoded(site, model, site.train, model.features), strict=True)
+    x, y = torch.cat(xs), torch.cat([of_rows(batch["labels"], batch) for batch in batches])
+    return Rows(torch.cat([x, torch.full((len(x), 1), CONSTANT)], dim=1), y)
 
 
 def _encoded(
     site: Site, model: Probing, texts: Encoded, encode: Callable[..., Tensor]
 ) -> Iterator[tuple[Tensor, Batch]]:
-    """Encode texts in batches; words of public sentences count as rows too."""
+    """Encode texts; yield the rows of each batch."""
     with site.recorder.phase("encode"), inference(model), autocast(site):
         for batch in texts.batches(site.at_once(), device=site.device):
             inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
-            yield encode(**inputs).float().cpu(), batch
+            yield of_rows(encode(**inputs).float(), batch), batch
+
+
+def of_rows(values: Tensor, batch: Batch) -> Tensor:
+    """Select one value for each text, or for each word at its first token; on the CPU."""
+    return (values[batch["words"] != IGNORED] if "words" in batch else values).cpu()
 
 
 def require_public(site: Site) -> None:

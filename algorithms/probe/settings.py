@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import model_validator
 
-from secure_fl.algorithms.base import Demands, Entry, WholeModel, deferred
-from secure_fl.settings import Positive, TrainingSettings
+from secure_fl.algorithms.base import Entry, WholeModel, deferred
+from secure_fl.settings import Positive
 
 STEPS = 60  # default rounds of a logistic fit
 
@@ -44,10 +43,6 @@ class Probe(WholeModel):
     def full_batch(self) -> bool:
         """True: gradients of fixed features cost nothing, and need no sampling."""
         return True
-
-    def demands(self, training: TrainingSettings, values: int) -> Demands:
-        """Ask for one pass in each round; each site chooses how many records it encodes at once."""
-        return replace(Demands.of_fit(self, training), batch=1)
 
     @classmethod
     def entry(cls) -> Entry:

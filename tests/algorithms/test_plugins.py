@@ -238,6 +238,7 @@ JUDGED_OTHERWISE = {
     "fedid.batches_per_exchange": "predictions that travel together; records are still read by "
     "the batch",
     "fetchsgd.k": "how many of the model's own weights move",
+    "probe.components": "directions of public texts: features are not more than they were",
     "heterofl.tiers": "depths whose size a narrower model equals; the whole model is demanded",
 }
 
@@ -258,7 +259,8 @@ def enlarging() -> Iterator[tuple[str, str]]:
 def enlarged(name: str, field: str) -> Algorithm:
     """The defaults, but for one field that asks for much more."""
     kind: Any = ALGORITHMS[name].settings
-    return kind(**{field: {"strong": MANY} if field == "tiers" else MANY})  # type: ignore[no-any-return]
+    steps = {"fit": "logistic"} if name == "probe" else {}  # a ridge has one round
+    return kind(**steps, **{field: {"strong": MANY} if field == "tiers" else MANY})  # type: ignore[no-any-return]
 
 
 def asked(algorithm: Algorithm) -> tuple[object, ...]:
