@@ -49,7 +49,7 @@ class ColumnSettings(Section):
 
     id: str | None = None
     patient: str | None = None
-    """Patient of a record. A patient is in one split only; questions and DP count patients.
+    """Patient of a record. A patient is in one split only; codebooks and DP count patients.
     Default: every record is a patient of its own."""
     text: str | None = None
     pair: str | None = None

@@ -173,7 +173,7 @@ class DataSet(Section):
 
     name: PartyName
     train: Source | None = None
-    """Default: none; the test records serve evaluations and questions only."""
+    """Default: none; the test records serve evaluations and codebooks only."""
     dev: Source | Fraction = 0.1
     """A file, or a fraction of the training records."""
     test: Source | Fraction = 0.2

@@ -24,10 +24,10 @@ from secure_fl.learning.exporting import CARD
 from secure_fl.learning.tasks.classification import Classification, label_name
 from secure_fl.learning.tasks.regression import Regression
 from secure_fl.learning.tasks.task import Task
+from secure_fl.pilot.opened_questions import OpenedQuestions
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.rules import Company, broken_rules
 from secure_fl.settings import TrainingSettings
-from secure_fl.statistics.opened_questions import OpenedQuestions
 from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
