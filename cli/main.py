@@ -21,7 +21,7 @@ STATUSES: Mapping[int, str] = MappingProxyType(
         6: "sealing, opening or verification failed, or something is not genuine",
         7: "the privacy budget does not allow it",
         8: "parties are missing, and the waiting time is over",
-        9: "a site refuses the plan or a question; its own log has the reason",
+        9: "a site refuses the plan or a codebook; its own log has the reason",
         130: "interrupted, or stopped by the operator; a run can be resumed",
     }
 )

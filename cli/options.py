@@ -86,8 +86,13 @@ def known_algorithm(ctx: click.Context, param: click.Parameter, value: str) -> s
 def known_algorithms(
     ctx: click.Context, param: click.Parameter, value: Sequence[str]
 ) -> tuple[str, ...]:
-    """Refuse unknown algorithms."""
-    return tuple(known_algorithm(ctx, param, name) for name in value)
+    """Refuse unknown algorithms; a site may also list those that train nothing."""
+    from secure_fl.algorithms.registry import ALGORITHMS
+
+    for name in value:
+        if name not in ALGORITHMS:
+            raise click.BadParameter(f"there is no {name!r}: {nearest(name, list(ALGORITHMS))}")
+    return tuple(value)
 
 
 def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -96,7 +101,7 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
 
 
 def _training_algorithms() -> list[str]:
-    """Return the algorithms that train; `secure-fl evaluate` runs the one that does not."""
+    """Return the algorithms that train; `evaluate` and `stats` run the others."""
     from secure_fl.algorithms.registry import ALGORITHMS, BUILT_IN
 
     return [n for n in ALGORITHMS if n not in BUILT_IN or not BUILT_IN[n].trains_nothing]

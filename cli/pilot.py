@@ -87,7 +87,7 @@ def init(roster: Path, folder: Path, passphrase_file: Path | None, **options: An
               help="Number of rounds.")  # fmt: skip
 @click.option("--size", type=click.IntRange(8), default=120, show_default=True,
               help="Training notes per hospital.")  # fmt: skip
-@click.option("--questions", type=PATH, help="Ask these questions, as for `stats`; do not train.")
+@click.option("--codebook", type=PATH, help="Open this codebook, as for `stats`; do not train.")
 @click.option("--port", type=PORT, default=8443, show_default=True, help="Port of the coordinator.")
 @click.option("--out", type=PATH, default=Path("pilot"), show_default=True, help="New folder.")
 @click.pass_context

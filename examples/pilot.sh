@@ -6,12 +6,12 @@
 #   examples/pilot.sh [FOLDER]        or: secure-fl pilot local --out FOLDER
 #
 # Variables: PARTIES (3), ROUNDS (3), SIZE (120 training notes per hospital), PORT (8443),
-# QUESTIONS (a file for `secure-fl stats`: ask these questions, and do not train),
+# CODEBOOK (a file for `secure-fl stats`: open this codebook, and do not train),
 # PYTHON (use the secure_fl of this interpreter, not the command secure-fl).
 set -euo pipefail
 
 folder=${1:-pilot} parties=${PARTIES:-3} rounds=${ROUNDS:-3} size=${SIZE:-120} port=${PORT:-8443}
-questions=${QUESTIONS:+$(realpath "$QUESTIONS")}
+codebook=${CODEBOOK:+$(realpath "$CODEBOOK")}
 program=(secure-fl)
 [ -z "${PYTHON:-}" ] || program=("$PYTHON" -m secure_fl)
 keys=(--passphrase-file passphrase)
@@ -68,19 +68,19 @@ training = { learning_rate = 1.5e-3, batch_size = 16, device = "cpu" }
 algorithm = { name = "fedavg", rounds = $rounds, epochs = 3 }
 PLAN
 {
-  printf 'dataset = "notes"\nrun = { name = "question" }\n\n'
-  if [ -n "$questions" ]; then cat "$questions"; else
-    printf '[[question]]\nname = "labels"\nkind = "categories"\nfield = "label"\n'
-    printf 'values = ["ade", "no-ade"]\n'
+  printf 'dataset = "notes"\nrun = { name = "counts" }\n\n'
+  if [ -n "$codebook" ]; then cat "$codebook"; else
+    printf '[algorithm]\nname = "statistics"\n'
+    printf 'variables.label.values = ["ade", "no-ade"]\ntables.labels = ["label"]\n'
   fi
-} >hub/questions.toml
+} >hub/codebook.toml
 
 title "Each hospital: identity, rules and card"
 at hospital-1 data describe train.jsonl dev.jsonl test.jsonl
 for name in $hospitals; do
   at "$name" site init "$name" --dataset notes --train train.jsonl --dev dev.jsonl \
-    --test test.jsonl --rounds "$rounds" --made-up "${keys[@]}"
-  printf '\n[site.statistics]  # questions are allowed, with the default rules\n' >>"$name/site.toml"
+    --test test.jsonl --rounds "$rounds" --made-up --algorithm fedavg --algorithm statistics "${keys[@]}"
+  printf '\n[site.statistics]  # codebooks are allowed, with the default rules\n' >>"$name/site.toml"
   [ "$name" = hospital-1 ] || send "$name" hospital-1 "$name.card.json"
 done
 at hub keys identity hub "${keys[@]}"
@@ -107,7 +107,7 @@ title "At hospital-1, a person has to approve"
 person=$(at hospital-1 keys identity anna "${anna[@]}" | sed -n 's/^fingerprint: //p')
 printf '\n[site.approval]\nby = ["%s"]\n' "$person" | tee -a hospital-1/site.toml
 
-if [ -z "$questions" ]; then
+if [ -z "$codebook" ]; then
   approve kit/plan.toml
   title "The run; hospital-2 is killed and returns"
   all_join
@@ -132,17 +132,17 @@ if [ -z "$questions" ]; then
   at hospital-1 predict runs/study "Rash after starting velodorin."
 fi
 
-title "A question about the records"
-send hub hospital-1 questions.toml
-approve questions.toml
+title "A codebook over the records"
+send hub hospital-1 codebook.toml
+approve codebook.toml
 all_join
-coordinate questions.toml question
+coordinate codebook.toml counts
 ended $! hub/coordinate.log
 all_ended
-echo "hospital-1/runs/question/answers.json (each hospital has the answers, the coordinator none):"
-cat hospital-1/runs/question/answers.json
+echo "hospital-1/runs/counts/result.json (each hospital has the tables, the coordinator none):"
+sed -n '/"statistics": {/,/^  }/p' hospital-1/runs/counts/result.json
 
-if [ -z "$questions" ]; then
+if [ -z "$codebook" ]; then
   title "hospital-1 erases the run; its ledger keeps a note"
   at hospital-1 site erase site.toml --run study --yes "${keys[@]}"
   at hospital-1 ledger show ledger/hospital-1/ledger.sqlite

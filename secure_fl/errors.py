@@ -17,7 +17,6 @@
     │   ├── KeyringError   a key file, roster or passphrase is wrong
     │   └── TamperError    an aggregate or a ledger was changed
     ├── BudgetError        the privacy budget does not allow this              exit 7
-    ├── QuestionRefused    a site's rules do not allow a question              exit 9
     ├── PolicyRefusal      a site's rules do not allow it; never leaves the site
     └── RunError           a run's folder cannot be written, read or resumed   exit 4
 
@@ -313,14 +312,6 @@ class BudgetError(SecureFLError):
     def __init__(self, what: str, *, reason: BudgetReason, fix: str = "", **where: object) -> None:
         super().__init__(what, fix=fix, **where)
         self.reason = reason
-
-
-class QuestionRefused(SecureFLError):  # noqa: N818 - it names what the site did
-    """A site's rules for statistics do not allow a question about its records."""
-
-    advice = "ask another question, or see the rules in the site's own [site.statistics]"
-    code = "question"
-    exit_status = 9
 
 
 class RunError(SecureFLError):

@@ -15,9 +15,9 @@ import pytest
 from secure_fl.cli.main import main
 from secure_fl.config import toml as config_toml
 from secure_fl.config.load import loads
+from secure_fl.features.statistics.opening import loads_codebook
 from secure_fl.pilot.plan import load_plan
 from secure_fl.policy.policy_file import DataSet, SitePolicy
-from secure_fl.statistics import questions
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,14 +28,14 @@ COMPLETE = {"data": {"corpus": "ade", "parties": 3}, "algorithm": {"name": "feda
 
 
 def require_valid(body: str, folder: Path) -> None:
-    """Refuse a block of a settings file, plan, site file or file of questions with wrong fields."""
+    """Refuse a block of a settings file, plan, site file or codebook with wrong fields."""
     tables: dict[str, Any] = tomllib.loads(body)
     if "dataset" in tables:
         plan = folder / "plan.toml"
         plan.write_text(body, encoding="utf-8")
         load_plan(plan)
-    elif "question" in tables:
-        assert questions.loads(body)
+    elif tables.get("algorithm", {}).get("name") == "statistics":
+        loads_codebook(body)
     elif "site" in tables or "set" in tables.get("data", {}):
         SitePolicy.model_validate(tables.get("site", {}))
         for data_set in tables.get("data", {}).get("set", []):

@@ -29,7 +29,7 @@ from secure_fl.federation.keys import make_keys
 from secure_fl.federation.outcome import ResultContext, deliver, document_of, export_to
 from secure_fl.federation.prepared import Prepared, RunContext, prepare
 from secure_fl.federation.result import Result
-from secure_fl.federation.run_feature import finish_run
+from secure_fl.federation.run_feature import SiteLimits, finish_run
 from secure_fl.federation.run_spec import RunSpec, algorithm_of
 from secure_fl.federation.validation import (
     check_members,
@@ -122,6 +122,8 @@ class FederationOptions(TypedDict, total=False):
     """Record each role's view in the folder, for an audit."""
     trainer: Callable[[], BatchedTrainer] | None
     """Trains many small sites as one batch, as `features.batched_simulation` does."""
+    limits: SiteLimits | None
+    """Limits that each hospital sets, whatever the run asks for."""
     settings_text: str | None
     """The content of the folder's settings file. Default: written from the settings."""
 
@@ -147,6 +149,7 @@ class Federation:
         resume (bool): Continue the run in the folder after its last checkpoint.
         keep_checkpoints (bool): Keep the checkpoints of a finished run. Default: true.
         record (bool): Record each role's view in the folder, for an audit.
+        limits (SiteLimits): Limits of each hospital, whatever the run asks for.
         trainer (Callable): Makes an object that trains many small sites as one batch.
         settings_text (str): Content of the folder's settings file. Default: from the settings.
 
@@ -316,6 +319,7 @@ class Federation:
             listen,
             local_heads=self.local_heads,
             measured=self.hospitals if self.spec.entry.pools_data else None,
+            limits=self._options.get("limits", SiteLimits()),
             cache=ModelCache(len(silos)),
             trainer=self._options["trainer"]() if "trainer" in self._options else None,
         )

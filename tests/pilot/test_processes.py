@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,9 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import PlanRefused
 from secure_fl.features.evaluation.evaluation import Evaluation, pinned
+from secure_fl.features.statistics.codebook import Codebook
 from secure_fl.pilot.progress import progress
-from secure_fl.policy.questions import QuestionPlan
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.statistics.questions import loads
 from secure_fl.testing.hospitals import LABELS, small
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
@@ -126,18 +126,18 @@ def test_a_coordinator_that_is_killed_comes_back(trial):
     finished(trial)
 
 
-def test_questions_are_answered_alike_at_all(tmp_path):
-    asked = loads('[[question]]\nname="n"\nkind="categories"\nfield="label"\nvalues=["ade"]')
-    questions = QuestionPlan.of(asked, dataset="notes")
-    trial = make_pilot_folders(
-        tmp_path, NAMES, plan_of(), port=free_port(), size=48, cost=CHEAP, questions=questions
-    )
+def test_a_codebook_gives_all_the_same_tables(tmp_path):
+    values: Any = {"label": {"values": ("ade", "no-ade")}}
+    codebook = Codebook(variables=values, tables={"labels": ("label",)})
+    plan = plan_of(codebook)
+    trial = make_pilot_folders(tmp_path, NAMES, plan, port=free_port(), size=48, cost=CHEAP)
     ended(trial)
-    found = [trial.of(name) / "runs" / "run" / "answers.json" for name in NAMES]
-    (same,) = {file.read_text() for file in found}
-    (answer,) = json.loads(same)["answers"]
+    results = [trial.of(name) / "runs" / "run" / "result.json" for name in NAMES]
+    found = [json.loads(file.read_text())["statistics"] for file in results]
+    assert found[0] == found[1] == found[2] and found[0]["status"] == "answered"
     records = [len(lines(trial.of(name), "train", "dev", "test")) for name in NAMES]
-    assert answer["status"] == "answered" and answer["total"] == sum(records)
+    assert found[0]["records"] == sum(records) == sum(found[0]["tables"][0]["counts"])
+    assert "labels" in (trial.of("west") / "runs" / "run" / "report.html").read_text()
     told = "".join(file.read_text() for file in (trial.of(HUB) / "run").glob("*.json*"))
     assert "no-ade" not in told and "counts" not in told
 

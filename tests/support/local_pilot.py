@@ -25,17 +25,16 @@ from secure_fl.events import Event, EventLog, Listener
 from secure_fl.federation.keys import make_keys
 from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.coordinator_process import RunLeader
-from secure_fl.pilot.hospital import Approved, HospitalProcess, QuestionRules
+from secure_fl.pilot.hospital import Approved, HospitalProcess
 from secure_fl.pilot.site_run import HospitalContext, Records
 from secure_fl.policy.plan import Plan
-from secure_fl.policy.questions import Proposal
 from secure_fl.protocol.frames import Frame, Link
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.harness import Faults, misbehave
 from secure_fl.testing.hospitals import LABELS, silos
 
 Approve = Callable[[Plan], None]
-Approvals = Callable[[Proposal], list[Approved]]
+Approvals = Callable[[Plan], list[Approved]]
 
 
 def plan_of(algorithm: Algorithm | None = None, **changes: Any) -> Plan:
@@ -62,7 +61,6 @@ class LocalPilot:
     approve: Mapping[str, Approve] = field(default_factory=dict)
     records: Mapping[str, Records] = field(default_factory=dict)
     listeners: Mapping[str, Listener] = field(default_factory=dict)
-    asked: Mapping[str, QuestionRules] = field(default_factory=dict)
     approvals: dict[str, Approvals] = field(default_factory=dict)
     faults: dict[str, Faults] = field(default_factory=dict)  # the steps at which parties misbehave
     threshold: int | None = None
@@ -101,7 +99,6 @@ class LocalPilot:
                 goes_back=self.goes_back,
             ),
             self.approve.get(name, lambda plan: None),
-            questions=self.asked.get(name),
             approvals=self.approvals.get(name, lambda plan: []),
         )
 

@@ -24,7 +24,6 @@ from secure_fl.pilot.kits import write_kits
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.site_file import Rules, write_site
 from secure_fl.policy.plan import Plan
-from secure_fl.policy.questions import QuestionPlan
 
 HUB = "hub"
 DAYS = 30  # that a trial's rules allow runs
@@ -56,13 +55,12 @@ def make_pilot_folders(
     size: int,
     cost: Cost = DEFAULT_COST,
     hosts: Sequence[str] = ("localhost", "127.0.0.1"),
-    questions: QuestionPlan | None = None,
     host: str | None = None,
 ) -> PilotFolders:
     """Make sites that hold built-in notes, and a coordinator that knows none of them.
 
-    `questions`: what they answer by their default rules, in the place of the plan. `host`: one of
-    the sites, for methods that have one; all then hold public notes, too, and allow it.
+    `host`: one of the sites, for methods that have one; all then hold public notes, too, and allow
+    it.
     """
     trial = PilotFolders(folder, tuple(sorted(names)))
     rings = {name: _ring(trial.of(name), cost) for name in (HUB, *trial.names)}
@@ -86,8 +84,8 @@ def make_pilot_folders(
         _rules(trial.of(name), name, plan, roster)
     if host is not None:
         _public(trial, plan, host, size)
-    write_atomic(trial.plan, write_plan(questions or plan).encode())
-    if questions is not None:
+    write_atomic(trial.plan, write_plan(plan).encode())
+    if plan.algorithm.name == "statistics":
         for name in trial.names:
             with (trial.of(name) / "site.toml").open("a", encoding="utf-8") as site:
                 site.write("\n[site.statistics]\n")

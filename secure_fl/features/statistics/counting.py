@@ -20,7 +20,7 @@ from secure_fl.features.statistics.tables import PRIVATE, RecordTable
 
 Integers = NDArray[np.int64]
 LONGEST, MOST_WORDS = 64, 6  # of a category; longer values are texts
-NAMES_FROM = 20  # distinct values from which a column of names, one for each patient, is refused
+NAMES_FROM = 10  # fewer distinct values are categories, also of few patients
 
 
 def counts_of(codebook: Codebook, table: RecordTable) -> Integers:
@@ -50,7 +50,8 @@ def codes_of(column: str, variable: Variable, table: RecordTable) -> Integers:
     """Return the cell of each record; refuse identifiers, texts, and columns that do not fit."""
     series = _column(table, column)
     if variable.values is not None:
-        written = _written(series, column, table)
+        written = _written(series, column)
+        _require_categories(written, column, table)
         cells = pd.Index(variable.values).get_indexer(pd.Index(written))
         missing = cells < 0
     else:
@@ -100,7 +101,7 @@ def _column(table: RecordTable, column: str) -> Any:
     return table.frame[column]
 
 
-def _written(series: Any, column: str, table: RecordTable) -> Sequence[str]:
+def _written(series: Any, column: str) -> Sequence[str]:
     """Return values as a codebook writes them: true, 3 for 3.0, text without outer spaces."""
     if pd.api.types.is_bool_dtype(series):
         return list(series.map({True: "true", False: "false"}))
@@ -117,14 +118,19 @@ def _written(series: Any, column: str, table: RecordTable) -> Sequence[str]:
             fix="count lengths instead: words or characters",
             field=column,
         )
-    people = len(np.unique(table.patients[(texts != "").to_numpy()]))
-    if given.nunique() >= max(NAMES_FROM, people / 2):
+    return list(texts)
+
+
+def _require_categories(written: Sequence[str], column: str, table: RecordTable) -> None:
+    """Refuse a column with nearly as many values as patients."""
+    given = pd.Series(written)
+    people = len(np.unique(table.patients[(given != "").to_numpy()]))
+    if (values := given[given != ""].nunique()) >= max(NAMES_FROM, people / 2):
         raise DataError(
-            f"{given.nunique()} different values of {people} patients: they are identifiers",
-            fix="remove the variable from the codebook, or group its values into few categories",
+            f"{values} different values of {people} patients: they are identifiers",
+            fix="remove the variable from the codebook, or count it in bins",
             field=column,
         )
-    return list(texts)
 
 
 def _numbers(series: Any, *, dated: bool) -> NDArray[np.float64]:

@@ -149,7 +149,8 @@ def _survival(
     cells = np.array(of_time[:-1])
     last = np.array([np.flatnonzero(cells == step)[-1] for step in range(steps)])
     times = np.array([*time.points, time.points[-1]])[last]
-    merged = np.diff(last, prepend=0) > 1
+    closed = np.array([(cells[1:-1] == step).sum() for step in range(steps)])
+    merged = closed > 1  # the open first and last bins have no length
     hidden = (cube[:, :steps] < 0).any((1, 2))
     events = cube[:, :steps, happened]
     left = cube[:, :steps].sum(2) - events

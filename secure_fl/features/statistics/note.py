@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from secure_fl.errors import QuestionRefused
+from secure_fl.errors import CohortError, DataError
 from secure_fl.features.statistics.partitions import Tabulation
 from secure_fl.features.statistics.tables import RecordTable
 from secure_fl.files import Lines
@@ -42,7 +42,7 @@ class Note:
                 continue
             before = np.frombuffer(b64decode(line["patients"]), own.dtype)
             if both := len(np.intersect1d(own, before)):
-                raise QuestionRefused(
+                raise DataError(
                     f"{both} of {len(own)} patients were in the records of an earlier codebook, "
                     "and the records have changed since: two tables would differ by few patients",
                     fix="count the same records again, or other patients; the records of a new "
@@ -51,7 +51,7 @@ class Note:
                 )
         for line in self._of("codebook"):
             if line["state"] == state and line["hospitals"] != sorted(hospitals):
-                raise QuestionRefused(
+                raise CohortError(
                     f"an earlier codebook over these records had {', '.join(line['hospitals'])}, "
                     f"and this one has {', '.join(sorted(hospitals))}: two tables would differ by "
                     "one hospital's patients",

@@ -113,6 +113,7 @@ def open_codebook(
     from secure_fl.data.silo import Silo
     from secure_fl.features.statistics.tables import table_of
     from secure_fl.federation.federation import Federation
+    from secure_fl.federation.run_feature import SiteLimits
 
     if not isinstance(codebook, Codebook):
         codebook = load_codebook(codebook)
@@ -130,5 +131,13 @@ def open_codebook(
             refusals.append(str(getattr(event, "text", "")))
 
     protection = (protection or ProtectionSettings()).model_copy(update={"noise": None})
-    run = Federation(silos, codebook, protection=protection, folder=folder, listener=listen)
+    options = {} if rules is None else {"max_epsilon": rules.max_epsilon}
+    run = Federation(
+        silos,
+        codebook,
+        protection=protection,
+        folder=folder,
+        listener=listen,
+        limits=SiteLimits(options=options),
+    )
     return Tables(run.run().document, tuple(refusals))

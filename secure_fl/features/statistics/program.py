@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secure_fl.errors import BudgetError, DataError, QuestionRefused
+from secure_fl.errors import BudgetError, CohortError, DataError
 from secure_fl.events import Warned
 from secure_fl.features.statistics.codebook import Codebook
 from secure_fl.features.statistics.counting import counts_of, unread
@@ -56,12 +56,14 @@ async def count(cohort: Cohort, site: Site, codebook: Codebook) -> None:
     """Run the program of one party."""
     own = OwnCounts(site, codebook, cohort.parties)
     await cohort.agree(json.dumps(codebook.questions()).encode(), "the codebook")
-    await cohort.agree(own.note.fingerprint(own.table), "the note of earlier codebooks")
     async for _ in cohort.rounds(1, keep={"findings": Findings(site.findings)}):
         refusals = await exact_sum(cohort, np.array([int(own.refused)]))
         reason = LEFT if cohort.survivors != own.hospitals else REFUSED if refusals[0] else ""
+        earlier = reason.encode() or own.note.fingerprint(own.table)
+        await cohort.agree(earlier, "the note of earlier codebooks")
         counts = np.zeros(codebook.cells, np.int64) if reason else own.begin()
-        opened = await exact_sum(cohort, counts, together=True, questions=(own.state,))
+        noted = () if reason else (own.state,)
+        opened = await exact_sum(cohort, counts, together=True, questions=noted)
         if reason or not opened.size:
             site.findings["statistics"] = {"status": "refused", "reason": reason or LEFT}
             continue
@@ -83,7 +85,7 @@ class OwnCounts:
         self._counts = np.zeros(codebook.cells, np.int64)
         try:
             self._prepare(site)
-        except (QuestionRefused, DataError, BudgetError) as error:
+        except (DataError, CohortError, BudgetError) as error:
             self.refused = True
             text = str(error.at(party=site.name))
             site.recorder.event(Warned(party=site.name, code="codebook refused", text=text))

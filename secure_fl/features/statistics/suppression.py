@@ -71,8 +71,8 @@ class Search:
             self._spread(open_, up=True)
             self._spread(self._uncovered(), up=False)
             left = np.flatnonzero(self._uncovered())
-            if left.size and not self._force(int(left[0])):
-                self._hide_all(int(left[0]))
+            if left.size:
+                self._widen(int(left[0]))
         ends = np.cumsum([table.counts.size for table in self._tables])[:-1]
         parts = zip(self._tables, np.split(self.shown, ends), strict=True)
         return [replace(t, shown=part.reshape(t.counts.shape)) for t, part in parts]
@@ -157,37 +157,42 @@ class Search:
             if int(open_.sum()) >= before:
                 return
 
-    def _force(self, item: int) -> bool:
-        """Hide released counts, at the lowest cost, until one item has its interval."""
+    def _widen(self, item: int) -> None:
+        """Hide released counts, at the lowest cost, until one item has its interval.
+
+        An item that earlier codebooks alone bound too narrowly is given up: nothing can widen it.
+        """
+        target = self._items[[item]].toarray()[0]
+        ends = [self._solve(s * target, self._fixed, self._fixed_values) for s in (1.0, -1.0)]
+        low, high = float(target @ ends[0]), float(target @ ends[1])
+        if high - low < self._width:
+            self._given_up[item] = True
+            return
+        low = float(np.clip(self._low[item], low, high - self._width))
+        if self._low[item] > low:
+            self._move(item, 1.0, low)
+        if self._high[item] < low + self._width:
+            self._move(item, -1.0, low + self._width)
+
+    def _move(self, item: int, sign: float, end: float) -> None:
+        """Find a joint table with an item below (1) or above (-1) an end; hide what it changes."""
         row, size = self._items[[item]], self._joint.unknown
         shown = np.flatnonzero(self.shown)
-        one, none = (
-            sparse.identity(shown.size),
-            sparse.csr_matrix((self._fixed.shape[0], shown.size)),
-        )
+        one = sparse.identity(shown.size)
+        none = sparse.csr_matrix((self._fixed.shape[0], shown.size))
         equal = sparse.bmat(
             [[self._fixed, none, none], [self._rows[shown], -one, one]], format="csr"
         )
-        values = np.concatenate([self._fixed_values, self._counts[shown]])
-        costs = np.concatenate([np.zeros(size), self._cost[shown], self._cost[shown]])
-        for sign, end in ((-1.0, self._low[item]), (1.0, self._high[item])):
-            limit = sparse.hstack([sign * row, sparse.csr_matrix((1, 2 * shown.size))], "csr")
-            bound = np.array([sign * end - self._width])
-            found = self._solve(costs, equal, values, (limit, bound))
-            if found is None:
-                continue
-            moved = np.abs(found[size : size + shown.size] - found[size + shown.size :])
-            self.shown[shown[moved > SLACK]] = False
-            self._note(found[:size])
-            return True
-        return False
-
-    def _hide_all(self, item: int) -> None:
-        """Release nothing of this codebook, or give up on what earlier ones have told already."""
-        target = self._items[[item]].toarray()[0]
-        ends = [self._solve(s * target, self._fixed, self._fixed_values) for s in (1.0, -1.0)]
-        self._given_up[item] = float(target @ (ends[1] - ends[0])) < self._width - SLACK
-        self.shown &= self._given_up[item]
+        limit = sparse.hstack([sign * row, sparse.csr_matrix((1, 2 * shown.size))], "csr")
+        found = self._solve(
+            np.concatenate([np.zeros(size), self._cost[shown], self._cost[shown]]),
+            equal,
+            np.concatenate([self._fixed_values, self._counts[shown]]),
+            (limit, np.array([sign * end])),
+        )
+        moved = np.abs(found[size : size + shown.size] - found[size + shown.size :])
+        self.shown[shown[moved > SLACK]] = False
+        self._note(found[:size])
 
     def _note(self, joint: Floats) -> None:
         values = self._items @ joint
@@ -207,21 +212,3 @@ class Search:
             method="highs",
         )  # fmt: skip
         return found.x if found.success else None
-
-
-def bounds(
-    tables: Sequence[Tabulation], total: int, table: int, cell: Sequence[int]
-) -> tuple[float, float]:
-    """Return the interval that an attacker derives for one count, by two linear programs."""
-    joint = JointTable(tables, total)
-    rows = [joint.consistent]
-    values: list[Floats] = [joint.constants]
-    for one in tables:
-        shown = one.shown.ravel()
-        rows.append(joint.rows(one.columns, one.partitions)[shown])
-        values.append(one.counts.ravel()[shown].astype(float))
-    at = int(np.ravel_multi_index(tuple(cell), tables[table].counts.shape))
-    target = joint.rows(tables[table].columns, tables[table].partitions)[[at]].toarray()[0]
-    equal, constants = sparse.vstack(rows, "csr"), np.concatenate(values)
-    ends = [Search._solve(sign * target, equal, constants) for sign in (1.0, -1.0)]
-    return float(target @ ends[0]), float(target @ ends[1])

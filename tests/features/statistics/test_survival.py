@@ -1,8 +1,9 @@
-"""Kaplan-Meier and log-rank equal lifelines' on pooled tables; merged times are said to be."""
+"""Kaplan-Meier and log-rank equal lifelines' on pooled tables; merged times are noted."""
 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,63 +11,63 @@ import pytest
 from lifelines import KaplanMeierFitter
 from lifelines.statistics import multivariate_logrank_test
 
-from secure_fl.statistics.answers import Answer
-from secure_fl.statistics.asking import ask
-from secure_fl.statistics.questions import Survival
-from secure_fl.statistics.rules import StatisticsRules
+from secure_fl.features.statistics.codebook import Codebook
+from secure_fl.features.statistics.opening import open_codebook
+from secure_fl.settings import ProtectionSettings
 from tests.support.tables import hospitals
 
-OPEN = StatisticsRules(min_patients=1)
+STEPS = 10  # so few that a step has events and censored patients of each group
+CLEAR = ProtectionSettings(mode="none")
 
 
-def asked(least: int, **changes: object) -> tuple[Answer, pd.DataFrame]:
+def asked(least: int, groups: tuple[str, ...] = ()) -> tuple[dict[str, Any], pd.DataFrame]:
     tables = hospitals(size=80)
-    question = Survival.model_validate(
-        {"name": "s", "kind": "survival", "time": "days", "event": "died", "horizon": 40} | changes
-    )
-    rules = StatisticsRules(min_patients=least)
-    (answer,) = ask([question], tables, rules=rules)
-    return answer, pd.concat(list(tables.values()))
+    for table in tables.values():
+        table["days"] //= 40 // STEPS
+    variables: dict[str, Any] = {
+        "days": {"low": 0, "high": STEPS, "bins": STEPS},
+        "died": {"values": ("1", "0")},
+    }
+    curves: Any = {"time": "days", "event": "died", "happened": "1"}
+    if groups:
+        variables["sex"] = {"values": groups}
+        curves["group"] = "sex"
+    codebook = Codebook(variables=variables, survival={"s": curves}, min_patients=least)
+    found = open_codebook(codebook, tables, protection=CLEAR)
+    return found.tables["s"], pd.concat(list(tables.values()))
 
 
-def at(points: tuple[tuple[float, float], ...], time: float) -> float:
-    """A curve's value at a time."""
-    return [value for when, value in points if when <= time][-1]
+def at(points: list[list[float]], time: float) -> float:
+    """Return a curve's value after the step that ends at a time."""
+    return next((value for when, value in reversed(points) if when <= time), 1.0)
 
 
-@pytest.mark.parametrize("groups", [("f", "m"), ("f",), ("m", "f", "x")])
+@pytest.mark.parametrize("groups", [("f", "m"), ()])
 def test_curves_and_the_test_are_those_of_lifelines(groups: tuple[str, ...]) -> None:
-    answer, pooled = asked(1, group="sex", groups=groups)
-    pooled = pooled[pooled.sex.isin(groups)]
-    for label, points in answer.curves:
-        own = pooled[pooled.sex == label]
+    """A bin from t to t+1 has the events of day t, so its step ends at t+1."""
+    one, pooled = asked(1, groups)
+    for label, points in one["curves"].items():
+        own = pooled if not groups else pooled[pooled.sex == label]
         if len(own):
             fit = KaplanMeierFitter().fit(own.days, own.died)
-            expected = fit.survival_function_at_times(range(41)).to_numpy()
-            found = [at(points, time) for time in range(41)]
+            expected = fit.survival_function_at_times(range(STEPS)).to_numpy()
+            found = [at(points, time + 1) for time in range(STEPS)]
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-            assert dict(answer.figures)[f"{label}: median"] == fit.median_survival_time_
-    figures = dict(answer.figures)
-    if len(set(pooled.sex)) < 2:
-        assert "log-rank p" not in figures
+    if len(groups) < 2:
+        assert "log-rank p" not in one["figures"]
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         test = multivariate_logrank_test(pooled.days, pooled.sex, pooled.died)
+    figures = one["figures"]
     assert figures["log-rank statistic"] == pytest.approx(test.test_statistic, rel=1e-12)
     assert figures["log-rank p"] == pytest.approx(test.p_value, rel=1e-12)
 
 
-def test_who_is_watched_beyond_the_horizon_is_censored_there() -> None:
-    answer, pooled = asked(1, horizon=20)
-    fit = KaplanMeierFitter().fit(pooled.days.clip(upper=20), pooled.died * (pooled.days <= 20))
-    assert at(answer.curves[0][1], 20) == pytest.approx(float(fit.predict(20)), abs=1e-12)
-
-
-def test_times_are_merged_until_each_step_is_of_enough() -> None:
-    answer, pooled = asked(10)
-    (_, points) = answer.curves[0]
-    assert any("merged" in said for said in answer.said)
-    assert len({time for time, _ in points}) < pooled.days.nunique() / 2
+def test_times_are_merged_until_each_step_has_enough_patients() -> None:
+    one, pooled = asked(10)
+    (points,) = one["curves"].values()
+    assert any("merged" in note for note in one["notes"])
+    assert len({time for time, _ in points}) < pooled.days.nunique()
     fit = KaplanMeierFitter().fit(pooled.days, pooled.died)
-    assert at(points, 20) == pytest.approx(float(fit.predict(20)), abs=0.08)
+    assert at(points, 6) == pytest.approx(float(fit.predict(5)), abs=0.08)

@@ -1,0 +1,144 @@
+"""Codebooks opened over hospitals in one process: exact counts, hidden counts, noise, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from secure_fl import Codebook, Tables, open_codebook
+from secure_fl.errors import Disagreement, SecureFLError
+from secure_fl.features.statistics.policy import StatisticsRules
+from secure_fl.policy.violations import PolicyRefusal
+from secure_fl.settings import ProtectionSettings
+from tests.support.raising import raises
+from tests.support.tables import hospitals
+
+CLEAR = ProtectionSettings(mode="none")
+VARIABLES = {
+    "label": {"values": ("a", "b", "c")},
+    "sex": {"values": ("f", "m")},
+    "age": {"low": 0, "high": 100, "bins": 10},
+}
+TABLES = {"labels": ("label",), "ages": ("age",), "both": ("label", "sex")}
+
+
+def opened(at: Any = None, protection: Any = CLEAR, **changes: Any) -> Tables:
+    options = {k: changes.pop(k) for k in ("notes", "rules", "folder") if k in changes}
+    given = {"variables": VARIABLES, "tables": TABLES} | changes
+    return open_codebook(Codebook(**given), at or hospitals(), protection=protection, **options)
+
+
+@pytest.mark.parametrize("mode", ["none", "secagg", "he+secagg"])
+def test_counts_are_those_of_the_pooled_tables(mode: Any) -> None:
+    found = opened(protection=ProtectionSettings(mode=mode), min_patients=1)
+    pooled = pd.concat(list(hospitals().values()))
+    both = pd.crosstab(pooled.label, pooled.sex)
+    assert found.to_frame("both").iloc[:3].to_numpy().tolist() == both.to_numpy().tolist()
+    labels = found.to_frame("labels")["records"]
+    assert labels["b"] == (pooled.label == "b").sum()
+    assert found.to_json()["records"] == len(pooled) == sum(found.tables["ages"]["counts"])
+    mean = found.tables["ages"]["figures"]["mean"]
+    assert mean == pytest.approx(pooled.age.mean() + 0.5, abs=2)  # ages are in their bins
+
+
+def test_small_categories_are_merged_and_small_counts_hidden() -> None:
+    found = opened()
+    pooled = pd.concat(list(hospitals().values()))
+    rare = int((pooled.label == "c").sum())
+    assert 0 < rare < 10
+    labels = found.to_frame("labels")["records"]
+    assert "c" not in labels.index and labels.sum() == len(pooled)
+    assert labels["b or c"] == (pooled.label != "a").sum()
+    shown = [c for row in found.tables["both"]["counts"] for c in row if c is not None]
+    assert all(count >= 10 for count in shown)
+    assert any("fewer than 10 records" in note for note in found.tables["labels"]["notes"])
+
+
+def test_a_codebook_with_noise_hides_nothing_and_spends_the_budget(tmp_path: Path) -> None:
+    found = opened(epsilon=0.5, notes=tmp_path)
+    exact = opened(min_patients=1).to_json()
+    both = [np.array(one.to_json()["tables"][2]["counts"])[:3, :2] for one in (found,)]
+    true = np.array(exact["tables"][2]["counts"])[:3, :2]
+    assert not (both[0] == true).all() and np.abs(both[0] - true).max() < 300
+    assert found.to_json()["epsilon"] == 0.5
+    rules = StatisticsRules(max_epsilon=0.5)
+    with raises(PolicyRefusal, "max_epsilon"):
+        opened(epsilon=0.6, notes=tmp_path, rules=rules)
+    again = opened(epsilon=0.5, notes=tmp_path, rules=rules)  # 0.5 is spent
+    assert again.to_json()["status"] == "refused" and len(again.refusals) == 3
+    assert "the limit is 0.5" in again.refusals[0]
+
+
+def test_one_refusal_refuses_all_and_spends_nothing(tmp_path: Path) -> None:
+    """Finding 9: the refusal of one hospital spent the budget of all others."""
+    tables = hospitals()
+    tables["hospital-2"] = tables["hospital-2"].drop(columns="label")
+    rules = StatisticsRules(max_epsilon=0.5)
+    found = opened(tables, epsilon=0.5, notes=tmp_path, rules=rules)
+    assert found.to_json() == {
+        "status": "refused",
+        "reason": "at least one hospital refused; its own log has the reason",
+    }
+    (why,) = found.refusals
+    assert "hospital-2" in why and "field label" in why and "sex, age" in why
+    assert opened(epsilon=0.5, notes=tmp_path, rules=rules).to_json()["status"] == "answered"
+
+
+def test_the_same_codebook_is_released_alike_again(tmp_path: Path) -> None:
+    first = opened(notes=tmp_path).to_json()
+    other = opened(notes=tmp_path, tables={"by age": ("age", "sex"), "labels": ("label",)})
+    assert other.to_json()["status"] == "answered"
+    assert opened(notes=tmp_path).to_json() == first
+    lines = (tmp_path / "hospital-1" / "statistics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["what"] for line in lines] == ["records", "codebook", "codebook"]
+
+
+def test_changed_records_and_other_hospitals_are_refused(tmp_path: Path) -> None:
+    opened(notes=tmp_path)
+    tables = hospitals()
+    tables["hospital-1"].loc[0, "age"] = 99
+    for name in tables:
+        tables[name]["patient"] = [f"{name}-{k}" for k in range(60)]
+    keyed = hospitals()
+    for name in keyed:
+        keyed[name]["patient"] = tables[name]["patient"]
+    opened(keyed, notes=tmp_path)
+    changed = opened(tables, notes=tmp_path)
+    assert changed.to_json()["status"] == "refused"
+    assert "the records have changed since" in changed.refusals[0]
+    more = hospitals(4)
+    other = opened({n: more[n] for n in more if n != "hospital-3"}, notes=tmp_path)
+    assert other.to_json()["status"] == "refused"
+    assert all("an earlier codebook over these records had" in why for why in other.refusals)
+
+
+def test_a_hospital_that_lost_its_note_stops_the_run(tmp_path: Path) -> None:
+    opened(notes=tmp_path)
+    (tmp_path / "hospital-2" / "statistics.jsonl").unlink()
+    with raises(Disagreement, "hospital-2"):
+        opened(notes=tmp_path)
+
+
+def test_few_patients_in_all_give_nothing() -> None:
+    found = opened(hospitals(size=3))
+    assert found.to_json()["records"] is None
+    assert all(c is None for c in found.tables["labels"]["counts"])
+
+
+def test_the_run_has_a_result_and_a_page(tmp_path: Path) -> None:
+    found = opened(folder=tmp_path / "run")
+    document = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert document["statistics"] == found.to_json() and document["algorithm"] == "statistics"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "b or c" in page and "<svg" in page and "hidden" in page
+
+
+@pytest.mark.parametrize("bits", [4, 6])
+def test_sums_of_few_bits_are_refused(bits: Any) -> None:
+    with raises(SecureFLError, "counts need 8 bits", field="protection.bits"):
+        opened(protection=ProtectionSettings(mode="none", bits=bits))
