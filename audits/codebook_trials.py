@@ -174,9 +174,9 @@ def released_trials(prior: Prior, quick: bool = False) -> tuple[AuditTrial, ...]
     rng = prior.rng(RELEASED)
     few = [random_study(rng, PATIENTS, CELLS) for _ in range(QUICK if quick else FULL)]
     many = [large_groups(prior.rng(RELEASED, "null"), LEAST)]
-    studies = ((few, {"min_patients": 1}), (few, {}), (many, {"min_patients": 1}))
-    control, deployed, null = (_small_groups(*one) for one in studies)
-    return (AuditTrial(control, deployed, null),)
+    off: Mapping[str, Any] = {"min_patients": 1}
+    control, deployed = _small_groups(few, off), _small_groups(few, {})
+    return (AuditTrial(control, deployed, _small_groups(many, off)),)
 
 
 def _small_groups(studies: Sequence[Study], rules: Mapping[str, Any]) -> AuditFinding:

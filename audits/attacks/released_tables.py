@@ -35,6 +35,7 @@ class Group:
 
     columns: tuple[str, ...]
     cells: Integers  # of the joint table
+    counted: bool  # in a cell of a table, and not only in a difference of tables
     low: float
     high: float
 
@@ -55,11 +56,13 @@ class ReleasedTables:
             raise ValueError(f"{cells} cells of the joint table, more than {MOST_CELLS}")
         self._place = np.arange(cells).reshape(grid)
         self._rows: dict[bytes, tuple[tuple[str, ...], Integers]] = {}  # groups by their cells
+        self._counted: set[bytes] = set()
         self._shown: dict[bytes, float] = {}
         for table, axes in zip(self._tables, blocks, strict=True):
             columns = tuple(self._column[name] for name in table["variables"])
             counts = np.array(table["counts"], dtype=np.float64).ravel()  # None becomes NaN
             for key, count in zip(self._groups(columns, axes), counts, strict=True):
+                self._counted.add(key)
                 if not np.isnan(count):
                     self._shown[key] = float(count)
             for _ in self._groups(columns, [np.arange(grid[self._axis(c)]) for c in columns]):
@@ -81,7 +84,7 @@ class ReleasedTables:
         equal = sparse.vstack([np.ones((1, self._place.size)), *rows], "csr")
         values = np.array([self._total, *(self._shown[key] for key in shown)])
         hidden = [key for key in self._rows if key not in self._shown]
-        every = sparse.vstack([self._row(key) for key in hidden], "csr") if hidden else None
+        every = sparse.vstack([self._empty(), *map(self._row, hidden)], "csr")[1:]
         low, high = np.full(len(hidden), np.inf), np.full(len(hidden), -np.inf)
         for place in range(len(hidden)):
             for sign in (1.0, -1.0):
@@ -91,7 +94,10 @@ class ReleasedTables:
                     low, high = np.minimum(low, sizes), np.maximum(high, sizes)
         ends = zip(hidden, low.tolist(), high.tolist(), strict=True)
         small = [(key, count, count) for key, count in self._shown.items() if count < least]
-        return [Group(*self._rows[key], *interval) for key, *interval in (*ends, *small)]
+        return [
+            Group(*self._rows[key], key in self._counted, *interval)
+            for key, *interval in (*ends, *small)
+        ]
 
     def joint(self, records: Mapping[str, Sequence[Any]]) -> Integers:
         """Count records in the cells of the joint table; the attacker does not have them."""
@@ -171,6 +177,9 @@ class ReleasedTables:
 
     def _axis(self, column: str) -> int:
         return list(self._atoms).index(column)
+
+    def _empty(self) -> Any:
+        return sparse.csr_matrix((1, self._place.size))
 
     def _row(self, key: bytes) -> Any:
         cells = self._rows[key][1]

@@ -95,7 +95,7 @@ class AttackRow:
     rule: str
     codebooks: int
     bounded: int  # counts that no table shows, and groups that only differences have
-    narrow: int  # of them, bounded to less than the rule
+    narrow: int  # of them, bounded to less than the rule; of differences, small groups only
     single: int  # single patients among them
     wrong: int  # bounds that exclude the true number
     seconds: float
@@ -185,11 +185,12 @@ def attacked(count: int, seed: int) -> tuple[AttackRow, AttackRow]:
     rows = []
     for least, chosen in ((LEAST, studies), (1, studies[::CONTROLS])):
         started = time.perf_counter()
-        found = np.sum([_bounded(study, least) for study in chosen], axis=0)
+        found = [_bounded(study, least) for study in chosen]
+        bounded, narrow, single, wrong = (sum(one) for one in zip(*found, strict=True))
         opened = sum(len(study.codebooks) for study in chosen)
         seconds = round(time.perf_counter() - started, 1)
         rule = f"min_patients = {least}"
-        rows.append(AttackRow(rule, opened, *map(int, found), seconds))
+        rows.append(AttackRow(rule, opened, bounded, narrow, single, wrong, seconds))
     return rows[0], rows[1]
 
 
@@ -199,7 +200,9 @@ def _bounded(study: Study, least: int) -> tuple[int, int, int, int]:
     every = pd.concat(list(study.hospitals.values()))
     true = tables.joint({name: every[name].tolist() for name in tables.columns})
     groups = tables.bounds(LEAST)
-    narrow = [g for g in groups if g.high - g.low < LEAST - CLOSE]
+    narrow = [
+        g for g in groups if g.high - g.low < LEAST - CLOSE and (g.counted or g.low < LEAST - CLOSE)
+    ]
     single = sum(g.low > 0.5 and g.high < 1.5 for g in narrow)
     sizes = [true[g.cells].sum() for g in narrow]
     wrong = sum(
@@ -211,7 +214,7 @@ def _bounded(study: Study, least: int) -> tuple[int, int, int, int]:
 def _documents(study: Study, least: int) -> list[Mapping[str, Any]]:
     """Release the codebooks one after the other, as each hospital does with the opened sums."""
     earlier: list[Tabulation] = []
-    found = []
+    found: list[Mapping[str, Any]] = []
     for one in study.codebooks:
         codebook = Codebook.model_validate({**one, "min_patients": least})
         hospitals = study.hospitals.values()
