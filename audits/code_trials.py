@@ -1,4 +1,4 @@
-"""Trials of the installed code: its noise, clipping, masks, refusals and answers."""
+"""Trials of the installed code: its noise, clipping, masks, refusals and tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from secure_fl.algorithms.ensembles import PREDICTIONS
-from secure_fl.audits import question_trials
+from secure_fl.audits import codebook_trials
 from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
 from secure_fl.audits.roles import CODE
@@ -37,7 +37,7 @@ ABOUT: Mapping[str, str] = {
     masks.NAME: masks.ABOUT,
     tampering.NAME: tampering.ABOUT,
     NOISE: ABOUT_NOISE,
-    **question_trials.ABOUT,
+    **codebook_trials.ABOUT,
 }
 
 
@@ -54,9 +54,9 @@ def steps(audited: AuditedRun) -> Iterator[tuple[str, Callable[[], Sequence[Audi
         yield name, partial(_of_code, trials)
     std = (audited.result.get("noise") or {}).get("std_guaranteed")
     yield NOISE, lambda: noise_trials(run, prior, std)
-    yield from question_trials.steps(prior, audited.mode, audited.controls_folder)
-    differences = partial(question_trials.difference_trials, prior, quick)
-    yield question_trials.DIFFERENCES, partial(_of_code, differences)
+    yield from codebook_trials.steps(prior, audited.mode, audited.controls_folder)
+    released = partial(codebook_trials.released_trials, prior, quick)
+    yield codebook_trials.RELEASED, partial(_of_code, released)
 
 
 def noise_of(audited: AuditedRun) -> SkellamNoise | None:

@@ -58,7 +58,7 @@ ROWS = (
     MatrixRow("how many records a hospital has", METADATA, "sizes", False),
     MatrixRow("whether a record was trained on", MEMBERSHIP, promised=False),
     MatrixRow("the label histogram", (predictions.LABELS,), promised=False),
-    *_counts("a question about records", reading.QUESTIONS),
+    *_counts("a codebook", reading.CODEBOOKS),
     *_counts("an evaluation", reading.EVALUATION),
 )
 

@@ -94,8 +94,8 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "statistics": Benchmark(
             "benchmarks.federations.statistics",
-            "Questions over ten hospitals, and a thousand that attack.",
-            {"parties": 3, "records": 100, "questions": 20},
+            "An attack on a thousand random codebooks, the cost of a large one, and hidden counts.",
+            {"parties": 3, "records": 100, "codebooks": 10, "patients": (300,)},
         ),
         "audits": Benchmark(
             "benchmarks.federations.audits",

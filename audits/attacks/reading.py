@@ -32,7 +32,7 @@ ABOUT_COUNTS = (
     "Reads the record counts that hospitals send as the weights of their updates. Success: most of "
     "the counts that this role could read separately are right."
 )
-QUESTIONS, EVALUATION = "questions", "evaluation"  # tasks for which hospitals count
+CODEBOOKS, EVALUATION = "codebooks", "evaluation"  # tasks for which hospitals count
 ONE_COUNTED, SUM_COUNTED = "one hospital's counts", "a sum of counts"
 
 THRESHOLD = 0.5  # a correlation; of noise, the best of a run's readings stays far below
@@ -74,16 +74,16 @@ def reading_counts(view: View, prior: Prior) -> AuditFinding:
     )
 
 
-def counted_by_one(asked: str, view: View, sent: Sent, names: Sequence[str] = ()) -> AuditFinding:
+def counted_by_one(subject: str, view: View, sent: Sent) -> AuditFinding:
     """Compare the best reading of a single hospital with what it counted."""
     single = [r for r in view.readings if len(r.of) == 1]
-    return _best_counts(f"{asked}: {ONE_COUNTED}", view, single, sent, names)
+    return _best_counts(f"{subject}: {ONE_COUNTED}", view, single, sent)
 
 
-def counted_by_all(asked: str, view: View, sent: Sent, names: Sequence[str] = ()) -> AuditFinding:
+def counted_by_all(subject: str, view: View, sent: Sent) -> AuditFinding:
     """Compare the best reading of a sum of counts with it."""
     several = [r for r in view.readings if len(r.of) > 1]
-    return _best_counts(f"{asked}: {SUM_COUNTED}", view, several, sent, names)
+    return _best_counts(f"{subject}: {SUM_COUNTED}", view, several, sent)
 
 
 def threshold(values: int) -> float:
@@ -151,11 +151,9 @@ def _unit(x: NDArray[Any]) -> NDArray[np.float64]:
     return unit
 
 
-def _best_counts(
-    attack: str, view: View, readings: Sequence[Reading], sent: Sent, names: Sequence[str]
-) -> AuditFinding:
+def _best_counts(attack: str, view: View, readings: Sequence[Reading], sent: Sent) -> AuditFinding:
     blank = AuditFinding(attack, view.role, "", "counts that were read", None, 0.0, COUNTS_READ, 0)
-    rated = [(reading, *_right_counts(reading, sent, names)) for reading in readings]
+    rated = [(reading, *_right_counts(reading, sent)) for reading in readings]
     rated = [one for one in rated if one[2]]
     if not rated:
         return blank.at(target="nobody", note="no counts reach this role separately")
@@ -165,13 +163,13 @@ def _best_counts(
     )
 
 
-def _right_counts(reading: Reading, sent: Sent, names: Sequence[str]) -> tuple[int, int]:
+def _right_counts(reading: Reading, sent: Sent) -> tuple[int, int]:
     """Count the counts that were read exactly, and all that are not 0."""
     right = counts = 0
     for name, source in reading.sources.items():
         parts = [sent.get(party, {}).get(source) for party in reading.of]
         known = [np.ravel(part).astype(np.float64) for part in parts if part is not None]
-        if len(known) < len(parts) or (names and source[2].partition(" ")[0] not in names):
+        if len(known) < len(parts):
             continue
         true = np.sum(known, axis=0)
         read = np.ravel(reading.values[name]).astype(np.float64)

@@ -21,7 +21,7 @@ SINGLE: Mapping[str, str] = {  # rows about one hospital, as the object of "read
     "how many records of each label a hospital has": "its number of records of each label",
     "the number of records that a hospital sends along": "its number of records",
     "how many records a hospital has": "roughly its number of records",
-    "one hospital's counts in a question about records": "its answers to questions about records",
+    "one hospital's counts in a codebook": "its counts in a codebook",
     "one hospital's counts in an evaluation": "its scores in an evaluation",
 }
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from secure_fl.audits.attacks.reading import EVALUATION, ONE, QUESTIONS, SUM
+from secure_fl.audits.attacks.reading import CODEBOOKS, EVALUATION, ONE, SUM
 from secure_fl.audits.document import (
     AuditDocument,
     FindingPart,
@@ -159,12 +159,12 @@ def trials(document: AuditDocument) -> ReportTable:
     return ReportTable("All trials, one line each", header, rows)
 
 
-def asked(document: AuditDocument) -> ReportTable:
-    """Tabulate the trials of questions and evaluations."""
-    kinds = (QUESTIONS, EVALUATION)
+def counts(document: AuditDocument) -> ReportTable:
+    """Tabulate the trials of codebooks and evaluations."""
+    kinds = (CODEBOOKS, EVALUATION)
     rows = [_trial(t) for t in document.trials if t.attack.partition(":")[0] in kinds]
     header = ("Looked for", "By whom", "Verdict", "Unprotected", "Here", "Null")
-    return ReportTable("Questions and evaluations at made-up hospitals", header, rows)
+    return ReportTable("Codebooks and evaluations at made-up hospitals", header, rows)
 
 
 def _trial(trial: TrialPart) -> tuple[str, ...]:

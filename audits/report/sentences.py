@@ -32,11 +32,11 @@ UNPROTECTED = (
     "This run was not protected. It exists for comparison: the coordinator could read everything "
     "in it."
 )
-ASKED = (
-    "The audit made up hospitals, asked them about their records and had them evaluate a model, "
-    "with the protection of this run. Nobody else may read one hospital's counts; hospitals may "
-    "read sums. Differences are what a reader learns by subtracting answers: here unprotected "
-    "means that the rules for small numbers were off."
+COUNTED = (
+    "The audit made up hospitals, opened a codebook over their records and had them evaluate a "
+    "model, with the protection of this run. Nobody else may read one hospital's counts; hospitals "
+    "may read sums. Released tables were attacked by linear programs: here unprotected means that "
+    "the rules for small numbers were off."
 )
 ALL_TESTED = (
     "The audit lists nothing as untested. No audit tests everything: an attack that is not among "
@@ -64,7 +64,7 @@ NO_CURVE = (
 ALONE = "One run is one point: a report of several runs draws them."
 WITHOUT = {
     "accuracy": "Accuracy and leakage were not measured together, so there is no plot.",
-    "asked": "This audit asked nothing: it skipped the tests that do not depend on the run.",
+    "counted": "This audit opened no codebook: it skipped the tests that do not depend on the run.",
     "roc": "No membership attack gave a curve, so there is no plot.",
     "budget": "No ledger recorded spending over two or more rounds, so there is no plot.",
     "spectra": "No update was decomposed into singular values, so there is no plot.",

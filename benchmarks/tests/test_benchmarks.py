@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from benchmarks.__main__ import main
 from benchmarks.federations import adapters, audits, tuned
 from benchmarks.federations import round as round_
+from benchmarks.federations import statistics as statistics_
 from benchmarks.federations.leakage import audited
 from benchmarks.micro import crypto, dp, engine, large, protocol, savings, startup
 from benchmarks.report import Grid, Report, Target
@@ -82,6 +83,20 @@ def test_frames_are_exchanged_in_process_and_over_flare() -> None:
     assert [row["bytes_each_way"] for row in rows] == [engine.SMALL, engine.LARGE] * 2
     assert all(0 < row["median_seconds"] <= row["slowest_seconds"] for row in rows)
     assert rows[1]["median_seconds"] < rows[3]["median_seconds"]
+
+
+def test_random_codebooks_are_attacked_with_the_rule_on_and_off() -> None:
+    on, off = statistics_.attacked(6, 0)
+    assert on.codebooks >= 6 and on.bounded > 0 and on.narrow == on.wrong == off.wrong == 0
+    assert off.narrow > 0 and off.single > 0
+
+
+def test_parts_of_a_codebook_add_up_and_more_patients_hide_less() -> None:
+    _, spent, parts = statistics_.timed(3, 60, 0)
+    seconds = {row.part: row.seconds for row in parts}
+    assert spent > 0 and all(found > 0 for found in seconds.values())
+    few, many = (statistics_.released("and 2 of two variables", n, 0) for n in (100, 3_000))
+    assert 0 < few.released < many.released == many.records == 1
 
 
 @pytest.mark.slow

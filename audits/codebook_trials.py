@@ -1,0 +1,217 @@
+"""Trials of codebooks and evaluations, on hospitals that the audit makes up.
+
+A run's own records are not counted, since its sites would keep a note for good. Instead the
+installed program counts at made-up hospitals, protected as the run was. Every role's view is
+recorded and attacked as views of training are. A further trial attacks released tables: with the
+rules off it must find small groups, under the shipped rules none, and where every group is large it
+must invent none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.audits import roles
+from secure_fl.audits.attacks.reading import (
+    CODEBOOKS,
+    EVALUATION,
+    Sent,
+    counted_by_all,
+    counted_by_one,
+)
+from secure_fl.audits.attacks.released_tables import CLOSE, ReleasedTables
+from secure_fl.audits.audited_run import sent_in
+from secure_fl.audits.controls import recorded
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, View
+from secure_fl.audits.made_up_studies import Study, large_groups, random_study
+from secure_fl.capture.opening import RecordedRun
+from secure_fl.config.build import RunSettings
+from secure_fl.config.data import CorpusData, PartyData, PartyFiles
+from secure_fl.config.load import Settings
+from secure_fl.data.silo import Silo
+from secure_fl.federation.federation import Federation
+from secure_fl.settings import Protection, ProtectionSettings, TaskSettings, TrainingSettings
+
+RELEASED = f"{CODEBOOKS}: released tables"
+ABOUT = {
+    CODEBOOKS: (
+        "Opens a codebook at made-up hospitals, protected as this run, and compares what this "
+        "role could read with what they counted. Success: nearly all of those counts."
+    ),
+    EVALUATION: (
+        "Evaluates a model at made-up hospitals, protected as this run, and compares what this "
+        "role could read with what they counted on test records. Success: nearly all of those "
+        "counts."
+    ),
+    RELEASED: (
+        "Opens random codebooks at made-up hospitals, and bounds hidden counts by linear programs "
+        "over all released tables. Success: the shipped rules let tables reveal a group smaller "
+        "than allowed."
+    ),
+}
+STATISTICS, EVALUATE = "statistics", "evaluate"  # optional algorithms
+HOSPITALS, RECORDS = 4, 240  # of four hospitals one may collude
+LABELS = ("ade", "no-ade")
+
+Step = tuple[str, Callable[[], Sequence[AuditTrial]]]
+
+
+def steps(prior: Prior, mode: Protection, place: Path) -> Sequence[Step]:
+    """Return the trials of all subjects, with the names of their steps."""
+    trials = {
+        CODEBOOKS: lambda: _tried(CODEBOOKS, prior, mode, place, _opened),
+        EVALUATION: lambda: _tried(EVALUATION, prior, mode, place, _evaluated),
+    }
+    return tuple((name, trials[name]) for name in subjects())
+
+
+def subjects() -> tuple[str, ...]:
+    """Return the subjects that hospitals can count for in this installation."""
+    needed = {CODEBOOKS: STATISTICS, EVALUATION: EVALUATE}
+    return tuple(name for name, algorithm in needed.items() if algorithm in ALGORITHMS)
+
+
+def _tried(
+    name: str,
+    prior: Prior,
+    mode: Protection,
+    place: Path,
+    make: Callable[[Protection, Path], RecordedRun],
+) -> tuple[AuditTrial, ...]:
+    """Attack single hospitals and sums for every role: in the clear, here, and on the null."""
+    clear = make("none", place / f"{name}-none")
+    here = clear if mode == "none" else make(mode, place / f"{name}-{mode}")
+    wires = roles.coordinator(clear, {}, clear.first_round)
+    nothing, sent = roles.shuffled(wires, prior), sent_in(here)
+    sent_clear: Sent = sent_in(clear)
+    trials = []
+    for attack in (counted_by_one, counted_by_all):
+        control = attack(name, wires, sent_clear)
+        null = attack(name, nothing, sent_clear)
+        for view in _views(here):
+            trials.append(AuditTrial(control, attack(name, view, sent), null))
+    return tuple(trials)
+
+
+def _views(run: RecordedRun) -> tuple[View, ...]:
+    """Make all views but that of three colluders, who know the fourth's by subtraction."""
+    everybody = roles.views(run, {}, run.first_round, 1)
+    return tuple(view for view in everybody if view.role != roles.role_of(HOSPITALS - 1))
+
+
+def _opened(mode: Protection, folder: Path) -> RecordedRun:
+    """Open the ages of each hospital's patients, unless this folder has that run."""
+    ages = {"age": {"low": 0, "high": 100, "bins": 20}, "sex": {"values": ["f", "m"]}}
+    codebook = {"variables": ages, "tables": {"ages": ["age"], "age and sex": ["age", "sex"]}}
+    files = [_records(folder.parent, n) for n in range(1, HOSPITALS + 1)]
+    settings = Settings(
+        run=RunSettings(name=CODEBOOKS, record=True),
+        data=PartyData(party=tuple(PartyFiles(name=f.stem, train=str(f)) for f in files)),
+        protection=ProtectionSettings(mode=mode),
+        algorithm=ALGORITHMS[STATISTICS].settings.model_validate(codebook),
+        training=TrainingSettings(device="cpu"),
+    )
+    return recorded(settings, folder, until=1)
+
+
+def _records(folder: Path, seed: int) -> Path:
+    import pandas
+
+    rng = np.random.default_rng(seed)
+    age = np.clip(rng.normal(50, 20, RECORDS), 0, 100).astype(int)
+    file = (folder / f"{CODEBOOKS}-records" / f"hospital-{seed}.csv").resolve()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    frame = pandas.DataFrame({"age": age, "sex": rng.choice(["f", "m"], RECORDS)})
+    frame.to_csv(file, index=False)
+    return file
+
+
+def _evaluated(mode: Protection, folder: Path) -> RecordedRun:
+    """Evaluate two small initial models, unless this folder has that evaluation."""
+    models = [_model(folder.parent / f"{EVALUATION}-model-{seed}", seed) for seed in (1, 2)]
+    named = [{"name": str(model.resolve()), "label": model.name} for model in models]
+    settings = Settings(
+        run=RunSettings(name=EVALUATION, record=True),
+        task=TaskSettings(labels=LABELS, max_length=32),
+        data=CorpusData(corpus="ade", parties=HOSPITALS, size=RECORDS),
+        protection=ProtectionSettings(mode=mode),
+        algorithm=ALGORITHMS[EVALUATE].settings.model_validate({"models": named}),
+        training=TrainingSettings(device="cpu"),
+    )
+    return recorded(settings, folder, until=1)
+
+
+def _model(folder: Path, seed: int) -> Path:
+    from secure_fl.learning.exporting import export
+    from secure_fl.learning.models import load_model, load_tokenizer
+    from secure_fl.learning.tasks import make_task
+    from secure_fl.settings import ModelSettings
+
+    if not folder.exists():
+        task, spec = make_task(TaskSettings(labels=LABELS, max_length=32)), ModelSettings(layers=1)
+        tokenizer = load_tokenizer(spec)
+        export(load_model(spec, task, tokenizer, seed), tokenizer, folder, task)
+    return folder
+
+
+# --- released tables ------------------------------------------------------------------------------
+
+QUICK, FULL = 3, 20  # studies
+PATIENTS, CELLS = 150, 150  # of a study, and of its joint table
+LEAST = 10  # the shipped min_patients
+
+
+def released_trials(prior: Prior, quick: bool = False) -> tuple[AuditTrial, ...]:
+    """Attack tables with the rules off, with the shipped rules, and without small groups."""
+    if STATISTICS not in ALGORITHMS:
+        return ()
+    rng = prior.rng(RELEASED)
+    few = [random_study(rng, PATIENTS, CELLS) for _ in range(QUICK if quick else FULL)]
+    many = [large_groups(prior.rng(RELEASED, "null"), LEAST)]
+    off: Mapping[str, Any] = {"min_patients": 1}
+    control, deployed = _small_groups(few, off), _small_groups(few, {})
+    return (AuditTrial(control, deployed, _small_groups(many, off)),)
+
+
+def _small_groups(studies: Sequence[Study], rules: Mapping[str, Any]) -> AuditFinding:
+    """Count the small groups that the tables of these studies reveal, under these rules."""
+    found, bounded = [], 0
+    for study in studies:
+        tables = ReleasedTables(_results(study, rules), study.variables)
+        groups = tables.bounds(LEAST)
+        bounded += len(groups)
+        found += [g for g in groups if g.high - g.low < LEAST - CLOSE and g.low < LEAST - CLOSE]
+    return AuditFinding(
+        attack=RELEASED,
+        role="who reads tables",
+        target="small groups",
+        measure="groups of few patients that were found",
+        value=float(len(found)),
+        chance=0.0,
+        threshold=1.0,
+        samples=bounded,
+        details={
+            "codebooks": sum(len(study.codebooks) for study in studies),
+            "single patients": sum(g.low > 0.5 and g.high < 1.5 for g in found),
+        },
+    )
+
+
+def _results(study: Study, rules: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Open the codebooks of a study one after the other; each hospital keeps its notes."""
+    silos = [Silo(name, (), table=records) for name, records in study.hospitals.items()]
+    clear = ProtectionSettings(mode="none")  # tables are the same, and sooner there
+    settings = ALGORITHMS[STATISTICS].settings
+    found = []
+    with TemporaryDirectory() as notes:
+        for one in study.codebooks:
+            codebook = settings.model_validate({**one, **rules, "ledger": notes})
+            run = Federation(silos, codebook, protection=clear, progress=False).run()
+            found.append(run.document[STATISTICS])
+    return found
