@@ -66,7 +66,7 @@ QUESTIONS = (
     Question("Understand an error", ("docs/troubleshooting.md",), "data",
              "secure-fl data describe"),
     Question("Count records first", ("docs/statistics.md",), "shortest-example",
-             "secure-fl stats questions.toml"),
+             "secure-fl stats codebook.toml"),
     Question("Publish a model", ("docs/models.md",), "the-models-folder", "secure-fl push"),
     Question("Translate Flower", ("docs/coming-from.md",), "from-flower", "num_supernodes"),
     Question("The words", ("docs/concepts.md",), "glossary", "roster"),

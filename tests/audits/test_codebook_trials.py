@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.audits import codebook_trials
 from secure_fl.audits.attacks.reading import ONE_COUNTED, SUM_COUNTED
 from secure_fl.audits.build_document import trial_part
@@ -71,6 +72,7 @@ def test_sums_are_no_breach_and_single_counts_are(tried: dict[str, tuple[AuditTr
     assert {a for row in ROWS for a in row.attacks} >= {trial.attack for trial in tried["none"]}
 
 
+@pytest.mark.skipif(codebook_trials.STATISTICS not in ALGORITHMS, reason="the feature is removed")
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 )

@@ -103,8 +103,9 @@ def test_what_looks_up_loads_nothing_heavy(arguments: tuple[str, ...], tmp_path:
         ),  # the coordinator's program
         ("secure_fl.pilot.hospital", "transformers.modeling_utils", False),  # until a run begins
         ("secure_fl.learning.tasks.attentive_pooling", "transformers.modeling_utils", True),
-        ("secure_fl.pilot.hospital", "pandas", False),  # until a question is asked
-        ("secure_fl.features.statistics.tables", "pandas", True),
+        ("secure_fl.pilot.hospital", "pandas", False),  # until a codebook is opened
+        ("secure_fl.features.statistics.codebook", "pandas", False),
+        ("secure_fl.features.statistics.counting", "pandas", True),
         ("secure_fl.cli.site_check", "torch", False),  # until the rehearsal
     ],
 )

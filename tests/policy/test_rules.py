@@ -44,8 +44,8 @@ def test_a_rule_refuses_alone_and_its_own_field_allows(case: Case) -> None:
 
 
 def test_the_table_above_has_every_field_of_the_policy() -> None:
-    # The last ones are about questions and about people: no plan asks for any.
-    apart = ("dp", "noise", "statistics", "approval", "retention_days")
+    # The last ones are about people: no plan asks for any.
+    apart = ("dp", "noise", "approval", "retention_days")
     fields = {f"site.{name}" for name in OwnFields.model_fields if name not in apart}
     fields |= {f"site.dp.{name}" for name in DPLimits.model_fields}
     fields |= {f"site.noise.{name}" for name in NoiseLimits.model_fields}
