@@ -66,6 +66,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "guard": "`null` without `[guard]`; else its `settings`, the `refused` rounds, and the "
         "parties `left_out` by a search",
         "evaluation": "`null` without an evaluation; else its models, scores and differences",
+        "statistics": "`null` without a codebook; else its status and released tables",
         "versions": "versions of Python and of the packages",
         "machine": "system, processor, cores, threads of torch, GPU",
     }
