@@ -28,8 +28,8 @@ PAGES += sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]  # it names earlier things
 GENERATED = {ROOT / "docs" / name for name in reference.SITE}
 FOLDERS = ("secure_fl", "tests", "benchmarks", "docs", "examples", "deploy", *MAPPED)
-DATA = ("json", "jsonl", "toml", "html", "sqlite", "key", "csv", "bundle", "pem", "md", "pub", "public",
-        "safetensors", "yaml", "gz")  # fmt: skip
+DATA = ("json", "jsonl", "toml", "html", "sqlite", "key", "csv", "bundle", "pem", "md", "pub",
+        "public", "safetensors", "yaml", "gz")  # fmt: skip
 
 
 def quoted(page: Path) -> set[str]:

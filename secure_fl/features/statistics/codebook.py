@@ -164,11 +164,7 @@ class Codebook(Algorithm):
 
     def _check_columns(self) -> None:
         """Refuse a column that is numbers in one variable, and names or days in another."""
-        forms: dict[str, set[str]] = {}
-        for name, one in self.variables.items():
-            form = "categories" if one.values is not None else "days" if one.dated else "numbers"
-            forms.setdefault(self.column(name), set()).add(form)
-        for column, found in forms.items():
+        for column, found in self.forms.items():
             if len(found) > 1:
                 raise ValueError(f"the column {column!r} has {' and '.join(sorted(found))}; "
                                  "write one of them")  # fmt: skip
@@ -176,6 +172,15 @@ class Codebook(Algorithm):
     def column(self, variable: str) -> str:
         """Return the column of a variable."""
         return self.variables[variable].column or variable
+
+    @property
+    def forms(self) -> dict[str, set[str]]:
+        """The forms of each column: categories, days or numbers; a codebook has one of each."""
+        found: dict[str, set[str]] = {}
+        for name, one in self.variables.items():
+            form = "categories" if one.values is not None else "days" if one.dated else "numbers"
+            found.setdefault(self.column(name), set()).add(form)
+        return found
 
     @property
     def scopes(self) -> Mapping[str, tuple[str, ...]]:

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from secure_fl.errors import CohortError, DataError
+from secure_fl.features.statistics.codebook import Codebook
 from secure_fl.features.statistics.partitions import Tabulation
 from secure_fl.features.statistics.tables import RecordTable
 from secure_fl.files import Lines
@@ -34,14 +35,15 @@ class Note:
         lines = None if folder is None else Lines(folder / NOTE, "which codebook is opened")
         self._lines, self._kept = lines, list(lines or ())
 
-    def require_same(self, table: RecordTable, hospitals: Sequence[str]) -> None:
-        """Refuse records that changed since an earlier codebook, and other hospitals."""
+    def require_same(
+        self, table: RecordTable, codebook: Codebook, hospitals: Sequence[str]
+    ) -> None:
+        """Refuse records that changed since an earlier codebook, and counts in another way."""
         state, own = state_of(table), np.unique(table.patients)
         for line in self._of("records"):
-            if line["state"] == state:
-                continue
             before = np.frombuffer(b64decode(line["patients"]), own.dtype)
-            if both := len(np.intersect1d(own, before)):
+            both = 0 if line["state"] == state else len(np.intersect1d(own, before))
+            if both:
                 raise DataError(
                     f"{both} of {len(own)} patients were in the records of an earlier codebook, "
                     "and the records have changed since: two tables would differ by few patients",
@@ -50,14 +52,9 @@ class Note:
                     field="records",
                 )
         for line in self._of("codebook"):
-            if line["state"] == state and line["hospitals"] != sorted(hospitals):
-                raise CohortError(
-                    f"an earlier codebook over these records had {', '.join(line['hospitals'])}, "
-                    f"and this one has {', '.join(sorted(hospitals))}: two tables would differ by "
-                    "one hospital's patients",
-                    fix="open the codebook over the same hospitals",
-                    field="hospitals",
-                )
+            if line["state"] == state:
+                _require_like(Codebook.model_validate_json(json.dumps(line["codebook"])), codebook)
+                _require_hospitals(line["hospitals"], sorted(hospitals))
 
     def begin(self, table: RecordTable) -> None:
         """Note the patients before a sum over their records is opened."""
@@ -107,3 +104,32 @@ def state_of(table: RecordTable) -> str:
     keyed = np.stack([rows, table.patients.astype(np.uint64)], axis=1)
     names = ",".join(map(str, table.frame.columns))
     return hashlib.sha256(names.encode() + keyed.tobytes()).hexdigest()
+
+
+def _require_hospitals(before: list[str], now: list[str]) -> None:
+    if before != now:
+        raise CohortError(
+            f"an earlier codebook over these records had {', '.join(before)}, and this one has "
+            f"{', '.join(now)}: two tables would differ by one hospital's patients",
+            fix="open the codebook over the same hospitals",
+            field="hospitals",
+        )
+
+
+def _require_like(earlier: Codebook, now: Codebook) -> None:
+    """Refuse counts that the audit could not compare with an earlier codebook's."""
+    if earlier.records_per_patient != now.records_per_patient:
+        raise DataError(
+            f"an earlier codebook counted {earlier.records_per_patient} records of each patient "
+            f"instead of {now.records_per_patient}: two tables would differ by few records",
+            fix=f"write records_per_patient = {earlier.records_per_patient}",
+            field="records_per_patient",
+        )
+    for column in earlier.forms.keys() & now.forms.keys():
+        if earlier.forms[column] != now.forms[column]:
+            (form,) = earlier.forms[column]
+            raise DataError(
+                f"an earlier codebook counted this column as {form}",
+                fix=f"write {form} for it, with other limits if needed",
+                field=column,
+            )

@@ -96,7 +96,7 @@ class OwnCounts:
             text = f"{missing} of {len(self.table)} values of {name} are missing or not listed"
             site.recorder.event(Warned(party=site.name, code="values not listed", text=text))
         if codebook.epsilon is None:
-            self.note.require_same(self.table, self.hospitals)
+            self.note.require_same(self.table, codebook, self.hospitals)
             return
         self._budget = NoiseBudget(site, codebook, "patient" if self.table.grouped else "record")
         self._budget.check()

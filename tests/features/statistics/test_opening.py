@@ -117,6 +117,22 @@ def test_changed_records_and_other_hospitals_are_refused(tmp_path: Path) -> None
     assert all("an earlier codebook over these records had" in why for why in other.refusals)
 
 
+def test_counts_that_no_audit_can_compare_are_refused(tmp_path: Path) -> None:
+    """Counting two records of each patient tells of patients with two by subtraction."""
+    tables = hospitals()
+    for name, table in tables.items():
+        table["patient"] = [f"{name} {k // 2}" for k in range(len(table))]
+    assert opened(tables, notes=tmp_path).to_json()["status"] == "answered"
+    more = opened(tables, notes=tmp_path, records_per_patient=2)
+    assert more.to_json()["status"] == "refused"
+    assert "write records_per_patient = 1" in more.refusals[0]
+    for form, status in (({"edges": (0.5,)}, "answered"), ({"values": ("0", "1")}, "refused")):
+        asked = {"variables": {"died": form}, "tables": {"t": ("died",)}}
+        other = opened(tables, notes=tmp_path, **asked)
+        assert other.to_json()["status"] == status
+    assert "field died: an earlier codebook counted this column as numbers" in other.refusals[0]
+
+
 def test_a_hospital_that_lost_its_note_stops_the_run(tmp_path: Path) -> None:
     opened(notes=tmp_path)
     (tmp_path / "hospital-2" / "statistics.jsonl").unlink()
