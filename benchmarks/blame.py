@@ -71,9 +71,9 @@ class Worker:
 
     def measure(self) -> tuple[float, float]:
         """Return the CPU seconds of a sum, and of an inquiry."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError("the process has no pipes")
+        print(file=self._process.stdin, flush=True)
         one, inquiry = map(float, self._process.stdout.readline().split())
         return one, inquiry
 
