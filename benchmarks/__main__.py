@@ -23,6 +23,9 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "benchmarks.adversary", "adversary", "Attack sums by changing any field of any message."
         ),
         "all": Lazy("benchmarks.commands", "everything", "Run all short benchmarks."),
+        "blame": Lazy(
+            "benchmarks.blame", "blame", "Compare sums with another checkout, and with an inquiry."
+        ),
         "golden": Lazy(
             "benchmarks.golden", "golden", "Record small runs, or compare with a recording."
         ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -96,7 +96,7 @@ def adversary(sums: int, seed: int, out: Path | None) -> None:
         tally.add(part)
         if out is not None:
             with out.open("a") as file:
-                file.write(json.dumps(asdict(part)) + "\n")
+                file.write(json.dumps(vars(part)) + "\n")
     Console().print(table(tally))
     ends = ", ".join(f"{name} {count}" for name, count in tally.ends.most_common())
     click.echo(

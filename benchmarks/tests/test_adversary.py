@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.adversary import adversary, read
+from secure_fl.coordinator import run_steps, sum_steps
+from secure_fl.coordinator.blame import Inquest, SentSum
+from secure_fl.crypto.blame.evidence import FalseShare
+from secure_fl.crypto.blame.inquiry import Inquiry
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
 from tests.support.adversary import Scenario, attack, shrink
 from tests.support.mutations import Target, targets
 
+MOST_SUMS = 6000  # until a fault must be found
 FOUND: list[tuple[int, Target]] = [
     (101, ("Complaint", "total")),  # a message of no run crashed the coordinator
     (105, ("Complaint", "(bulk)")),  # other bytes in a complaint convicted the coordinator
@@ -35,8 +45,6 @@ def test_without_the_coordinators_check_the_adversary_finds_a_framed_coordinator
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The control: the check of an upload's number is off, so an honest coordinator is framed."""
-    from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
-
     monkeypatch.setattr(ProtectedTotal, "admit", lambda *_: None)
     scenarios = (Scenario.of(seed, ("SumInput", "bound")) for seed in range(200))
     failing = next(one for one in scenarios if attack(one).violations)
@@ -63,3 +71,82 @@ def test_every_field_of_a_message_is_changed(kind: str) -> None:
         coverage, seeds = Counter[str](), iter(range(300))
         while not coverage[".".join(target)]:
             attack(Scenario.of(next(seeds), target), coverage)
+
+
+# --- checks that are off: the strategies find the faults that they prevent ------------------------
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A line of one function that is replaced."""
+
+    owner: Any
+    name: str
+    old: str
+    new: str = "if False:"
+
+    def apply(self, patch: pytest.MonkeyPatch) -> None:
+        source = textwrap.dedent(inspect.getsource(getattr(self.owner, self.name)))
+        assert source.count(self.old) == 1, self.old
+        scope = dict(vars(inspect.getmodule(self.owner) or self.owner))
+        exec(compile(source.replace(self.old, self.new), str(self.owner), "exec"), scope)  # noqa: S102
+        patch.setattr(self.owner, self.name, scope[self.name])
+
+
+NUMBER = Edit(Inquiry, "_input", "if message.sum != self._index:")
+SEED = Edit(Inquiry, "_upload", "if commit(shown.seed, *about) != sent.bound[-32:]:")
+MUTANTS = {
+    "finding 1: an upload of another sum": [NUMBER, SEED],
+    "finding 2: an upload with a part twice": [
+        Edit(
+            ProtectedTotal,
+            "add",
+            "if len({segment.key for segment in segments}) < len(segments):",
+        )
+    ],
+    "finding 2: an upload with another number": [
+        Edit(ProtectedTotal, "admit", "if upload.sum != number:")
+    ],
+    "finding 3: salts are not compared": [
+        Edit(ProtectedTotal, "require_equal_salts", "if pair := unlike_salts(salted):")
+    ],
+    "finding 4: the holder's digest is not compared": [
+        Edit(FalseShare, "check", "or given.taken != digest_taken(", "or None is digest_taken(")
+    ],
+    "finding 8: offers are not checked": [
+        Edit(
+            module,
+            "check_offer",
+            "if set(offer.shares) != set(members) - {party} or set(offer.deals) != holders:",
+        )
+        for module in (sum_steps, run_steps)
+    ],
+    "finding 10: all members see the uploads": [
+        Edit(
+            Inquest,
+            "__post_init__",
+            "frozenset(party for party, keys in sizes.items() if self.key in keys)",
+            "frozenset(of.inputs)",
+        )
+    ],
+    "a complaint with other bytes": [
+        Edit(SentSum, "disputed", "if len(digests) <= place or digest(part) != digests[place]:")
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_with_one_check_off_the_adversary_finds_a_violation(
+    mutant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not told where: the scenarios are those of the command, from the first seed on."""
+    for edit in MUTANTS[mutant]:
+        edit.apply(monkeypatch)
+    sums, seed, found = 0, 0, list[str]()
+    while not found and sums < MOST_SUMS:
+        outcome = attack(Scenario.of(seed))
+        sums, seed, found = sums + outcome.adversary.sums, seed + 1, outcome.violations
+    with capsys.disabled():
+        print(f"\n{mutant}: {sums} sums: {found[:1]}")
+    assert found

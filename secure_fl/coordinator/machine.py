@@ -284,7 +284,8 @@ class Coordinator:
 
     def _fail(self, party: str, message: messages.Failed) -> None:
         """Drop a party that cannot continue, if the others may; otherwise end the run."""
-        if message.about in self.members and message.about != party:
+        inquiry = self._last.context.inquest is not None
+        if message.about in self.members and message.about != party and not inquiry:
             self._last.at_odds.append((party, message.about))
             return
         code = message.code
@@ -295,7 +296,7 @@ class Coordinator:
             round=self.round or None,
             reason=code,
         )
-        disputed = bool(self._last.context.inquest or self._last.complaints)
+        disputed = inquiry or bool(self._last.complaints)
         if (not self._rules.spares or code in RETURNING) and not disputed:
             raise error  # but nobody ends an inquiry by leaving it
         self._last.rejected[party] = error

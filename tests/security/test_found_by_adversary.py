@@ -7,21 +7,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.errors import CohortError, Misconduct
+from secure_fl.coordinator.blame import HIDDEN
+from secure_fl.errors import CohortError, Misconduct, PartyFailed
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.messages import Audience, Complaint, Finding, Hello, Relayed, SumInput
+from secure_fl.protocol.messages import (
+    Audience,
+    Complaint,
+    Failed,
+    Finding,
+    Hello,
+    Relayed,
+    SumInput,
+)
 from secure_fl.testing.harness import LossyEngine, federate
 from tests.security.test_blame_attacks import (
     KEYS,
     LIAR,
     NAMES,
+    VICTIM,
     lies,
     require_nobody_convicted,
     require_only_liar_lost,
     run,
 )
 from tests.support.lying_coordinator import lying_coordinator
+from tests.support.spoiling import Spoiler
 
 
 def test_a_message_of_no_run_loses_its_sender_only() -> None:
@@ -88,6 +99,22 @@ def test_parties_show_the_upload_of_a_host_sum_though_they_have_begun_the_next()
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
     assert not [event for event in out.events if event["event"] == "lost"]
     assert out.sessions[host].convicted == LIAR  # else it could not repeat the round without it
+
+
+@pytest.mark.parametrize("about", ["", VICTIM])
+def test_a_member_that_leaves_an_inquiry_is_named_for_it(about: str) -> None:
+    """By a claim about another's keys, it would end the inquiry without a name."""
+
+    def leave(message: Finding, bulk: bytes) -> Any:
+        return Failed("keys", about), b""
+
+    spoiler = Spoiler(KEYS[LIAR], slot=-1)
+    out, kept = run(faults={LIAR: {**spoiler.faults, Finding: leave}})
+    require_nobody_convicted(out, kept)
+    assert isinstance(out.error, PartyFailed) and out.error.reason == HIDDEN
+    assert out.error.where["party"] == LIAR
+    for name in set(NAMES) - {LIAR}:
+        assert out.sessions[name].charged == LIAR
 
 
 def test_relayed_values_of_other_numbers_than_their_senders_are_refused() -> None:
