@@ -107,8 +107,9 @@ async def logistic_step(
     average = round.progress > 1 - fits.TAIL
     state.update(fits.step(state, sums["gradient"] / float(sums[RECORDS]), average=average))
     weights = fits.both(state["sum"] / state["kept"] if average else state["W"], classes)
-    if balances(site):  # all classes get the same prior
-        weights[-1] -= fits.log_priors(state["counts"], balanced=False) / CONSTANT
+    if balances(site):
+        equal, own = (fits.log_priors(state["counts"], balanced=b) for b in (True, False))
+        weights[-1] += (equal - own) / CONSTANT
     state["weights"] = weights
 
 

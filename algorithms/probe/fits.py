@@ -90,9 +90,8 @@ def logits_of(
 
 def log_priors(counts: Matrix, *, balanced: bool) -> Matrix:
     """Return the log-share of each class; equal ones if classes count alike."""
-    shares = counts / counts.sum()
-    logs = [math.log(share) if share > 0 else ABSENT for share in shares.tolist()]
-    return np.array([max(log, ABSENT) if log == ABSENT or not balanced else 0.0 for log in logs])
+    logs = [math.log(share) if share else ABSENT for share in (counts / counts.sum()).tolist()]
+    return np.array([0.0 if balanced and log > ABSENT else log for log in logs])
 
 
 def require_classes(counts: NDArray[Any]) -> Matrix:

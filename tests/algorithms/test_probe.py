@@ -344,6 +344,20 @@ def test_a_missing_label_is_refused_with_its_place() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [Probe(), LOGISTIC])
+@pytest.mark.parametrize("positive", ["ade", None])
+def test_a_declared_class_without_records_is_never_the_answer(
+    algorithm: Probe, positive: str | None
+) -> None:
+    labels = (*LABELS, "unknown")
+    task = TaskSettings(labels=labels, positive=positive, max_length=32)
+    parts = silos(3, 24)
+    result = run(algorithm, task=task, silos=parts)
+    texts = [e.text for e in parts[0].test if isinstance(e, Text)]
+    assert all(answer["probabilities"]["unknown"] < 0.2 for answer in result.predict(texts))
+    assert {answer["label"] for answer in result.predict(texts)} <= set(LABELS)
+
+
+@pytest.mark.parametrize("algorithm", [Probe(), LOGISTIC])
 def test_one_class_alone_is_refused(algorithm: Probe) -> None:
     own = [
         replace(s, train=tuple(replace(e, label="ade") for e in s.train if isinstance(e, Text)))
