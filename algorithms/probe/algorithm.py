@@ -80,15 +80,15 @@ async def logistic_start(cohort: Cohort, site: Site, rows: Rows, steps: int) -> 
     of classes and curvature are not private, so under DP-SGD neither is summed.
     """
     classes, dp = len(site.task.labels), site.training.dp
-    own: dict[str, Any] = {RECORDS: float(len(rows.y))}
-    if dp is None:
-        own |= {"classes": torch.bincount(rows.y, minlength=classes).double()}
-        own |= {"curvature": fits.curvature(rows)}
-    sums = await cohort.sum(own)
-    n, state = float(sums[RECORDS]), fits.start(rows.x.shape[1], classes)
-    if dp is None:
+    state = fits.start(rows.x.shape[1], classes)
+    if dp is not None:
+        n = float((await cohort.sum({RECORDS: units(site, rows)}))[RECORDS])
+        rate = private_rate(dp, steps, n)
+    else:
+        counts = torch.bincount(rows.y, minlength=classes).double()
+        sums = await cohort.sum({"classes": counts, "curvature": fits.curvature(rows)})
         state["counts"] = fits.require_classes(sums["classes"])
-    rate = n / float(sums["curvature"]) if dp is None else private_rate(dp, steps, n)
+        rate = float(state["counts"].sum() / sums["curvature"])
     return state | {"rate": site.training.learning_rate or rate}
 
 
@@ -103,13 +103,17 @@ async def logistic_step(
         g = fits.gradient(rows, state["W"], classes)
     else:
         g = private_gradient(site, rows, state["W"], classes, round)
-    sums = await cohort.sum({"gradient": g, RECORDS: float(len(rows.y))}, carry=True)
-    average = round.progress > 1 - fits.TAIL
-    state.update(fits.step(state, sums["gradient"] / float(sums[RECORDS]), average=average))
-    weights = fits.both(state["sum"] / state["kept"] if average else state["W"], classes)
-    if balances(site):  # all classes get the same prior
-        weights[-1] -= fits.log_priors(state["counts"], balanced=False) / CONSTANT
-    state["weights"] = weights
+    sums = await cohort.sum({"gradient": g, RECORDS: units(site, rows)}, carry=True)
+    mean = sums["gradient"] / float(sums[RECORDS])
+    state.update(fits.step(state, mean, classes, average=round.progress > 1 - fits.TAIL))
+    if balances(site):
+        equal, own = (fits.log_priors(state["counts"], balanced=b) for b in (True, False))
+        state["weights"][-1] += (equal - own) / CONSTANT
+
+
+def units(site: Site, rows: Rows) -> float:
+    """Count what a step is over: rows, or the records or patients that DP-SGD protects."""
+    return float(len(rows.y) if site.privacy is None else len(site.privacy.units))
 
 
 def load(model: Probing, state: SavedDict) -> None:

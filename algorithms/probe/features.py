@@ -102,6 +102,9 @@ def training_rows(site: Site, model: Probing) -> Rows:
     """Encode the training records."""
     xs, batches = zip(*_encoded(site, model, site.train, model.features), strict=True)
     x, y = torch.cat(xs), torch.cat([of_rows(batch["labels"], batch) for batch in batches])
+    if not model.words:  # in the order of the records, which DP-SGD samples by number
+        back = by_length(site.train).argsort()
+        x, y = x[back], y[back]
     return Rows(torch.cat([x, torch.full((len(x), 1), CONSTANT)], dim=1), y)
 
 
@@ -110,9 +113,15 @@ def _encoded(
 ) -> Iterator[tuple[Tensor, Batch]]:
     """Encode texts; yield the rows of each batch."""
     with site.recorder.phase("encode"), inference(model), autocast(site):
-        for batch in texts.batches(site.at_once(), device=site.device):
+        for indices in by_length(texts).split(site.at_once()):
+            batch = texts.batch(indices, device=site.device)
             inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
             yield of_rows(encode(**inputs).float(), batch), batch
+
+
+def by_length(texts: Encoded) -> Tensor:
+    """Order texts by length, so that batches have little padding."""
+    return texts.sizes().argsort(stable=True)
 
 
 def of_rows(values: Tensor, batch: Batch) -> Tensor:

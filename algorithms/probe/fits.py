@@ -90,9 +90,8 @@ def logits_of(
 
 def log_priors(counts: Matrix, *, balanced: bool) -> Matrix:
     """Return the log-share of each class; equal ones if classes count alike."""
-    shares = counts / counts.sum()
-    logs = [math.log(share) if share > 0 else ABSENT for share in shares.tolist()]
-    return np.array([max(log, ABSENT) if log == ABSENT or not balanced else 0.0 for log in logs])
+    logs = [math.log(share) if share else ABSENT for share in (counts / counts.sum()).tolist()]
+    return np.array([0.0 if balanced and log > ABSENT else log for log in logs])
 
 
 def require_classes(counts: NDArray[Any]) -> Matrix:
@@ -134,12 +133,13 @@ def both(z: Any, classes: int) -> Any:
     return np.pad(z, ((0, 0), (int(classes == 2), 0)))
 
 
-def step(state: Mapping[str, Any], mean: Matrix, *, average: bool) -> dict[str, Any]:
-    """Move the weights against the mean gradient, with momentum; add them to the average."""
+def step(state: Mapping[str, Any], mean: Matrix, classes: int, *, average: bool) -> dict[str, Any]:
+    """Make the next model from the opened mean gradient, with momentum; average the last models."""
     m = MOMENTUM * state["m"] + mean
     W = state["W"] - state["rate"] * m
-    total = state["sum"] + W if average else state["sum"]
-    return {"m": m, "W": W, "sum": total, "kept": state["kept"] + average}
+    total, kept = (state["sum"] + W, state["kept"] + 1) if average else (state["sum"], 0)
+    weights = both(total / kept if average else W, classes)
+    return {"m": m, "W": W, "sum": total, "kept": kept, "weights": weights}
 
 
 def start(d: int, classes: int) -> dict[str, Any]:

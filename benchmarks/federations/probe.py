@@ -14,7 +14,13 @@ from secure_fl.algorithms.probe import Probe
 from secure_fl.data.examples import Tagged, Text
 from secure_fl.data.splits import load
 from secure_fl.federation.federation import Federation
-from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
+from secure_fl.settings import (
+    Kind,
+    ModelSettings,
+    ProtectionSettings,
+    TaskSettings,
+    TrainingSettings,
+)
 
 PARTIES, PUBLIC = 4, 600
 SOURCES = {"sst2": "imdb/train10k", "ade_cls": "ncbi_disease/train"}  # of public texts
@@ -71,12 +77,12 @@ def measure(
 def public_texts(name: str, folder: Path | None) -> tuple[Text, ...]:
     """Read the first sentence of each public record, without its label."""
     path = (folder or collection.DEFAULT) / f"{SOURCES[name]}{collection.SUFFIX}"
-    kind = "ner" if name == "ade_cls" else "classification"
-    texts = []
-    for example in load(path, kind)[:PUBLIC]:
-        words = example.tokens if isinstance(example, Tagged) else example.text.split(". ")[:1]
-        texts.append(Text(example.id, " ".join(words)))
-    return tuple(texts)
+    kind: Kind = "ner" if name == "ade_cls" else "classification"
+    return tuple(
+        Text(e.id, " ".join(e.tokens) if isinstance(e, Tagged) else e.text.partition(". ")[0])
+        for e in load(path, kind)[:PUBLIC]
+        if isinstance(e, Tagged | Text)
+    )
 
 
 def _scores(
@@ -96,7 +102,7 @@ def _scores(
     )
     seconds, result = cpu(run.run)
     sent = fmean(traffic["up"] for traffic in result.document["bytes"].values())
-    return result.pooled("test") | {"bytes": sent, "seconds": seconds / PARTIES}
+    return {**result.pooled("test"), "bytes": sent, "seconds": seconds / PARTIES}
 
 
 def _row(name: str, fit: str, scores: Sequence[dict[str, float]]) -> ProbeRow:
@@ -104,6 +110,13 @@ def _row(name: str, fit: str, scores: Sequence[dict[str, float]]) -> ProbeRow:
         values = [100 * score[metric] for score in scores]
         return f"{fmean(values):.1f} ± {pstdev(values):.1f}"
 
-    kilobytes = fmean(score["bytes"] for score in scores) / 1000
-    metrics = (shown(m) for m in ("accuracy", "f1", "auroc", "calibration_error"))
-    return ProbeRow(name, fit, *metrics, kilobytes, fmean(score["seconds"] for score in scores))
+    return ProbeRow(
+        name,
+        fit,
+        shown("accuracy"),
+        shown("f1"),
+        shown("auroc"),
+        shown("calibration_error"),
+        fmean(score["bytes"] for score in scores) / 1000,
+        fmean(score["seconds"] for score in scores),
+    )

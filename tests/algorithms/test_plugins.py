@@ -259,7 +259,7 @@ def enlarging() -> Iterator[tuple[str, str]]:
 def enlarged(name: str, field: str) -> Algorithm:
     """The defaults, but for one field that asks for much more."""
     kind: Any = ALGORITHMS[name].settings
-    steps = {"fit": "logistic"} if name == "probe" else {}  # a ridge has one round
+    steps = {"fit": "logistic"} if (name, field) == ("probe", "rounds") else {}  # a ridge has one
     return kind(**steps, **{field: {"strong": MANY} if field == "tiers" else MANY})  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,13 @@ import torch
 
 from secure_fl import ModelSettings, ProtectionSettings, Silo, TrainingSettings
 from secure_fl.algorithms.probe import Probe, fits
-from secure_fl.algorithms.probe.features import CONSTANT, Probing, Rows, public_directions
+from secure_fl.algorithms.probe.features import (
+    CONSTANT,
+    Probing,
+    Rows,
+    public_directions,
+    training_rows,
+)
 from secure_fl.algorithms.probe.private import private_gradient
 from secure_fl.corpora import make, public
 from secure_fl.crypto.privacy.ledger import load_chain
@@ -149,8 +155,8 @@ def test_steps_end_near_the_least_loss(classes: int) -> None:
     state: dict[str, Any] = fits.start(11, classes) | {"rate": 300 / fits.curvature(given)}
     for t in range(60):
         g = fits.gradient(given, state["W"], classes).numpy()
-        state |= fits.step(state, g / 300, average=t >= 45)
-    W = torch.from_numpy(fits.both(state["sum"] / state["kept"], classes)).requires_grad_()
+        state |= fits.step(state, g / 300, classes, average=t >= 45)
+    W = torch.from_numpy(state["weights"]).requires_grad_()
     loss = torch.nn.functional.cross_entropy(given.x.double() @ W, given.y)
     (slope,) = torch.autograd.grad(loss, W)
     assert loss.item() < 0.9 * np.log(classes) and slope.norm().item() < 0.01
@@ -230,6 +236,21 @@ def test_each_text_is_encoded_once() -> None:
     model.forget()
     torch.testing.assert_close(model(**inputs).logits, first)
     assert len(passes) == 2
+
+
+def test_rows_are_in_the_order_of_the_records() -> None:
+    """DP-SGD clips by the numbers of records; encoding is by length."""
+    texts = [
+        Text(f"a{n}", "fever " * (1 + 7 * n % 11), label=("no", "yes")[n % 2]) for n in range(9)
+    ]
+    site = make_site(texts)
+    model = Probing(load_backbone(ModelSettings(layers=1), tiny_tokenizer(), 0), 2).eval()
+    given = training_rows(site, model)
+    batch = site.train.batch(range(9))
+    with torch.no_grad():
+        features = model.features(batch["input_ids"], batch["attention_mask"])
+    torch.testing.assert_close(given.x[:, :-1], features, atol=1e-5, rtol=0)
+    assert torch.equal(given.y, batch["labels"])
 
 
 def test_directions_of_public_texts_are_principal_and_equal_everywhere() -> None:
@@ -341,6 +362,20 @@ def test_a_missing_label_is_refused_with_its_place() -> None:
     with pytest.raises(DataError, match="label is missing") as caught:
         run(silos=changed((), None))
     assert "hospital-1" in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", [Probe(), LOGISTIC])
+@pytest.mark.parametrize("positive", ["ade", None])
+def test_a_declared_class_without_records_is_never_the_answer(
+    algorithm: Probe, positive: str | None
+) -> None:
+    labels = (*LABELS, "unknown")
+    task = TaskSettings(labels=labels, positive=positive, max_length=32)
+    parts = silos(3, 24)
+    result = run(algorithm, task=task, silos=parts)
+    texts = [e.text for e in parts[0].test if isinstance(e, Text)]
+    assert all(answer["probabilities"]["unknown"] < 0.2 for answer in result.predict(texts))
+    assert {answer["label"] for answer in result.predict(texts)} <= set(LABELS)
 
 
 @pytest.mark.parametrize("algorithm", [Probe(), LOGISTIC])
