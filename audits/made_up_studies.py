@@ -79,6 +79,8 @@ def _records(rng: np.random.Generator, values: tuple[str, ...] | None, size: int
     """Draw a column; in some, values are missing."""
     names = np.arange(TOP) if values is None else np.array(values)
     shares = rng.dirichlet(np.full(len(names), rng.choice(SHAPES)))
+    if values is not None:
+        shares = np.sort(shares)[::-1]  # so a shorter list of categories has some records
     drawn = rng.choice(names, size, p=shares).astype(object)
     if rng.random() < 0.3:
         drawn[rng.random(size) < rng.choice([0.01, 0.1])] = None
