@@ -97,8 +97,7 @@ def _raw(counts: Counts, labels: tuple[str, ...], scored: int, bins: str) -> dic
         return {}
     least = CLEAR * std * math.sqrt(len(labels))
     clear = np.minimum(table[:, 0] + table[:, 2], table[:, 0] + table[:, 1]) >= least
-    hidden = () if clear.all() else ("mcc",)
-    hidden += () if clear[scored] else OF_CLASS
+    hidden = {*(() if clear.all() else ("mcc",)), *(() if clear[scored] else OF_CLASS)}
     rates = outcome_rates(table, scored)
     rates = {name: value for name, value in rates.items() if name not in hidden}
     if not bins:
