@@ -1,6 +1,6 @@
 """The third review's attacks, by their numbers, each with the tests that run it today.
 
-A test fails here if an attack loses its test. Attacks on statistics are tests of that feature.
+A test fails here if an attack loses its test.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SECURITY, BLAME = "tests/security", "tests/security/test_blame_attacks.py"
+STATISTICS = "tests/security/test_statistics.py"
 APPROVALS, SCORES = (
     "tests/pilot/test_approvals.py",
     "tests/features/evaluation/test_noised_scores.py",
@@ -94,9 +95,29 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         "tests/features/export/test_model_card.py::"
         "test_the_card_of_a_folder_with_code_loads_it_without_running_it",
     ),
+    "05 values from moments of moving bins": (f"{STATISTICS}::test_bins_that_move_tell_no_value",),
+    "06 a patient who is unique by two fields": (
+        f"{STATISTICS}::test_a_patient_who_is_unique_by_two_fields_is_hidden",
+    ),
+    "09 identifiers under their own names": (
+        f"{STATISTICS}::test_a_named_patient_is_in_no_table",
+        "tests/features/statistics/test_codebook.py"
+        "::test_a_column_mapped_to_an_identifier_is_gone_under_its_own_name",
+    ),
+    "10 records of one patient": (
+        f"{STATISTICS}::test_records_of_one_patient_do_not_count_as_many",
+    ),
+    "15 coordinator reads the number of sums": (
+        f"{STATISTICS}::test_the_coordinator_sees_the_same_whatever_becomes_of_a_codebook",
+    ),
+    "17 a refusal spends the budget of others": (
+        "tests/features/statistics/test_opening.py"
+        "::test_one_refusal_refuses_all_and_spends_nothing",
+    ),
+    "19 most records of one patient, by name": (
+        f"{STATISTICS}::test_the_coordinator_sees_the_same_whatever_becomes_of_a_codebook",
+    ),
 }
-STATISTICS = ("05", "06", "09", "10", "15", "17", "19")  # moments, one patient, columns, ...
-OF_STATISTICS = ROOT / "tests" / "features" / "statistics" / "test_attacks.py"
 SCRIPTS = {"01b", "12b", *(f"{number:02}" for number in range(1, 21))}  # poc_NN of the review
 
 
@@ -108,7 +129,7 @@ def functions_in(file: str) -> frozenset[str]:
 
 def test_every_attack_of_the_review_has_a_place() -> None:
     numbered = {name.split()[0] for name in ATTACKS if not name.startswith("finding")}
-    assert numbered | set(STATISTICS) == SCRIPTS and not numbered & set(STATISTICS)
+    assert numbered == SCRIPTS
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -116,10 +137,3 @@ def test_its_test_exists(attack: str) -> None:
     for where in ATTACKS[attack]:
         file, _, test = where.partition("::")
         assert test in functions_in(file), where
-
-
-def test_attacks_on_statistics_are_named_in_their_tests() -> None:
-    if not OF_STATISTICS.exists():  # until statistics are answered from a codebook
-        pytest.skip(f"waiting for {OF_STATISTICS.relative_to(ROOT)}")
-    text = OF_STATISTICS.read_text(encoding="utf-8")
-    assert [number for number in STATISTICS if f"poc_{number}" not in text] == []
