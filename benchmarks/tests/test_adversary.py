@@ -1,4 +1,7 @@
-"""Adversarial sums: a fixed set of seeds, those that found faults, and controls."""
+"""Adversarial sums: fixed seeds, and controls in which single checks are off.
+
+Faults that the adversary found are tests in `tests/security/test_found_by_adversary.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +22,12 @@ from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
 from tests.support.adversary import Scenario, attack, shrink
-from tests.support.mutations import Target, targets
+from tests.support.mutations import targets
 
 MOST_SUMS = 6000  # until a fault must be found
-FOUND: list[tuple[int, Target]] = [
-    (101, ("Complaint", "total")),  # a message of no run crashed the coordinator
-    (105, ("Complaint", "(bulk)")),  # other bytes in a complaint convicted the coordinator
-    (2, ("SumInput", "(bulk)")),  # after a false complaint, an honest upload counted as hidden
-    (27, ("Segment", "size")),  # parties of a host sum showed their next upload
-    (65, ("Relayed", "senders")),  # more senders than values
-]
 
 
-@pytest.mark.parametrize(("seed", "target"), FOUND)
-def test_a_change_that_found_a_fault_breaks_no_promise(seed: int, target: Target) -> None:
-    assert attack(Scenario.of(seed, target)).violations == []
-
-
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_no_change_of_any_message_breaks_a_promise(seed: int) -> None:
     assert attack(Scenario.of(seed)).violations == []
 
@@ -64,6 +55,7 @@ def test_the_command_prints_coverage_continues_and_ends_with_zero(tmp_path: Path
     assert len(parts) == 2 and read(out, 0).sums >= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted({kind for kind, _ in targets()}))
 def test_every_field_of_a_message_is_changed(kind: str) -> None:
     """A field that no scenario reaches would be counted with zero changes for ever."""

@@ -24,13 +24,13 @@ from secure_fl.testing.harness import LossyEngine, federate
 from tests.security.test_blame_attacks import (
     KEYS,
     LIAR,
-    NAMES,
     VICTIM,
     lies,
     require_nobody_convicted,
     require_only_liar_lost,
     run,
 )
+from tests.support.attacker import NAMES
 from tests.support.lying_coordinator import lying_coordinator
 from tests.support.spoiling import Spoiler
 

@@ -464,7 +464,9 @@ class Adversary:
         """Read the seeds of self masks that the coordinator has recovered."""
         coordinator = getattr(self.leader, "_coordinator", None)
         sent = getattr(coordinator, "_sent", None)
-        for party, seed in (sent.seeds if sent is not None else {}).items():
+        if sent is None:
+            return
+        for party, seed in sent.seeds.items():
             if party in self.schemes.uploads[sent.number]:
                 self.schemes.uploads[sent.number][party].seed = seed
 
@@ -525,7 +527,8 @@ class Adversary:
         earlier: list[tuple[Message, bytes]],
     ) -> Any:
         """Return another envelope and bulk, None if the frame is dropped, or False."""
-        message, (kind, name) = envelope.message, self.scenario.target
+        message: Message = envelope.message
+        kind, name = self.scenario.target
         lie, change = self.schemes.lie(sender, receiver, message, data)
         if lie:
             self.coverage[f"({lie})"] += 1

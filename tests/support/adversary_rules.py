@@ -64,6 +64,7 @@ def _named(outcome: Outcome) -> Iterator[str]:
         accused = run.session.convicted
         if name in honest and accused and accused not in scenario.liars:
             yield f"{name} convicts {accused}"
+    differ = set[str]()
     outsiders = False  # True after a conviction for which members of other tiers have no evidence
     for event in outcome.pilot.events if _honest_coordinator(outcome) else ():
         if event.party != COORDINATOR:
@@ -74,7 +75,9 @@ def _named(outcome: Outcome) -> Iterator[str]:
         if isinstance(event, MemberFailed) and event.code == "keys" and not named - honest:
             yield f"honest members are at odds: {', '.join(sorted(named))}"
         outsiders |= scenario.tiers and isinstance(event, Convicted)
-        lost = (named & honest) - set(scenario.away)
+        if isinstance(event, MemberFailed | Refused) and event.code == "disagreement":
+            differ |= named  # nobody can tell who of them is right
+        lost = (named & honest) - set(scenario.away) - differ
         alone = len(scenario.liars) == 1 and not outsiders
         if isinstance(event, MembersLost) and lost and alone:
             yield f"honest members are lost: {', '.join(sorted(lost))}"

@@ -114,7 +114,8 @@ class Mutator:
         self.coverage[f"{type(record).__name__}.{name}"] += 1
         new = self._donated(record, name, others) if self.rng.random() < 0.35 else None
         value = getattr(record, name)
-        return put(message, (*path, name), self.other(value) if new is None else new)
+        changed: Message = put(message, (*path, name), self.other(value) if new is None else new)
+        return changed
 
     def _donated(self, record: msgspec.Struct, name: str, others: Sequence[Message]) -> Any:
         """Return the field's value in another record of the same kind, or None."""
