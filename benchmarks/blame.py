@@ -51,7 +51,7 @@ run(1)
 for line in sys.stdin:
     one, more = run(1), run(4)
     spoiled = run(1, {names[-1]: {SumInput: spoil, Finding: show}})
-    print((more - one) / 3, spoiled - one, flush=True)
+    print(one, more, spoiled, flush=True)
 """
 
 
@@ -69,13 +69,12 @@ class Worker:
             text=True,
         )
 
-    def measure(self) -> tuple[float, float]:
-        """Return the CPU seconds of a sum, and of an inquiry."""
+    def measure(self) -> list[float]:
+        """Return the CPU seconds of one sum, of four, and of a spoiled one with its inquiry."""
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("the process has no pipes")
         print(file=self._process.stdin, flush=True)
-        one, inquiry = map(float, self._process.stdout.readline().split())
-        return one, inquiry
+        return [float(seconds) for seconds in self._process.stdout.readline().split()]
 
     def close(self) -> None:
         """End the process."""
@@ -83,15 +82,19 @@ class Worker:
 
 
 def compare(base: Path | None, shape: tuple[str, int, int], turns: int) -> tuple[float, ...]:
-    """Return the best seconds of a sum here and in the other checkout, and the inquiry's ratio."""
+    """Return the best seconds of a sum here and in the other checkout, and the inquiry's ratio.
+
+    Seconds are differences of the best runs, so the start of a run does not count.
+    """
     workers = [Worker(checkout, shape) for checkout in (HERE, base or HERE)]
     measured = [[worker.measure() for worker in workers] for _ in range(turns)]
     for worker in workers:
         worker.close()
-    here, other = ([turn[k][0] for turn in measured] for k in (0, 1))
-    inquiry = [turn[0][1] for turn in measured]
-    pairs = median(one / two for one, two in zip(here, other, strict=True))
-    return min(here), min(other), pairs, min(inquiry) / min(here)
+    best = [[min(turn[k][run] for turn in measured) for run in range(3)] for k in (0, 1)]
+    (one, four, spoiled), (other_one, other_four, _) = best
+    pairs = median(turn[0][1] / turn[1][1] for turn in measured)
+    here, there = (four - one) / 3, (other_four - other_one) / 3
+    return here, there, pairs, (spoiled - one) / here
 
 
 @click.command()
