@@ -81,7 +81,7 @@ CODEBOOKS = {
 
 PARTS = {  # functions by the stem of their module
     "counting": (("counting", "counts_of"), ("counting", "unread")),
-    "digests of records": (("note", "state_of"),),
+    "digests of records": (("note", "state_of"), ("tables", "state")),
     "merging": (("release", "layouts"), ("release", "tabulations")),
     "hiding counts, at every hospital": (("suppression", "suppressed"),),
     "tables and figures": (("document", "document_of"),),
