@@ -113,7 +113,8 @@ def _encoded(
 ) -> Iterator[tuple[Tensor, Batch]]:
     """Encode texts; yield the rows of each batch."""
     with site.recorder.phase("encode"), inference(model), autocast(site):
-        for indices in by_length(texts).split(site.at_once()):
+        for start in range(0, len(order := by_length(texts)), site.at_once()):
+            indices = order[start : start + site.at_once()]
             batch = texts.batch(indices, device=site.device)
             inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
             yield of_rows(encode(**inputs).float(), batch), batch
