@@ -218,7 +218,7 @@ def _documents(study: Study, least: int) -> list[Mapping[str, Any]]:
     for one in study.codebooks:
         codebook = Codebook.model_validate({**one, "min_patients": least})
         hospitals = study.hospitals.values()
-        opened = np.sum([counts_of(codebook, table_of(table)) for table in hospitals], axis=0)
+        opened = np.sum([counts_of(codebook, table_of(table))[0] for table in hospitals], axis=0)
         merged = layouts(codebook, opened, merging=True)
         tables = suppressed(tabulations(codebook, merged), earlier, total_of(merged), least)
         earlier += tables
@@ -259,7 +259,7 @@ def _parts(profile: Profile) -> list[CostRow]:
 def released(name: str, size: int, seed: int) -> ReleasedRow:
     """Release a codebook over so many patients, and count what is hidden."""
     codebook, table = codebook_of(name), table_of(hospital(seed, size))
-    merged = layouts(codebook, counts_of(codebook, table), merging=True)
+    merged = layouts(codebook, counts_of(codebook, table)[0], merging=True)
     tables = suppressed(tabulations(codebook, merged), [], total_of(merged), codebook.least)
     counts = sum(one.counts.size for one in tables)
     shown = sum(int(one.shown.sum()) for one in tables)

@@ -57,7 +57,7 @@ class Study:
         for one in self.codebooks:
             rule = one.least if least is None else least
             asked = one.model_copy(update={"min_patients": rule})
-            found = layouts(asked, counts_of(asked, table), merging=True)
+            found = layouts(asked, counts_of(asked, table)[0], merging=True)
             earlier += suppressed(tabulations(asked, found), earlier, total_of(found), rule)
         return earlier
 

@@ -23,19 +23,23 @@ LONGEST, MOST_WORDS = 64, 6  # of a category; longer values are texts
 NAMES_FROM = 10  # fewer distinct values are categories, also of few patients
 
 
-def counts_of(codebook: Codebook, table: RecordTable) -> Integers:
-    """Count the records in each cell of all tables, one table after the other."""
+def counts_of(codebook: Codebook, table: RecordTable) -> tuple[Integers, dict[str, int]]:
+    """Count the records in each cell of all tables, one table after the other.
+
+    Also count the records with no readable value of each variable, for this hospital's log.
+    """
     rows = _counted_rows(codebook, table)
     codes = {
-        name: codes_of(codebook.column(name), variable, table)[rows]
+        name: codes_of(codebook.column(name), variable, table)
         for name, variable in codebook.variables.items()
     }
     counts = []
     for scope in codebook.scopes.values():
         shape = codebook.shape(scope)
-        cells = np.ravel_multi_index([codes[name] for name in scope], shape)
+        cells = np.ravel_multi_index([codes[name][rows] for name in scope], shape)
         counts.append(np.bincount(cells, minlength=int(np.prod(shape))))
-    return np.concatenate(counts).astype(np.int64)
+    unread = {n: int((codes[n] == v.size - 1).sum()) for n, v in codebook.variables.items()}
+    return np.concatenate(counts).astype(np.int64), unread
 
 
 def partition_of(variable: Variable) -> Partition:
@@ -65,15 +69,6 @@ def codes_of(column: str, variable: Variable, table: RecordTable) -> Integers:
             field=column,
         )
     return np.where(missing, variable.size - 1, cells).astype(np.int64)
-
-
-def unread(codebook: Codebook, table: RecordTable) -> dict[str, int]:
-    """Count the records with no readable value of each variable, for this hospital's log."""
-    found = {
-        name: int((codes_of(codebook.column(name), one, table) == one.size - 1).sum())
-        for name, one in codebook.variables.items()
-    }
-    return {name: count for name, count in found.items() if count}
 
 
 def _counted_rows(codebook: Codebook, table: RecordTable) -> Integers:

@@ -102,8 +102,7 @@ def _notes(codebook: Codebook, layout: Layout) -> list[str]:
         if rest in cells:
             label = labels_of(codebook.variables[name], blocks)[rest]
             found.append(
-                f"{name}: {label} includes fewer than {codebook.least} records with other or "
-                "missing values"
+                f"{name}: {label} includes records with other or missing values, if there are any"
             )
     return found
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from secure_fl.errors import CohortError, DataError
 from secure_fl.features.statistics.codebook import Codebook
@@ -39,7 +38,7 @@ class Note:
         self, table: RecordTable, codebook: Codebook, hospitals: Sequence[str]
     ) -> None:
         """Refuse records that changed since an earlier codebook, and counts in another way."""
-        state, own = state_of(table), np.unique(table.patients)
+        state, own = table.state, np.unique(table.patients)
         for line in self._of("records"):
             before = np.frombuffer(b64decode(line["patients"]), own.dtype)
             both = 0 if line["state"] == state else len(np.intersect1d(own, before))
@@ -58,14 +57,14 @@ class Note:
 
     def begin(self, table: RecordTable) -> None:
         """Note the patients before a sum over their records is opened."""
-        state = state_of(table)
+        state = table.state
         if all(line["state"] != state for line in self._of("records")):
             patients = b64encode(np.unique(table.patients).tobytes()).decode()
             self._add({"what": "records", "state": state, "patients": patients})
 
     def earlier(self, table: RecordTable) -> list[dict[str, Any]]:
         """Return the codebooks over these records, without their states: equal at all sites."""
-        state = state_of(table)
+        state = table.state
         found = (line for line in self._of("codebook") if line["state"] == state)
         return [
             {name: line[name] for name in ("codebook", "hospitals", "tables")} for line in found
@@ -87,7 +86,7 @@ class Note:
         line = {"codebook": codebook, "hospitals": sorted(hospitals)}
         line["tables"] = [one.to_json() for one in tables]
         if line not in self.earlier(table):
-            self._add({"what": "codebook", "state": state_of(table)} | line)
+            self._add({"what": "codebook", "state": table.state} | line)
 
     def _of(self, what: str) -> list[dict[str, Any]]:
         return [line for line in self._kept if line["what"] == what]
@@ -96,14 +95,6 @@ class Note:
         if self._lines is not None:
             self._lines.append(line)
         self._kept.append(json.loads(json.dumps(line)))
-
-
-def state_of(table: RecordTable) -> str:
-    """Return a digest of all records and their patients."""
-    rows = pd.util.hash_pandas_object(table.frame.astype(str), index=False).to_numpy()
-    keyed = np.stack([rows, table.patients.astype(np.uint64)], axis=1)
-    names = ",".join(map(str, table.frame.columns))
-    return hashlib.sha256(names.encode() + keyed.tobytes()).hexdigest()
 
 
 def _require_hospitals(before: list[str], now: list[str]) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 from secure_fl.errors import BudgetError, CohortError, DataError
 from secure_fl.events import Warned
 from secure_fl.features.statistics.codebook import Codebook
-from secure_fl.features.statistics.counting import counts_of, unread
+from secure_fl.features.statistics.counting import counts_of
 from secure_fl.features.statistics.document import document_of
 from secure_fl.features.statistics.noise import NoiseBudget, release_of, share_of
-from secure_fl.features.statistics.note import Note, state_of
+from secure_fl.features.statistics.note import Note
 from secure_fl.features.statistics.partitions import Integers, Tabulation
 from secure_fl.features.statistics.release import layouts, tabulations, total_of
 from secure_fl.features.statistics.suppression import suppressed
@@ -75,7 +75,7 @@ class OwnCounts:
 
     def __init__(self, site: Site, codebook: Codebook, cohort: Cohort) -> None:
         self.table: RecordTable = table_of(site.silo)
-        self.state, self.refused = state_of(self.table), False
+        self.state, self.refused = self.table.state, False
         self._codebook, self._threshold = codebook, cohort.threshold
         self.hospitals = cohort.parties
         self.note = Note(None if site.ledger is None else site.ledger().path.parent)
@@ -91,8 +91,10 @@ class OwnCounts:
     def _prepare(self, site: Site) -> None:
         """Count, unless the records, earlier codebooks or the budget stand against it."""
         codebook = self._codebook
-        self._counts = counts_of(codebook, self.table)
-        for name, missing in unread(codebook, self.table).items():
+        self._counts, unread = counts_of(codebook, self.table)
+        for name, missing in unread.items():
+            if not missing:
+                continue
             text = f"{missing} of {len(self.table)} values of {name} are missing or not listed"
             site.recorder.event(Warned(party=site.name, code="values not listed", text=text))
         if codebook.epsilon is None:

@@ -8,9 +8,12 @@ programs have no solution, they name the released counts to hide as well, at the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from scipy.optimize import linprog
 
 from secure_fl.errors import TamperError
 from secure_fl.features.statistics.attacker import JointTable
-from secure_fl.features.statistics.partitions import Flags, Tabulation
+from secure_fl.features.statistics.partitions import Flags, Integers, Tabulation
 
 Floats = NDArray[np.float64]
 SLACK = 1e-6  # of the linear programs
@@ -30,7 +33,15 @@ SINGLE = 10.0  # cost of a count in a table of one variable, in those of two
 def suppressed(
     tables: Sequence[Tabulation], earlier: Sequence[Tabulation], total: int, least: int
 ) -> list[Tabulation]:
-    """Mark the counts that may be released."""
+    """Mark the counts that may be released. Sites in one process decide once."""
+    parts = [[one.to_json() for one in some] for some in (tables, earlier)]
+    return _decided(json.dumps([*parts, total, least]))
+
+
+@lru_cache(maxsize=1)
+def _decided(text: str) -> list[Tabulation]:
+    now, before, total, least = json.loads(text)
+    tables, earlier = ([Tabulation.from_json(one) for one in some] for some in (now, before))
     if total < least:
         return [replace(table, shown=np.zeros_like(table.shown)) for table in tables]
     small = [replace(table, shown=table.counts >= least) for table in tables]
@@ -103,9 +114,8 @@ class Search:
         )
         self._of_cell, earlier = np.split(blocks, [self._counts.size])
         was_shown = np.concatenate([np.zeros(0, bool), *(t.shown.ravel() for _, t in past)])
-        small = np.concatenate([np.zeros(0), *(t.counts.ravel() for _, t in past)]) < self._width
-        self._must = np.zeros(len(places), bool)  # small counts of an earlier codebook
-        self._must[earlier[small & ~was_shown]] = True
+        self._must = np.zeros(len(places), bool)  # hidden by an earlier codebook
+        self._must[earlier[~was_shown]] = True
         self._was_shown = np.zeros(len(places), bool)
         self._was_shown[earlier[was_shown]] = True
         self._given_up = np.zeros(len(places), bool)
@@ -162,20 +172,40 @@ class Search:
 
         An item that earlier codebooks alone bound too narrowly is given up: nothing can widen it.
         """
+        shown = self._equal(self.shown)
+        for end in self._ends(item, *shown):
+            self._note(end)
+        if self._high[item] - self._low[item] >= self._width - SLACK:
+            return
         target = self._items[[item]].toarray()[0]
-        ends = [self._solve(s * target, self._fixed, self._fixed_values) for s in (1.0, -1.0)]
-        low, high = float(target @ ends[0]), float(target @ ends[1])
+        low, high = (
+            float(target @ end) for end in self._ends(item, self._fixed, self._fixed_values)
+        )
         if high - low < self._width:
             self._given_up[item] = True
             return
-        low = float(np.clip(self._low[item], low, high - self._width))
-        if self._low[item] > low:
-            self._move(item, 1.0, low)
-        if self._high[item] < low + self._width:
-            self._move(item, -1.0, low + self._width)
+        starts = np.clip([self._low[item], self._high[item] - self._width], low, high - self._width)
+        _, moves = min((self._window(item, float(start)) for start in starts), key=itemgetter(0))
+        for _, hidden, joint in moves:
+            self.shown[hidden] = False
+            self._note(joint)
 
-    def _move(self, item: int, sign: float, end: float) -> None:
-        """Find a joint table with an item below (1) or above (-1) an end; hide what it changes."""
+    def _ends(self, item: int, equal: Any, values: Floats) -> list[Any]:
+        """Return the joint tables with the fewest and the most records in one item."""
+        target = self._items[[item]].toarray()[0]
+        return [self._solve(sign * target, equal, values) for sign in (1.0, -1.0)]
+
+    def _window(self, item: int, start: float) -> tuple[float, list[Any]]:
+        """Return the cost of an interval of one item, and the moves that make it possible."""
+        moves = []
+        if self._low[item] > start:
+            moves.append(self._move(item, 1.0, start))
+        if self._high[item] < start + self._width:
+            moves.append(self._move(item, -1.0, start + self._width))
+        return sum(cost for cost, _, _ in moves), moves
+
+    def _move(self, item: int, sign: float, end: float) -> tuple[float, Integers, Floats]:
+        """Find a joint table with an item below (1) or above (-1) an end, and what it changes."""
         row, size = self._items[[item]], self._joint.unknown
         shown = np.flatnonzero(self.shown)
         one = sparse.identity(shown.size)
@@ -191,8 +221,12 @@ class Search:
             (limit, np.array([sign * end])),
         )
         moved = np.abs(found[size : size + shown.size] - found[size + shown.size :])
-        self.shown[shown[moved > SLACK]] = False
-        self._note(found[:size])
+        return float(self._cost[shown] @ moved), shown[moved > SLACK], found[:size]
+
+    def _equal(self, shown: Flags) -> tuple[Any, Floats]:
+        """Return the rows of released counts, now and earlier, and their values."""
+        values = np.concatenate([self._fixed_values, self._counts[shown]])
+        return sparse.vstack([self._fixed, self._rows[shown]], "csr"), values
 
     def _note(self, joint: Floats) -> None:
         values = self._items @ joint

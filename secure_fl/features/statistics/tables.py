@@ -6,8 +6,10 @@ added: `words` and `characters` of a text. The patient of each record is kept ap
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -35,6 +37,14 @@ class RecordTable:
     frame: pd.DataFrame
     patients: NDArray[Any]  # of each record; without a column of patients, the record's own key
     grouped: bool  # true if patients may have several records
+
+    @cached_property
+    def state(self) -> str:
+        """A digest of all records and their patients."""
+        rows = pd.util.hash_pandas_object(self.frame.astype(str), index=False).to_numpy()
+        keyed = np.stack([rows, self.patients.astype(np.uint64)], axis=1)
+        names = ",".join(map(str, self.frame.columns))
+        return hashlib.sha256(names.encode() + keyed.tobytes()).hexdigest()
 
     def __len__(self) -> int:
         """Count the records."""
