@@ -150,7 +150,7 @@ def progress(folder: Path) -> dict[str, Any]:
     if "data" in plan:  # a plan does not name records
         fix = f"secure-fl runs show {folder}"
         raise RunError("this run is not a pilot's", fix=fix, file=folder, reason="missing")
-    rounds = plan.get("algorithm", {}).get("rounds", 0)  # questions have no rounds
+    rounds = plan.get("algorithm", {}).get("rounds", 0)
     so_far = _Progress()
     for event in events_of(folder / EVENTS):
         so_far.follow(event)

@@ -239,6 +239,8 @@ JUDGED_OTHERWISE = {
     "the batch",
     "fetchsgd.k": "how many of the model's own weights move",
     "probe.components": "directions of public texts: features are not more than they were",
+    "statistics.min_patients": "hides more counts; a site's own rule has the minimum",
+    "statistics.records_per_patient": "a site's [site.statistics] limits it",
     "heterofl.tiers": "depths whose size a narrower model equals; the whole model is demanded",
 }
 

@@ -65,11 +65,9 @@ def stats(
         notes=notes / (corpus or settings.run.name),
         folder=out,
     )
-    if as_json:
-        show.print_json(tables.to_json())
-    else:
-        print_tables(tables.to_json(), tables.refusals)
-    if tables.to_json()["status"] != "answered":
+    found = tables.to_json()
+    show.print_json(found) if as_json else print_tables(found, tables.refusals)
+    if found["status"] != "answered":
         raise click.exceptions.Exit(REFUSED)
 
 

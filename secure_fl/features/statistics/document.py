@@ -157,10 +157,8 @@ def _survival(
     for place in np.flatnonzero(~hidden):
         curve = kaplan_meier(times, events[place], left[place], merged)
         label = labels[place]
-        result["curves"][label] = [
-            [0.0, 1.0],
-            *map(list, zip(times.tolist(), curve.survival.tolist(), strict=True)),
-        ]
+        points = zip([0.0, *times.tolist()], [1.0, *curve.survival.tolist()], strict=True)
+        result["curves"][label] = [list(point) for point in points]
         result["figures"][f"{label}: patients"] = float(curve.at_risk[0])
         result["figures"][f"{label}: events"] = float(curve.events.sum())
         if curve.median is not None:
@@ -168,8 +166,7 @@ def _survival(
     test = log_rank(events[~hidden], left[~hidden])
     if test is not None:
         result["figures"] |= {"log-rank statistic": test.statistic, "log-rank p": test.p}
-    if hidden.any():
-        names = ", ".join(np.array(labels)[hidden].tolist())
+    if names := ", ".join(np.array(labels)[hidden]):
         result["notes"].append(f"no curve, for counts are hidden: {names}")
     if merged.any():
         result["notes"].append(f"times are merged into {steps} steps, as in a life table")

@@ -9,18 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.build import RunSettings, algorithm_settings
 from secure_fl.config.toml import Text
 from secure_fl.config.validation import validate
 from secure_fl.errors import SettingsError, nearest
-from secure_fl.events import Event
-from secure_fl.features.statistics.codebook import Codebook
+from secure_fl.events import Event, Warned
+from secure_fl.features.statistics.codebook import REFUSED, Codebook
 from secure_fl.features.statistics.policy import StatisticsRules, broken_rules
 from secure_fl.policy.violations import PolicyRefusal
 from secure_fl.settings import ProtectionSettings
+
+if TYPE_CHECKING:
+    from secure_fl.federation.run_feature import SiteLimits
 
 SECTIONS = ("algorithm", "run", "dataset", "protection")
 
@@ -114,36 +117,35 @@ def open_codebook(
     from secure_fl.data.silo import Silo
     from secure_fl.features.statistics.tables import table_of
     from secure_fl.federation.federation import Federation
-    from secure_fl.federation.run_feature import SiteLimits
-    from secure_fl.learning.dp.scope import open_ledger
 
     if not isinstance(codebook, Codebook):
         codebook = load_codebook(codebook)
-    broken = tuple(broken_rules(rules, codebook)) if rules is not None else ()
-    if broken:
+    if rules is not None and (broken := tuple(broken_rules(rules, codebook))):
         raise PolicyRefusal(broken, party="[site.statistics]")
     named = hospitals if isinstance(hospitals, Mapping) else {s.name: s for s in hospitals}
     silos = [Silo(name, (), table=table_of(one)) for name, one in sorted(named.items())]
     refusals: list[str] = []
 
     def listen(event: Event) -> None:
-        if getattr(event, "code", "") == "codebook refused":
-            refusals.append(str(getattr(event, "text", "")))
-
-    protection = (protection or ProtectionSettings()).model_copy(update={"noise": None})
-    options = {} if rules is None else {"max_epsilon": rules.max_epsilon}
-
-    def limits(name: str) -> SiteLimits:
-        if notes is None:
-            return SiteLimits(options=options)
-        return SiteLimits(options=options, ledger=partial(open_ledger, Path(notes) / name, name))
+        if isinstance(event, Warned) and event.code == REFUSED:
+            refusals.append(event.text)
 
     run = Federation(
         silos,
         codebook,
-        protection=protection,
+        protection=(protection or ProtectionSettings()).model_copy(update={"noise": None}),
         folder=folder,
         listener=listen,
-        limits=limits,
+        limits=partial(_limits, rules, notes),
     )
     return Tables(run.run().document, tuple(refusals))
+
+
+def _limits(rules: StatisticsRules | None, notes: Path | str | None, name: str) -> SiteLimits:
+    """Return the limits of one hospital: its budget, and the ledger beside its notes."""
+    from secure_fl.federation.run_feature import SiteLimits
+    from secure_fl.learning.dp.scope import open_ledger
+
+    options = {} if rules is None else {"max_epsilon": rules.max_epsilon}
+    ledger = None if notes is None else partial(open_ledger, Path(notes) / name, name)
+    return SiteLimits(options=options, ledger=ledger)

@@ -15,7 +15,7 @@ import numpy as np
 
 from secure_fl.errors import BudgetError, CohortError, DataError
 from secure_fl.events import Warned
-from secure_fl.features.statistics.codebook import Codebook
+from secure_fl.features.statistics.codebook import REFUSED, Codebook
 from secure_fl.features.statistics.counting import counts_of
 from secure_fl.features.statistics.document import document_of
 from secure_fl.features.statistics.noise import NoiseBudget, release_of, share_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DIGIT, PLANES = 6, 6  # bits of a digit and digits of a count, for sums of 8 bits or more
 BOUND = 127.0
 LEFT = "a hospital left between the two sums"
-REFUSED = "at least one hospital refused; its own log has the reason"
+SOME_REFUSED = "at least one hospital refused; its own log has the reason"
 
 
 class Findings:
@@ -56,7 +56,7 @@ async def count(cohort: Cohort, site: Site, codebook: Codebook) -> None:
     await cohort.agree(codebook.model_dump_json().encode(), "the codebook")
     async for _ in cohort.rounds(1, keep={"findings": Findings(site.findings)}):
         refusals = await exact_sum(cohort, np.array([int(own.refused)]))
-        reason = LEFT if cohort.survivors != own.hospitals else REFUSED if refusals[0] else ""
+        reason = LEFT if cohort.survivors != own.hospitals else SOME_REFUSED if refusals[0] else ""
         earlier = reason.encode() or own.note.fingerprint(own.table)
         await cohort.agree(earlier, "the note of earlier codebooks")
         counts = np.zeros(codebook.cells, np.int64) if reason else own.begin()
@@ -86,7 +86,7 @@ class OwnCounts:
         except (DataError, CohortError, BudgetError) as error:
             self.refused = True
             text = str(error.at(party=site.name))
-            site.recorder.event(Warned(party=site.name, code="codebook refused", text=text))
+            site.recorder.event(Warned(party=site.name, code=REFUSED, text=text))
 
     def _prepare(self, site: Site) -> None:
         """Count, unless the records, earlier codebooks or the budget stand against it."""
