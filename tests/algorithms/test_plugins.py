@@ -267,9 +267,9 @@ def enlarged(name: str, field: str) -> Algorithm:
     """The defaults, but for one field that asks for much more."""
     kind: Any = ALGORITHMS[name].settings
     steps = {"fit": "logistic"} if (name, field) == ("probe", "rounds") else {}  # a ridge has one
-    return kind(
-        **steps, **REQUIRED.get(name, {}), **{field: {"strong": MANY} if field == "tiers" else MANY}
-    )  # type: ignore[no-any-return]
+    changed = {field: {"strong": MANY} if field == "tiers" else MANY}
+    made: Algorithm = kind(**steps, **REQUIRED.get(name, {}), **changed)
+    return made
 
 
 def plainly(name: str) -> Algorithm:
