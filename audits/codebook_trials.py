@@ -10,6 +10,7 @@ must invent none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,7 +36,9 @@ from secure_fl.config.build import RunSettings
 from secure_fl.config.data import CorpusData, PartyData, PartyFiles
 from secure_fl.config.load import Settings
 from secure_fl.data.silo import Silo
-from secure_fl.federation.federation import Federation
+from secure_fl.federation.federation import Federation, FederationOptions
+from secure_fl.federation.run_feature import SiteLimits
+from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.settings import Protection, ProtectionSettings, TaskSettings, TrainingSettings
 
 RELEASED = f"{CODEBOOKS}: released tables"
@@ -210,8 +213,13 @@ def _results(study: Study, rules: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     settings = ALGORITHMS[STATISTICS].settings
     found = []
     with TemporaryDirectory() as notes:
+
+        def limits(name: str) -> SiteLimits:
+            return SiteLimits(ledger=partial(open_ledger, Path(notes) / name, name))
+
         for one in study.codebooks:
-            codebook = settings.model_validate({**one, **rules, "ledger": notes})
-            run = Federation(silos, codebook, protection=clear, progress=False).run()
+            codebook = settings.model_validate({**one, **rules})
+            options: FederationOptions = {"progress": False, "limits": limits}
+            run = Federation(silos, codebook, protection=clear, **options).run()
             found.append(run.document[STATISTICS])
     return found

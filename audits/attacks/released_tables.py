@@ -19,7 +19,7 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 REST = "(other or missing)"
-FEWER = re.compile(r"(?P<variable>[^:]+): (?P<label>.+) includes fewer than")
+INCLUDES = re.compile(r"(?P<variable>[^:]+): (?P<label>.+) includes records with other or missing")
 NUMBERS = re.compile(r"below (\S+)|(\S+) to (\S+)|(\S+) and above")
 MORE = re.compile(r"\d+ more")
 MOST_CELLS = 6_000  # of the joint table
@@ -147,7 +147,7 @@ class ReleasedTables:
     def _blocks(self, table: Mapping[str, Any], axis: int) -> Integers:
         """Map each value of a column to the label that counts it."""
         name, labels = table["variables"][axis], table["labels"][axis]
-        notes = [FEWER.match(note) for note in table["notes"]]
+        notes = [INCLUDES.match(note) for note in table["notes"]]
         rest = [note["label"] for note in notes if note and note["variable"] == name] or [REST]
         found = []
         for value in self._values[self._column[name]]:
