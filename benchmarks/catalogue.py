@@ -94,7 +94,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "statistics": Benchmark(
             "benchmarks.federations.statistics",
-            "An attack on a thousand random codebooks, the cost of a large one, and hidden counts.",
+            "An attack on random codebooks; cost and hidden counts.",
             {"parties": 3, "records": 100, "codebooks": 10, "patients": (300,)},
         ),
         "audits": Benchmark(

@@ -162,12 +162,15 @@ class HospitalProcess:
             self._check(message, invited.nonce)
             members = tuple(sorted(message.nonces))
             link = self._link(run_id(self._roster, invited.text, message.nonces))
-            self._under_way = SiteRun(self._context, invited.plan, invited.text, members, link)
+            self._under_way = self._run(invited, members, link)
             self._under_way.note_approvals(invited.approvals)
         except Exception as error:
             return invited.link.pack(self._refused(error))
         self._invited = self._awaited = None
         return invited.link.pack(Gathered(link.run))
+
+    def _run(self, invited: Invited, members: tuple[str, ...], link: Link) -> SiteRun:
+        return SiteRun(self._context, invited.plan, invited.text, members, link)
 
     def _require_known(self, names: Collection[str]) -> None:
         if strangers := set(names) - set(self._roster.names):
