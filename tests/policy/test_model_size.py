@@ -221,6 +221,8 @@ def test_a_new_setting_is_judged_or_said_to_be_harmless() -> None:
     judged |= {"public_batch", "feedback_batch", "exchange"}
     judged |= {"rows", "columns", "compression", "student_layers", "tiers"}  # by `policy.size`
     judged |= {"models", "epsilon"}  # of what trains nothing: by name and digest, and by its rules
+    judged |= {"variables", "tables", "survival", "delta"}  # of a codebook: by [site.statistics]
+    judged |= {"min_patients", "records_per_patient"}
     for entry in ALGORITHMS.values():
         fields = entry.settings.model_fields
         assert set(fields) <= judged | LEARNING, entry.settings
