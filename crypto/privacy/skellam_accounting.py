@@ -59,7 +59,7 @@ def equivalent_std(mu: float) -> float:
     from scipy.special import erfcinv, erfinv, i0e
 
     # at tiny μ, 1 - p(0) would be lost to rounding; μ/2 is below it
-    score = erfinv(i0e(mu)) if mu > 1e-6 else erfcinv(mu / 2)
+    score = erfinv(i0e(mu)) if mu > 1e-4 else erfcinv(mu / 2)
     return float((1 - 1e-12) / (2 * math.sqrt(2) * score))
 
 
