@@ -1,12 +1,12 @@
-"""Privacy events and their composition to ε: Opacus' accountants, and the Skellam bound.
+"""Privacy events and their composition to ε: exact, or by Opacus' accountants.
 
 An event contains only parameters on which its privacy depends, and has one canonical JSON. Events
 of a kind that is not in the table `KINDS` can be neither recorded nor composed.
 
-PRV (numerically tight, arXiv 2106.02848) composes Gaussian and DP-SGD events. With a Skellam
-release, or if PRV's grids would grow too large (ε > 64), everything is composed by RDP at Opacus'
-orders, which is looser and never under-reports. GDP is refused: it is a limit theorem, and at q < 1
-it reports 0.215 where 1.03 is exact.
+A Skellam release counts as its equivalent Gaussian (proof in `skellam_accounting`). Gaussians
+compose exactly. PRV (numerically tight, arXiv 2106.02848) composes them with DP-SGD events. If
+PRV's grids would grow too large (ε > 64), RDP at Opacus' orders does, which is looser and never
+under-reports. GDP's limit theorem is refused: at q < 1 it reports 0.215 where 1.03 is exact.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from secure_fl.crypto.privacy.skellam_accounting import counts_epsilon, equivalent_std
 from secure_fl.errors import BudgetError
 
 
@@ -59,9 +60,9 @@ class GaussianRelease:
 
 @dataclass(frozen=True, slots=True)
 class SkellamRelease:
-    """Skellam noise of variance μ on integers, `count` times (arXiv 2110.04995, Theorem 3.5).
+    """Skellam noise of variance μ on integers, `count` times.
 
-    RDP(α) <= αΔ₂²/(2μ) + min(((2α-1)Δ₂² + 6Δ₁)/(4μ²), 3Δ₁/(2μ)) for integers α >= 2.
+    k cells that a record changes by 1 are k releases with Δ₁ = Δ₂ = 1: their ε is exact.
     """
 
     mu: float  # the variance guaranteed to the party, in squared grid steps
@@ -75,22 +76,16 @@ class SkellamRelease:
         if not (0 < self.l2 < math.inf and 0 < self.l1 < math.inf):
             raise _bad(self, f"sensitivities {self.l1}, {self.l2}")
 
-    def rdp(self, order: float) -> float:
-        """Bound the Rényi divergence of one release at an order above 1.
+    @property
+    def noise_multiplier(self) -> float:
+        """σ/Δ₂ of a Gaussian release that is no more private."""
+        return equivalent_std(self.mu) / self.l2
 
-        Between integers, (α-1)·RDP(α) is convex, so its chord is a bound (0 at α = 1).
-        """
-        low = math.floor(order)
-        if low == order:
-            return self._at(low)
-        upper = low * self._at(low + 1)
-        lower = (low - 1) * self._at(low) if low > 1 else 0.0
-        return ((low + 1 - order) * lower + (order - low) * upper) / (order - 1)
-
-    def _at(self, α: int) -> float:
-        gaussian = α * self.l2**2 / (2 * self.mu)
-        fine = ((2 * α - 1) * self.l2**2 + 6 * self.l1) / (4 * self.mu**2)
-        return gaussian + min(fine, 3 * self.l1 / (2 * self.mu))
+    @property
+    def unit_cells(self) -> int | None:
+        """How many cells a record changes, by 1 each; None if it may change one by more."""
+        squared = self.l2**2 * (1 + 1e-9)  # √3² is below 3 in floats
+        return int(min(squared, self.l1 * (1 + 1e-9))) if squared < 4 else None
 
 
 Event = DpSgdSteps | GaussianRelease | SkellamRelease
@@ -169,17 +164,34 @@ def epsilon(events: Iterable[Event], delta: float, *, accountant: Accountant = "
             f"δ is {delta}", fix="choose δ below one over the number of records", reason="delta"
         )
     _check_accountant(accountant)
-    steps, skellam = _merge(events)
-    if not steps and not skellam:
+    events = list(events)
+    steps = _merge(events)
+    if not steps:
         return math.inf
-    if accountant == "prv" and skellam:
-        raise BudgetError(
-            "PRV cannot compose Skellam releases", fix="use auto or rdp", reason="accountant"
-        )
-    bound = _rdp(steps, skellam, delta)
-    if accountant == "rdp" or skellam or not _in_prv_range(steps, bound):
+    if accountant != "rdp" and all(q == 1 for _, q, _ in steps):
+        return min(gaussian_epsilon(steps[0][0], delta), counts_epsilon(_cells(events), delta))
+    bound = _rdp(steps, delta)
+    if accountant == "rdp" or not _in_prv_range(steps, bound):
         return bound
     return min(bound, _prv(tuple(steps), delta, bound))
+
+
+def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+    """Return ε of one Gaussian release, by Balle and Wang's formula (arXiv 1805.06530)."""
+    from scipy.special import log_ndtr
+
+    m = 1 / noise_multiplier
+    low, high = 0.0, m * m / 2 + m * math.sqrt(2 * math.log(1 / delta))
+    if not high < math.inf:
+        return math.inf
+    while high > 1e-12 and high - low > 1e-10 * high:  # `high` stays within δ
+        middle = (low + high) / 2
+        one, other = log_ndtr(m / 2 - middle / m), middle + log_ndtr(-m / 2 - middle / m)
+        if -math.exp(one) * math.expm1(other - one) <= delta * (1 - 1e-9):
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def calibrate(
@@ -224,24 +236,33 @@ def _check_accountant(name: str) -> None:
         )
 
 
-def _merge(events: Iterable[Event]) -> tuple[Steps, list[tuple[SkellamRelease, int]]]:
+def _cells(events: Sequence[Event]) -> dict[float, int]:
+    """Cells that a record changes by 1, by μ; empty if any event is of another kind."""
+    cells: Counter[float] = Counter()
+    for event in events:
+        unit = event.unit_cells if isinstance(event, SkellamRelease) else None
+        if unit is None or not isinstance(event, SkellamRelease):
+            return {}
+        cells[event.mu] += event.count * unit
+    return cells
+
+
+def _merge(events: Iterable[Event]) -> Steps:
     steps: Counter[tuple[float, float]] = Counter()
-    skellam: Counter[tuple[float, float, float]] = Counter()
     for event in events:
         match event:
             case DpSgdSteps(noise_multiplier=σ, sample_rate=q, steps=count):
                 steps[(σ, q)] += count
             case GaussianRelease(noise_multiplier=σ, count=count):
                 steps[(σ, 1.0)] += count
-            case SkellamRelease(mu=μ, l1=l1, l2=l2, count=count):
-                skellam[(μ, l1, l2)] += count
+            case SkellamRelease(count=count):
+                steps[(event.noise_multiplier, 1.0)] += count
             case _:
                 raise unsupported(type(event).__name__)
     sampled = [(σ, q, count) for (σ, q), count in sorted(steps.items()) if q < 1]
     # Gaussians compose exactly to one: Σ 1/σᵢ² = 1/σ²
     precision = math.fsum(count / σ**2 for (σ, q), count in sorted(steps.items()) if q == 1)
-    history = [*sampled, (precision**-0.5, 1.0, 1)] if precision else sampled
-    return history, [(SkellamRelease(*key), count) for key, count in sorted(skellam.items())]
+    return [*sampled, (precision**-0.5, 1.0, 1)] if precision else sampled
 
 
 def _in_prv_range(steps: Steps, bound: float) -> bool:
@@ -264,7 +285,7 @@ def _prv(steps: tuple[tuple[float, float, int], ...], delta: float, otherwise: f
     return value if 0 <= value < math.inf else otherwise
 
 
-def _rdp(steps: Steps, skellam: list[tuple[SkellamRelease, int]], delta: float) -> float:
+def _rdp(steps: Steps, delta: float) -> float:
     from opacus.accountants.analysis.rdp import get_privacy_spent
 
     alphas = orders()
@@ -272,8 +293,6 @@ def _rdp(steps: Steps, skellam: list[tuple[SkellamRelease, int]], delta: float) 
     for σ, q, count in steps:
         curve = [_sampled_gaussian(σ, q, α) for α in alphas]
         total += count * np.array(curve)
-    for release, count in skellam:
-        total += count * np.array([release.rdp(α) for α in alphas])
     if not np.isfinite(total).any():
         return math.inf
     total[~np.isfinite(total)] = np.inf

@@ -36,7 +36,7 @@ Adjacency = Literal["add-remove", "replace-one"]
 
 @dataclass(frozen=True, slots=True)
 class SkellamNoise:
-    """Skellam noise on a sum of integer vectors, in shares (arXiv 2110.04995).
+    """Skellam noise on a sum of integer vectors, in shares (mechanism of arXiv 2110.04995).
 
     A party with x in R^d, ‖x‖₂ <= S after clipping, contributes round(s·x) + Poisson(μᵢ/2) -
     Poisson(μᵢ/2) per coordinate. Skellam variables are closed under sums, so k honest shares have
@@ -45,8 +45,7 @@ class SkellamNoise:
 
     Sensitivity of the integers: Δ₂ = s·S + √d/2, twice that when one site's data is replaced
     instead of removed; Δ₁ <= min(√d·Δ₂, Δ₂²), the second because integers satisfy |k| <= k².
-
-    RDP(α) <= αΔ₂²/(2μ) + min(((2α-1)Δ₂² + 6Δ₁)/(4μ²), 3Δ₁/(2μ)).
+    ε depends on Δ₂ and μ (`skellam_accounting`); the ledger also records Δ₁.
     """
 
     mu: float  # μ: the guaranteed variance, in squared grid steps

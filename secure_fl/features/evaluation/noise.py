@@ -6,15 +6,15 @@ can differ in one record. So each hospital adds a share of discrete noise before
 sealed, and nobody ever holds exact ones.
 
 Proof. A record is in at most k cells of a model (`cells_of`), with 1 in each, which `require_bound`
-checks. For M models, adding or removing it changes the integers by Δ₁ ≤ kM and Δ₂ ≤ √(kM). A sum
+checks. For M models, adding or removing it changes up to kM cells by 1 each. A sum
 opens over at least t hospitals, so without one colluder's share it has at least t - 1 honest ones,
 each of variance μ/(t - 1): Skellam noise of variance μ or more. What follows from the sum is
-post-processing. `SkellamRelease` bounds ε, and the ledger composes all evaluations.
+post-processing. These are kM releases of one cell, whose ε is exact (`skellam_accounting`), and
+the ledger composes all evaluations.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -80,16 +80,15 @@ def cells_of(labels: tuple[str, ...]) -> int:
 @lru_cache(maxsize=64)
 def release_of(epsilon: float, cells: int) -> SkellamRelease:
     """Find the least noise on so many cells of each record that stays within ε."""
-    l1, l2 = float(cells), math.sqrt(cells)
     mu = calibrate(
-        lambda μ: [SkellamRelease(μ, l1, l2)],
+        lambda μ: [SkellamRelease(μ, 1.0, 1.0, cells)],
         epsilon,
         DELTA,
         low=1e-3,
         high=LARGEST_VARIANCE / 2,
         precision=1e-4,
     )
-    return SkellamRelease(mu, l1, l2)
+    return SkellamRelease(mu, 1.0, 1.0, cells)
 
 
 def share_variance(release: SkellamRelease, parties: int, threshold: int) -> float:

@@ -1,7 +1,7 @@
 """Noise on all counts of a codebook: each hospital adds its share, and nobody has exact counts.
 
-Each table counts each of a patient's records once. So one patient changes the counts of T tables by
-Δ₁ = T·K and Δ₂ = K·√T in all, with K records of a patient. Shares are Skellam noise
+Each table counts each of a patient's records once. So T tables are T releases, and one patient with
+K records changes the counts of each by Δ₁ = Δ₂ = K at most. Shares are Skellam noise
 (arXiv 2110.04995) from the operating system's randomness.
 """
 
@@ -26,17 +26,16 @@ COLLUDERS = 1  # hospitals that may subtract their own share
 
 def release_of(codebook: Codebook) -> SkellamRelease:
     """Return the least noise that costs no more than the codebook's ε."""
-    tables, records = len(codebook.scopes), codebook.records_per_patient
-    l1, l2 = float(tables * records), records * math.sqrt(tables)
+    tables, records = len(codebook.scopes), float(codebook.records_per_patient)
     mu = calibrate(
-        lambda μ: [SkellamRelease(μ, l1, l2)],
+        lambda μ: [SkellamRelease(μ, records, records, tables)],
         codebook.epsilon or 0.0,
         codebook.delta,
         low=1e-3,
         high=LARGEST_VARIANCE / 2,
         precision=1e-4,
     )
-    return SkellamRelease(mu, l1, l2)
+    return SkellamRelease(mu, records, records, tables)
 
 
 def share_of(release: SkellamRelease, size: int, sites: int, threshold: int) -> Integers:
