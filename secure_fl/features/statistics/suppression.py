@@ -35,11 +35,12 @@ def suppressed(
 ) -> list[Tabulation]:
     """Mark the counts that may be released. Sites in one process decide once."""
     parts = [[one.to_json() for one in some] for some in (tables, earlier)]
-    return _decided(json.dumps([*parts, total, least]))
+    return decided(json.dumps([*parts, total, least]))
 
 
 @lru_cache(maxsize=1)
-def _decided(text: str) -> list[Tabulation]:
+def decided(text: str) -> list[Tabulation]:
+    """Decide for the JSON of tables, earlier tables, total and least count."""
     now, before, total, least = json.loads(text)
     tables, earlier = ([Tabulation.from_json(one) for one in some] for some in (now, before))
     if total < least:
