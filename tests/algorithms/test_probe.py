@@ -294,7 +294,7 @@ print(json.dumps({"said": ask([text], **options)[0], "ours": "secure_fl" in sys.
 
 
 def elsewhere(kind: str, folder: Path, text: str, cache: Path) -> Any:
-    """What a program answers that does not have this library."""
+    """Answer in a process without this library."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     env |= {"HF_HOME": str(cache), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(

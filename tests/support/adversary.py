@@ -395,7 +395,9 @@ class Adversary:
     pilot: BarePilot
     coverage: Counter[str]
     made: list[int] = field(default_factory=list)  # numbers of the changes that were made
-    shown: list[tuple[str, Frame]] = field(default_factory=list)  # to whom the coordinator sent
+    shown: list[tuple[str, Frame]] = field(
+        default_factory=list
+    )  # frames of the coordinator, by receiver
     sent: dict[str, list[Frame]] = field(default_factory=lambda: defaultdict(list))  # by sender
     sums = exchanges = 0
     _count: int = 0

@@ -22,6 +22,7 @@ from secure_fl.algorithms.base import Algorithm, Demands, Entry
 from secure_fl.data.public_set import digest
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.features.evaluation.examine import SPLIT, difference, examine, pulls, read
+from secure_fl.learning.findings import Findings
 from secure_fl.learning.metric_counts import Contributions, Counts, from_pieces, pieces
 from secure_fl.learning.metrics import Z
 from secure_fl.party.cohort import Cohort
@@ -84,21 +85,6 @@ class Evaluate(Algorithm):
         )
 
 
-class Findings:
-    """The findings of an evaluation, as a checkpoint keeps them."""
-
-    def __init__(self, findings: dict[str, Any]) -> None:
-        self._findings = findings
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the findings."""
-        return dict(self._findings)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the findings."""
-        self._findings |= state
-
-
 async def evaluate(cohort: Cohort, site: Site, cfg: Evaluate) -> None:
     """Run the program of one party."""
     require_models(cfg)
@@ -134,6 +120,7 @@ async def measure_noised(
     asked: tuple[str, ...],
 ) -> None:
     """Sum the counts of all models with noise, after the site's ledger paid for it."""
+    from secure_fl.crypto.privacy.count_noise import share_variance
     from secure_fl.features.evaluation import noise
 
     task = site.task
@@ -142,7 +129,7 @@ async def measure_noised(
         total = float(site.options.get("total_evaluation_epsilon", noise.TOTAL))
         budget = noise.ScoreBudget(site.name, site.ledger, total)
         budget.reserve(release, digest_of_questions(asked))
-    variance = noise.share_variance(release, len(cohort.parties), cohort.threshold)
+    variance = share_variance(release, len(cohort.parties), cohort.threshold)
     site.scores.take_counts()  # exact ones, which stay here
     sealed = {
         f"scores/{label}/{SPLIT}/{name}": piece

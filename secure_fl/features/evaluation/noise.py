@@ -17,15 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.crypto.privacy.accounting import SkellamRelease, calibrate
+from secure_fl.crypto.privacy.accounting import SkellamRelease
+from secure_fl.crypto.privacy.count_noise import counts_release
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger
-from secure_fl.crypto.privacy.noise import LARGEST_VARIANCE, skellam
+from secure_fl.crypto.privacy.noise import skellam
 from secure_fl.errors import CryptoError, SettingsError
 from secure_fl.learning.metric_counts import (
     MAX_CROSSED,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 DELTA = 1e-6
 TOTAL = 8.0  # ε of all evaluations of one site's test records, unless its rules say otherwise
-COLLUDERS = 1  # hospitals that subtract their own share
 KINDS = ("classification", "pair")
 
 
@@ -77,23 +76,9 @@ def cells_of(labels: tuple[str, ...]) -> int:
     return confusion + (len(labels) == 2)
 
 
-@lru_cache(maxsize=64)
 def release_of(epsilon: float, cells: int) -> SkellamRelease:
     """Find the least noise on so many cells of each record that stays within ε."""
-    mu = calibrate(
-        lambda μ: [SkellamRelease(μ, 1.0, 1.0, cells)],
-        epsilon,
-        DELTA,
-        low=1e-3,
-        high=LARGEST_VARIANCE / 2,
-        precision=1e-4,
-    )
-    return SkellamRelease(mu, 1.0, 1.0, cells)
-
-
-def share_variance(release: SkellamRelease, parties: int, threshold: int) -> float:
-    """Return the variance of one site's share."""
-    return release.mu / (max(1, threshold - COLLUDERS) if parties > 1 else 1)
+    return counts_release(epsilon, DELTA, releases=cells, change=1.0)
 
 
 def noised(task: Task, rows: Mapping[str, Contributions], variance: float) -> Counts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Literal
 
@@ -229,11 +229,6 @@ class Codebook(Algorithm):
             records="secure_fl.features.statistics.tables:silos_of",
             summary="tables of a codebook over all hospitals' records",
         )
-
-    def described(self) -> Iterator[str]:
-        """Describe each table in a line, for the person who approves it."""
-        for name, scope in self.scopes.items():
-            yield f"{name}: {' by '.join(scope)}, {int(np.prod(self.shape(scope)))} counts"
 
 
 def number(bound: Bound) -> float:

@@ -11,37 +11,20 @@ import math
 import os
 from typing import TYPE_CHECKING
 
-from secure_fl.crypto.privacy.accounting import SkellamRelease, calibrate, epsilon
+from secure_fl.crypto.privacy.accounting import SkellamRelease, epsilon
+from secure_fl.crypto.privacy.count_noise import counts_release
 from secure_fl.crypto.privacy.ledger import Account, Budget, Unit
-from secure_fl.crypto.privacy.noise import LARGEST_VARIANCE, skellam
 from secure_fl.errors import BudgetError
 from secure_fl.features.statistics.codebook import Codebook
-from secure_fl.features.statistics.partitions import Integers
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
-
-COLLUDERS = 1  # hospitals that may subtract their own share
 
 
 def release_of(codebook: Codebook) -> SkellamRelease:
     """Return the least noise that costs no more than the codebook's ε."""
     tables, records = len(codebook.scopes), float(codebook.records_per_patient)
-    mu = calibrate(
-        lambda μ: [SkellamRelease(μ, records, records, tables)],
-        codebook.epsilon or 0.0,
-        codebook.delta,
-        low=1e-3,
-        high=LARGEST_VARIANCE / 2,
-        precision=1e-4,
-    )
-    return SkellamRelease(mu, records, records, tables)
-
-
-def share_of(release: SkellamRelease, size: int, sites: int, threshold: int) -> Integers:
-    """Draw one site's share: enough with the others', though some leave or collude."""
-    honest = max(1, threshold - COLLUDERS) if sites > 1 else 1
-    return skellam(release.mu / honest, size)
+    return counts_release(codebook.epsilon or 0.0, codebook.delta, releases=tables, change=records)
 
 
 class NoiseBudget:

@@ -98,6 +98,5 @@ def atoms_of(partitions: Sequence[Partition]) -> tuple[int, list[Integers]]:
         maps.append([*found, one.rest])
     if points and names:
         raise ValueError("a column is coded by numbers and by names")
-    distinct, of_atom = np.unique(np.array(maps), axis=1, return_inverse=True)
-    del of_atom
+    distinct = np.unique(np.array(maps), axis=1)
     return distinct.shape[1], [row.astype(np.int64) for row in distinct]

@@ -8,22 +8,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from secure_fl.crypto.privacy.count_noise import share_variance
+from secure_fl.crypto.privacy.noise import skellam
 from secure_fl.errors import BudgetError, CohortError, DataError
 from secure_fl.events import Warned
 from secure_fl.features.statistics.codebook import REFUSED, Codebook
 from secure_fl.features.statistics.counting import counts_of
 from secure_fl.features.statistics.document import document_of
-from secure_fl.features.statistics.noise import NoiseBudget, release_of, share_of
+from secure_fl.features.statistics.noise import NoiseBudget, release_of
 from secure_fl.features.statistics.note import Note
 from secure_fl.features.statistics.partitions import Integers, Tabulation
 from secure_fl.features.statistics.release import layouts, tabulations, total_of
 from secure_fl.features.statistics.suppression import suppressed
 from secure_fl.features.statistics.tables import RecordTable, table_of
+from secure_fl.learning.findings import Findings
 from secure_fl.party.cohort import Cohort
 
 if TYPE_CHECKING:
@@ -33,21 +36,6 @@ DIGIT, PLANES = 6, 6  # bits of a digit and digits of a count, for sums of 8 bit
 BOUND = 127.0
 LEFT = "a hospital left between the two sums"
 SOME_REFUSED = "at least one hospital refused; its own log has the reason"
-
-
-class Findings:
-    """The result of a codebook, as a checkpoint keeps it."""
-
-    def __init__(self, findings: dict[str, Any]) -> None:
-        self._findings = findings
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the result."""
-        return dict(self._findings)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the result."""
-        self._findings |= state
 
 
 async def count(cohort: Cohort, site: Site, codebook: Codebook) -> None:
@@ -110,7 +98,8 @@ class OwnCounts:
             return self._counts
         self._budget.reserve()
         release, sites = release_of(self._codebook), len(self.hospitals)
-        return self._counts + share_of(release, self._counts.size, sites, self._threshold)
+        variance = share_variance(release, sites, self._threshold)
+        return self._counts + skellam(variance, self._counts.size)
 
     def release(self, opened: Integers) -> dict[str, Any]:
         """Decide what is released, note it, and describe it."""

@@ -1,4 +1,4 @@
-"""From opened counts to released tables: merged bins and categories, and hidden counts."""
+"""Tables of an opened sum: counts of each table, with small bins and categories merged."""
 
 from __future__ import annotations
 
