@@ -93,9 +93,9 @@ class Algorithm(Section):
         return True
 
     @property
-    def full_batch(self) -> bool:
-        """True if every step of DP-SGD is over all records, whatever training.batch_size is."""
-        return False
+    def step_rate(self) -> float | None:
+        """The chance of a record to be in a step, if each round is one step; None: by batches."""
+        return None
 
     def releases(self, public: int, batch: int) -> tuple[int, int] | None:
         """Count the predictions in a sum for the host, and the run's sums of this kind.

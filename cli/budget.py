@@ -263,7 +263,7 @@ def _training_answer(settings: Settings, members: Sequence[Silo], given: Options
     units = given.get("records", counted[least])
     plan = plan_training(
         units,
-        units if settings.algorithm.full_batch else min(settings.training.batch_size, units),
+        units if settings.algorithm.step_rate else min(settings.training.batch_size, units),
         settings.algorithm.epochs,
         settings.algorithm.rounds,
         dp.delta,

@@ -190,8 +190,19 @@ class DPSettings(Section):
     """Epsilon that this run may spend. Default: the complete budget."""
     noise_multiplier: Annotated[float, Field(gt=0)] | None = None
     """Noise multiplier σ. Default: computed from target_epsilon."""
+    noise: Literal["local", "shared"] = "local"
+    """local: each hospital adds all the noise that its records need to its own updates. shared:
+    each adds a share, and only the noised sum of a step is opened; this takes algorithms with one
+    sum in each step (probe, fedsgd) and masks."""
+    colluders: Annotated[int, Field(ge=0)] = 1
+    """Hospitals that may reveal their noise, or add none, with shared noise. Every hospital knows
+    its own noise, so 0 protects records from outsiders only."""
+    dropouts: Annotated[int, Field(ge=0)] | None = None
+    """Hospitals that may drop out of a step with shared noise: more are an error. Default: all
+    hospitals minus the threshold."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    """Bound C on the gradient norm of one record or patient."""
+    """Bound C on the gradient norm of one record or patient. A probe uses 0.5 at most: its features
+    have length 1, so a larger bound would only add noise."""
     unit: Literal["record", "patient"] = "record"
     """Unit that is protected. patient: everything before "/" in the record id."""
     accountant: Literal["rdp", "prv"] = "prv"

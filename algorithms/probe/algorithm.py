@@ -26,7 +26,12 @@ from secure_fl.algorithms.probe.features import (
     require_public,
     training_rows,
 )
-from secure_fl.algorithms.probe.private import private_gradient, private_rate
+from secure_fl.algorithms.probe.private import (
+    counts_from,
+    private_gradient,
+    private_rate,
+    steps_of,
+)
 from secure_fl.algorithms.probe.settings import Probe
 from secure_fl.algorithms.updates import RECORDS, SavedDict, digest
 from secure_fl.errors import SettingsError
@@ -76,14 +81,15 @@ async def ridge(cohort: Cohort, site: Site, rows: Rows) -> Matrix:
 async def logistic_start(cohort: Cohort, site: Site, rows: Rows, steps: int) -> dict[str, Any]:
     """Return weights of zero, the learning rate, and the records of each class.
 
-    Without DP-SGD, the rate is the inverse of a bound on the mean curvature of the records. Counts
-    of classes and curvature are not private, so under DP-SGD neither is summed.
+    Without DP, the rate is the inverse of a bound on the mean curvature of the records. Curvature
+    and counts of classes are not private, so under DP neither is summed.
     """
-    classes, dp = len(site.task.labels), site.training.dp
+    classes = len(site.task.labels)
     state = fits.start(rows.x.shape[1], classes)
-    if dp is not None:
-        n = float((await cohort.sum({RECORDS: units(site, rows)}))[RECORDS])
-        rate = private_rate(dp, steps, n)
+    if site.privacy is not None:
+        units = float(len(site.privacy.units))
+        state["units"] = float((await cohort.sum({RECORDS: units}))[RECORDS])
+        rate = private_rate(steps_of(cohort, site, state["units"]), steps)
     else:
         counts = torch.bincount(rows.y, minlength=classes).double()
         sums = await cohort.sum({"classes": counts, "curvature": fits.curvature(rows)})
@@ -99,21 +105,20 @@ async def logistic_step(
     if "rate" not in state:
         state.update(await logistic_start(cohort, site, rows, round.total))
     classes = len(site.task.labels)
-    if site.training.dp is None:
-        g = fits.gradient(rows, state["W"], classes)
+    if site.privacy is None:
+        with site.recorder.phase("train"):
+            g = fits.gradient(rows, state["W"], classes)
+        sums = await cohort.sum({"gradient": g, RECORDS: float(len(rows.y))}, carry=True)
+        mean = sums["gradient"] / float(sums[RECORDS])
     else:
-        g = private_gradient(site, rows, state["W"], classes, round)
-    sums = await cohort.sum({"gradient": g, RECORDS: units(site, rows)}, carry=True)
-    mean = sums["gradient"] / float(sums[RECORDS])
+        steps = steps_of(cohort, site, state["units"])
+        mean = await private_gradient(steps, rows, state["W"], classes)
+        if "counts" not in state:
+            state["counts"] = counts_from(mean, steps.bound, steps.units, classes)
     state.update(fits.step(state, mean, classes, average=round.progress > 1 - fits.TAIL))
     if balances(site):
         equal, own = (fits.log_priors(state["counts"], balanced=b) for b in (True, False))
         state["weights"][-1] += (equal - own) / CONSTANT
-
-
-def units(site: Site, rows: Rows) -> float:
-    """Count what a step is over: rows, or the records or patients that DP-SGD protects."""
-    return float(len(rows.y) if site.privacy is None else len(site.privacy.units))
 
 
 def load(model: Probing, state: SavedDict) -> None:
@@ -129,8 +134,8 @@ def load(model: Probing, state: SavedDict) -> None:
 
 def balances(site: Site) -> bool:
     """Return true if classes count alike, as in other algorithms: by default for a rare class."""
-    given, dp = site.training.class_weights, site.training.dp
-    return given == "balanced" or (given is None and dp is None and site.task.positive is not None)
+    given = site.training.class_weights
+    return given == "balanced" or (given is None and site.task.positive is not None)
 
 
 def settings_of(site: Site, cfg: Probe) -> bytes:

@@ -111,18 +111,19 @@ def curvature(rows: Rows) -> float:
     return float(torch.linalg.eigvalsh(x.T @ x)[-1])
 
 
-def gradient(rows: Rows, W: Matrix, classes: int, bound: float | None = None) -> Tensor:
-    """Sum the records' gradients of the cross-entropy; `bound`: the norm to which each is cut.
+def errors(rows: Rows, W: Matrix, classes: int) -> Tensor:
+    """Compute probabilities minus labels; a record's gradient is its features times its errors.
 
     Two classes have one column of weights, the difference of their logits.
     """
     z = both(rows.x @ torch.from_numpy(W).float(), classes)
-    r = z.softmax(-1) - F.one_hot(rows.y, classes)
-    r = r[:, -W.shape[1] :].double()
-    if bound is not None:
-        norms = r.norm(dim=1, keepdim=True) * rows.x.double().norm(dim=1, keepdim=True)
-        r = r * (bound / norms.clamp(min=bound))
-    total: Tensor = rows.x.double().T @ r
+    r: Tensor = z.softmax(-1) - F.one_hot(rows.y, classes)
+    return r[:, -W.shape[1] :].double()
+
+
+def gradient(rows: Rows, W: Matrix, classes: int) -> Tensor:
+    """Sum the records' gradients of the cross-entropy."""
+    total: Tensor = rows.x.double().T @ errors(rows, W, classes)
     return total
 
 

@@ -1,71 +1,68 @@
-"""A hospital's gradient under DP-SGD: one full step on fixed features, by the library's DP-SGD.
-
-So clipping, noise, the ledger and repeated rounds are those of every other algorithm. The step has
-rate 1, and its negative times the records is the noised sum of clipped gradients.
-"""
+"""A probe's steps under differential privacy: gradients of single records, and public settings."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own habit
-from torch import Tensor, nn
+import numpy as np
+from torch import Tensor
 
 from secure_fl.algorithms.exact import Matrix
-from secure_fl.algorithms.probe.features import Rows
-from secure_fl.algorithms.probe.fits import both
-from secure_fl.learning.dp.dp_sgd import fit_privately
-from secure_fl.learning.dp.scope import signal_to_noise
+from secure_fl.algorithms.probe import fits
+from secure_fl.algorithms.probe.features import CONSTANT, Rows
+from secure_fl.learning.dp.noised_steps import NoisedSteps, per_patient
 from secure_fl.learning.site import Site
-from secure_fl.learning.tasks import Batch
-from secure_fl.learning.tasks.token_table import TokenTable
-from secure_fl.party.rounds import Round
-from secure_fl.settings import DPSettings
+from secure_fl.party.cohort import Cohort
 
+BOUND = 0.5  # of a record's gradient: features of length 1 give no longer ones at the start
 SLOWEST, FASTEST = 3.0, 20.0  # rates for features of length 1, C = 0.5 and momentum 0.9
-ONE_STEP = {
-    "optimizer": "sgd",
-    "learning_rate": 1.0,
-    "weight_decay": 0.0,
-    "schedule": "constant",
-    "warmup": 0.0,
-}
+AT_ONCE = 1 << 22  # values of single gradients in memory
 
 
-class FixedFeatures:
-    """A site whose training records are fixed features, with all else of the site."""
-
-    def __init__(self, site: Site, rows: Rows) -> None:
-        values = {"features": rows.x, "labels": rows.y}
-        self._site = site
-        self.train = TokenTable({}, torch.ones(len(rows.y), dtype=torch.long), values)
-        self.training = site.training.model_copy(update=ONE_STEP)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._site, name)
+def steps_of(cohort: Cohort, site: Site, units: float) -> NoisedSteps:
+    """Make the noised steps of a run over so many units of all hospitals."""
+    assert site.training.dp is not None  # noqa: S101 - checked before the run
+    return NoisedSteps(cohort, site, units, min(BOUND, site.training.dp.max_grad_norm))
 
 
-def private_gradient(site: Site, rows: Rows, W: Matrix, classes: int, round: Round) -> Tensor:
-    """Sum the clipped gradients of the records, with noise; spend the step in the ledger."""
+async def private_gradient(steps: NoisedSteps, rows: Rows, W: Matrix, classes: int) -> Matrix:
+    """Return the noised mean gradient of all records of all hospitals."""
+    site = steps.site
     assert site.privacy is not None  # noqa: S101 - checked before the run
-    head = nn.Linear(len(W), W.shape[1], bias=False, device=site.device)
-    head.weight.data.copy_(torch.from_numpy(W.T))
+    units, patients = site.privacy.units, site.privacy.settings.unit == "patient"
 
-    def losses(model: nn.Module, batch: Batch) -> Tensor:
-        z = both(model(batch["features"]), classes)
-        return F.cross_entropy(z, batch["labels"], reduction="none")
+    def gradients(sample: Sequence[int], _: Any) -> Iterator[Tensor]:
+        errors = fits.errors(rows, W, classes)
+        size = max(1, AT_ONCE // W.size)
+        for start in range(0, len(sample), size):
+            members = [units[unit] for unit in sample[start : start + size]]
+            of = [row for unit in members for row in unit]
+            each = rows.x[of].double()[:, :, None] * errors[of][:, None, :]
+            flat = each.flatten(1)
+            yield per_patient(flat, [len(unit) for unit in members]) if patients else flat
 
-    before = head.weight.detach().cpu().double()
-    fit_privately(FixedFeatures(site, rows), head, 1, round, losses)
-    moved = head.weight.detach().cpu().double() - before
-    return -moved.T * len(site.privacy.units)
+    return (await steps.mean(W.tobytes(), W.size, gradients)).reshape(W.shape)
 
 
-def private_rate(dp: DPSettings, steps: int, records: float) -> float:
+def counts_from(first: Matrix, bound: float, n: float, classes: int) -> Matrix:
+    """Estimate the records of each class from the first noised mean gradient, at weights of 0.
+
+    There, the errors of a record depend on its class alone, and so does the factor by which its
+    gradient is clipped. So the constant's gradient counts classes, and the estimate costs no ε.
+    """
+    length = np.sqrt(1 + CONSTANT**2)
+    error = 0.5 if classes == 2 else np.sqrt(1 - 1 / classes)
+    clipped = min(1.0, bound / (length * error))
+    shares = 1 / classes - first[-1] / (CONSTANT * clipped)
+    shares = np.clip(np.append(1 - shares, shares) if classes == 2 else shares, 0.5 / n, 1)
+    return shares / shares.sum() * n
+
+
+def private_rate(steps: NoisedSteps, rounds: int) -> float:
     """Return the learning rate by the ratio of gradients to noise, which is public.
 
     Three digits, so that machines that round differently have the same.
     """
-    rate = min(max(signal_to_noise(dp, steps) * records / 300, SLOWEST), FASTEST)
-    return float(f"{rate:.3g}")
+    rate = steps.signal_to_noise(rounds) * steps.units / 300
+    return float(f"{min(max(rate, SLOWEST), FASTEST):.3g}")

@@ -40,9 +40,9 @@ class Probe(WholeModel):
         return self
 
     @property
-    def full_batch(self) -> bool:
-        """True: gradients of fixed features cost nothing, and need no sampling."""
-        return True
+    def step_rate(self) -> float:
+        """1: gradients of fixed features cost nothing, and need no sampling."""
+        return 1.0
 
     @classmethod
     def entry(cls) -> Entry:

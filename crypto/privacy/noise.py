@@ -113,6 +113,11 @@ class SkellamNoise:
         """Bound of every share, except with probability below 2^-70 for a million values."""
         return self.scale * self.clip + 40 + 12 * math.sqrt(self.share_variance)
 
+    @property
+    def prepaid(self) -> bool:
+        """False: `share` adds the noise, and `Cohort.reserve` pays for it."""
+        return False
+
     def event(self, count: int = 1) -> SkellamRelease:
         """Return the event that `count` exchanges spend."""
         return SkellamRelease(self.mu, self.l1, self.l2, count)

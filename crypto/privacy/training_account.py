@@ -10,12 +10,15 @@ scores in the party's own event log, and dev and test records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from secure_fl.crypto.privacy.accounting import (
+    Accountant,
     DpSgdSteps,
     Event,
     calibrate,
@@ -23,14 +26,23 @@ from secure_fl.crypto.privacy.accounting import (
     encode_event,
     epsilon,
 )
-from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, events_of, load_chain
+from secure_fl.crypto.privacy.ledger import (
+    Account,
+    Budget,
+    Ledger,
+    Reservation,
+    events_of,
+    load_chain,
+)
 from secure_fl.crypto.privacy.planning import TrainingBudget, training_warning
+from secure_fl.crypto.privacy.shared_noise import SharedNoise
 from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.settings import DPSettings
 
 ADJACENCY: Literal["add-remove"] = "add-remove"  # the neighbouring data sets of the accounting
 
 Units = Sequence[Sequence[int]]
+BLOCKS = 10  # in which the single steps of a run are reserved
 
 
 class TrainingStore(Protocol):
@@ -63,17 +75,23 @@ class DpAccount:
         batch_size: int,
         *,
         passes: int | None = None,
+        sample_rate: float | None = None,
         ledger: Ledger | None = None,
         run: str = "",
     ) -> None:
+        """`sample_rate`: a pass is one step with this rate; None: it has a step for each batch."""
         self.settings, self.units = settings, units
         self.account = Account(dataset, settings.unit, ADJACENCY)
         self.budget = Budget(settings.epsilon, settings.delta)
-        self.steps_per_pass = -(-len(units) // batch_size)
+        self.steps_per_pass = 1 if sample_rate else -(-len(units) // batch_size)
+        self.sample_rate = sample_rate or 1 / self.steps_per_pass  # q: a unit's chance to be drawn
         self.ledger, self.run = ledger, run
         self.opacus: dict[str, Any] | None = None  # its accountant's state, from round to round
         self.trainings: TrainingStore | None = None  # read when a round is repeated
+        self.shared: SharedNoise | None = None  # of the last step
         self._trained = (0, 0)  # the round of the last training, and its number of trainings
+        self._left = 0  # steps of the last block that are not computed; they end with the process
+        self._block: Reservation | None = None
         self._passes, self._done = passes, 0  # over the units: planned for the run, finished
         self._noise = settings.noise_multiplier
         self._planned: float | None = None
@@ -86,11 +104,6 @@ class DpAccount:
                 party=dataset,
                 reason="delta",
             )
-
-    @property
-    def sample_rate(self) -> float:
-        """q: the probability that a batch contains a unit."""
-        return 1 / self.steps_per_pass
 
     @property
     def noise_multiplier(self) -> float:
@@ -129,20 +142,36 @@ class DpAccount:
     @contextmanager
     def spend(self, passes: int, round: int) -> Iterator[Spending]:
         """Reserve the steps of passes durably, before they are computed inside."""
-        planned = self.planned()
-        event = DpSgdSteps(self.noise_multiplier, self.sample_rate, passes * self.steps_per_pass)
-        spent = self._allowed(event, round)
-        reservation = None
-        if self.ledger is not None:
-            reservation = self.ledger.reserve(
-                event, self.account, self.budget, run=self.run, round=round
-            )
-            self.ledger = self.ledger.at_head()
-        self._of_run.append(event)
-        yield Spending(event, spent, planned)
+        spending, reservation = self._reserve(passes * self.steps_per_pass, round)
+        yield spending
         if self.ledger is not None and reservation is not None:
             self.ledger.commit(reservation)
         self._done += passes
+
+    def next_step(self, round: int) -> Spending | None:
+        """Count one step, of a block of steps that is reserved durably before its first one.
+
+        Return the spending where a block begins. What is left of a block ends with the process: an
+        older checkpoint could return it, although its steps are opened.
+        """
+        spending = None
+        if not self._left:
+            planned = self._passes or 1
+            steps = max(1, min(planned - self._done, -(-planned // BLOCKS)))
+            spending, self._block = self._reserve(steps, round)
+            self._left = steps
+        self._left -= 1
+        self._done += 1
+        if self.ledger is not None and self._block is not None and not self._left:
+            self.ledger.commit(self._block)
+        return spending
+
+    def planned_multiplier(self) -> float:
+        """σ of the plan, equal at all hospitals: it depends on settings alone, and on no ledger."""
+        dp = self.settings
+        if dp.noise_multiplier is not None:
+            return dp.noise_multiplier
+        return multiplier_for(dp, self.sample_rate, (self._passes or 1) * self.steps_per_pass)
 
     def trained_in(self, round: int) -> tuple[int, int]:
         """Count a training; return the round and the number of the training in it."""
@@ -163,11 +192,51 @@ class DpAccount:
         return {
             "epsilon": self.spent() if steps else None,
             "epsilon_of_this_run": self._epsilon(steps) if steps else None,
+            "epsilon_of_the_model": self._outside() if steps else None,
             "noise_multiplier": min((e.noise_multiplier for e in steps), default=None),
             "sample_rate": self.sample_rate,
             "steps": sum(event.steps for event in steps),
             "durable": self.ledger is not None,
         }
+
+    def sharing(self) -> dict[str, Any] | None:
+        """The shared noise of this run's steps, and ε by the number of colluders; None: local."""
+        noise = self.shared
+        steps = [event for event in self._of_run if isinstance(event, DpSgdSteps)]
+        if noise is None or not steps:
+            return None
+        honest = {c: noise.parties - noise.dropouts - c for c in (0, 1, 2, noise.parties - 1)}
+        by_colluders = {
+            str(c): self._epsilon(
+                [
+                    replace(e, noise_multiplier=e.noise_multiplier * math.sqrt(k / noise.honest))
+                    for e in steps
+                ]
+            )
+            for c, k in sorted(honest.items())
+            if k > 0
+        }
+        return {
+            "hospitals": noise.parties,
+            "dropouts": noise.dropouts,
+            "colluders": noise.colluders,
+            "values": noise.dimension,
+            "grid": noise.grid,
+            "epsilon_by_colluders": by_colluders,
+        }
+
+    def _outside(self) -> float | None:
+        """ε towards a reader of the model, who does not know the noise of any hospital."""
+        if self.shared is None:
+            return self.spent()
+        more = self.shared.outside / self.shared.multiplier
+        events = self._held()
+        for event in self._of_run:
+            if isinstance(event, DpSgdSteps):
+                events[events.index(event)] = replace(
+                    event, noise_multiplier=event.noise_multiplier * more
+                )
+        return self._epsilon(events)
 
     def state_dict(self) -> dict[str, Any]:
         """The state for checkpoints, without the ledger: a rollback returns no spending.
@@ -189,6 +258,19 @@ class DpAccount:
             self.ledger = self.ledger.pinned_to(state, self.account)
         saved = [decode_event(text) for text in state["spent"]]
         self._of_run = max(saved, self._of_run, key=len)  # spending is never returned
+
+    def _reserve(self, steps: int, round: int) -> tuple[Spending, Reservation | None]:
+        """Enter steps into the ledger, durably, or raise before anything is computed."""
+        planned = self.planned()
+        event = DpSgdSteps(self.noise_multiplier, self.sample_rate, steps)
+        spent, reservation = self._allowed(event, round), None
+        if self.ledger is not None:
+            reservation = self.ledger.reserve(
+                event, self.account, self.budget, run=self.run, round=round
+            )
+            self.ledger = self.ledger.at_head()
+        self._of_run.append(event)
+        return Spending(event, spent, planned), reservation
 
     def _allowed(self, event: DpSgdSteps, round: int) -> float:
         """ε with this event; refuse it if it exceeds the budget."""
@@ -221,23 +303,15 @@ class DpAccount:
         def events(σ: float) -> list[Event]:
             return [*held, *self._ahead(σ)]
 
-        # RDP is fast and never reports less, so PRV searches below its answer
-        rough = 1e-4 if self.settings.accountant == "rdp" else 1e-2
         try:
-            high = calibrate(
-                events, target, delta, accountant="rdp", low=0.2, high=1e4, precision=rough
-            )
+            return least_noise(events, target, delta, self.settings.accountant)
         except BudgetError as error:
             raise error.at(party=self.account.dataset) from None
-        if self.settings.accountant == "rdp":
-            return high
-        return calibrate(
-            events, target, delta, accountant="prv", low=high / 2, high=high, precision=2e-3
-        )
 
     def _ahead(self, σ: float) -> list[Event]:
         left = 0 if self._passes is None else self._passes - self._done
-        return [DpSgdSteps(σ, self.sample_rate, left * self.steps_per_pass)] if left > 0 else []
+        steps = left * self.steps_per_pass - self._left  # what is left of a block is reserved
+        return [DpSgdSteps(σ, self.sample_rate, steps)] if steps > 0 else []
 
     def _epsilon(self, events: Sequence[Event]) -> float:
         """Compose ε, with a cache: PRV takes seconds for long histories."""
@@ -257,12 +331,40 @@ class DpAccount:
         return events_of(chain, self.account.dataset, self.account.unit, self.run)
 
 
+def least_noise(
+    events: Callable[[float], Sequence[Event]], target: float, delta: float, accountant: Accountant
+) -> float:
+    """Find the least noise multiplier whose events stay within the target."""
+    # RDP is fast and never reports less, so PRV searches below its answer
+    rough = 1e-4 if accountant == "rdp" else 1e-2
+    high = calibrate(events, target, delta, accountant="rdp", low=0.2, high=1e4, precision=rough)
+    if accountant == "rdp":
+        return high
+    return calibrate(
+        events, target, delta, accountant="prv", low=high / 2, high=high, precision=2e-3
+    )
+
+
+@lru_cache(maxsize=64)  # parties of one process have equal plans
+def multiplier_for(dp: DPSettings, rate: float, steps: int) -> float:
+    """Find the least noise multiplier of steps that nothing was spent before."""
+    target = dp.target_epsilon or dp.epsilon
+    return least_noise(
+        lambda σ: [DpSgdSteps(σ, rate, steps)], target, dp.delta, dp.accountant
+    )
+
+
 def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str, Any]:
     """The privacy section of a result; an ε of None promises nothing."""
     statements = {name: privacy.statement() for name, privacy in parties.items()}
     spent = [statement["epsilon"] for statement in statements.values()]
+    outside = [statement.pop("epsilon_of_the_model") for statement in statements.values()]
     uncovered = [name for name, statement in statements.items() if statement["epsilon"] is None]
     return {
+        "noise": settings.noise,
+        "members": None if uncovered else max(spent),
+        "model": None if uncovered else max(outside),
+        "shared": next(iter(parties.values())).sharing(),
         "unit": settings.unit,
         "adjacency": ADJACENCY,
         "delta": settings.delta,

@@ -276,7 +276,7 @@ class Layout:
             values = np.concatenate([vectors[f.name] for f in self.packed])
             names = [f.name for f in self.packed]
             if noise is not None:  # its own grid and clip, which the accounting assumes
-                parts.append(pack(self.codec, noise.share(values.astype(np.float64))))
+                parts.append(pack(self.codec, noise.share(values)))
             else:
                 clips = np.array([f.clip for f in self.packed], np.float32)
                 clips = np.repeat(clips, [f.size for f in self.packed])

@@ -207,7 +207,7 @@ class Federation:
         self.tasks = own_task or tasks_of(self.spec.task, self.silos, entry)
         self.local_heads = local_heads(self.tasks)
         check_spec(self.spec)
-        check_members(self.spec, len(self.silos), self.rules.min_cohort)
+        check_members(self.spec, len(self.silos), self.rules)
 
     @classmethod
     def of_spec(

@@ -110,10 +110,8 @@ def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
     check_model(spec, silo.model or spec.model)
     folder, limits, identity = context.folder, context.limits, context.identity
     path = None if folder is None else folder.path
-    full_batch = spec.algorithm.full_batch
-    privacy = privacy_of(
-        silo, spec.training, passes_of(spec), path, identity, full_batch=full_batch
-    )
+    rate = spec.algorithm.step_rate
+    privacy = privacy_of(silo, spec.training, passes_of(spec), path, identity, step_rate=rate)
     if privacy is not None and folder is not None:
         privacy.trainings = folder.trainings(silo.name)
     site_spec = SiteSpec(

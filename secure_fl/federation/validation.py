@@ -15,7 +15,12 @@ from secure_fl.errors import DataError, SettingsError, TooFewParties
 from secure_fl.features import places
 from secure_fl.federation.run_feature import run_features
 from secure_fl.federation.run_spec import RunSpec
-from secure_fl.learning.dp.scope import require_predictions, require_private
+from secure_fl.learning.dp.scope import (
+    require_noise_sources,
+    require_predictions,
+    require_private,
+    require_shared,
+)
 from secure_fl.learning.tasks import Task, labels_of, make_task
 from secure_fl.settings import (
     ModelSettings,
@@ -36,6 +41,9 @@ def check_spec(spec: RunSpec) -> None:
         )
     if spec.training.dp is not None and not entry.trains_nothing:
         require_private(spec.task.kind, name, through_fit=entry.dp_covers_all)
+        if spec.training.dp.noise == "shared":
+            steps = spec.algorithm.step_rate is not None
+            require_shared(name, spec.protection.mode, steps=steps)
     if spec.protection.noise is not None:
         require_predictions(name, noised=entry.opens_predictions)
     require_masks(entry, spec.protection)
@@ -57,10 +65,13 @@ def check_model(spec: RunSpec, model: ModelSettings) -> None:
         feature.check_model(spec, model)
 
 
-def check_members(spec: RunSpec, parties: int, min_cohort: int) -> None:
-    """Refuse a number of parties that a feature of the run cannot work with."""
+def check_members(spec: RunSpec, parties: int, rules: CoordinatorRules) -> None:
+    """Refuse a number of parties that the run's noise or a feature cannot work with."""
+    dp = spec.training.dp
+    if dp is not None and dp.noise == "shared":
+        require_noise_sources(dp, parties, rules.threshold)
     for feature in run_features():
-        feature.check_members(spec, parties, min_cohort)
+        feature.check_members(spec, parties, rules.min_cohort)
 
 
 def statement(mode: str, sentence: str) -> str:

@@ -55,6 +55,8 @@ class Reserved:
     def spend(self, rule: Rule) -> None:
         """Use one reserved sum, or raise; a party with an account sends no sum without noise."""
         noise = rule.noise
+        if noise is not None and noise.prepaid and rule.bound is not None and not rule.carry:
+            return
         if noise is None:
             if self._account is None:
                 return

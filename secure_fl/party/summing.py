@@ -304,7 +304,8 @@ def _flat(values: Mapping[str, Any], me: str) -> dict[str, Vector]:
     """Flatten values into vectors, in pieces; refuse values that are not finite."""
     flat: dict[str, Vector] = {}
     for name, value in sorted(values.items()):
-        vector = np.ascontiguousarray(np.asarray(value, dtype=np.float32)).reshape(-1)
+        kind = np.int64 if getattr(value, "dtype", None) == np.int64 else np.float32
+        vector = np.ascontiguousarray(np.asarray(value, dtype=kind)).reshape(-1)
         if not np.isfinite(vector).all():
             raise TrainingError(
                 f"{name} holds NaN or infinity, so nothing was sent",

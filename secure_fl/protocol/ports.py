@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from secure_fl.crypto.keys.identity import PublicIdentity
     from secure_fl.protocol.frames import Frame
 
-Vector: TypeAlias = NDArray[np.float32]
+Vector: TypeAlias = NDArray[np.float32] | NDArray[np.int64]  # integers: with their noise
 NONE_LOST: Mapping[str, Lost] = MappingProxyType({})
 
 
@@ -55,8 +55,15 @@ class Noise(Protocol):
     def reach(self) -> float:
         """Bound of a party's noised integers, except with negligible probability."""
 
-    def share(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Clip, round to the grid, and add fresh noise from the operating system."""
+    @property
+    def prepaid(self) -> bool:
+        """True if values carry their noise already, and the ledger has it."""
+
+    def share(self, x: NDArray[Any]) -> NDArray[np.int64]:
+        """Clip, round to the grid, and add fresh noise from the operating system.
+
+        Integers that carry their noise already are returned as they are.
+        """
 
     def __hash__(self) -> int:
         """Hash the mechanism: reservations are counted by mechanism."""

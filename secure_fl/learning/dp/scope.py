@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from hashlib import sha256
@@ -12,7 +11,6 @@ from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.vault import check_private
 from secure_fl.crypto.privacy.ledger import Ledger
-from secure_fl.crypto.privacy.noise import calibrated_gaussian
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.privacy.training_account import DpAccount, Units
 from secure_fl.data.examples import Example
@@ -69,7 +67,7 @@ def privacy_of(
     folder: Path | None,
     identity: Identity | None = None,
     *,
-    full_batch: bool = False,
+    step_rate: float | None = None,
 ) -> DpAccount | None:
     """Open the party's account, on the ledger of the settings or of the run's folder."""
     dp = training.dp
@@ -80,18 +78,47 @@ def privacy_of(
         silo.name,
         dp,
         units,
-        len(units) if full_batch else training.batch_size,
+        training.batch_size,
         passes=passes,
+        sample_rate=step_rate,
         ledger=_ledger_of(silo.name, dp.ledger, folder, identity),
         run=_run_name(folder),
     )
 
 
-def signal_to_noise(dp: DPSettings, steps: int) -> float:
-    """Return one record's bound over the noise of all full-batch steps together (μ of GDP)."""
-    if dp.noise_multiplier is not None:
-        return math.sqrt(steps) / dp.noise_multiplier
-    return 1 / calibrated_gaussian(1.0, dp.target_epsilon or dp.epsilon, dp.delta)
+def require_shared(algorithm: str, mode: str, *, steps: bool) -> None:
+    """Refuse shared noise where an update could be seen without the noise of the others."""
+    if not steps:
+        raise SettingsError(
+            f"{algorithm} trains at each hospital before it sums, so its updates would have a "
+            "share of the noise only",
+            fix='set training.dp.noise = "local", or algorithm.name = "probe" or "fedsgd"',
+            field="training.dp.noise",
+        )
+    if mode not in ("secagg", "he+secagg"):
+        raise SettingsError(
+            f"in mode {mode} an update can be read alone, and it would have a share of the noise "
+            "only",
+            fix='set protection.mode = "he+secagg", or training.dp.noise = "local"',
+            field="protection.mode",
+        )
+
+
+def require_noise_sources(dp: DPSettings, parties: int, threshold: int) -> None:
+    """Refuse more dropouts and colluders than leave a hospital that adds noise."""
+    dropouts = dropouts_of(dp, parties, threshold)
+    if parties - dropouts - dp.colluders < 1:
+        raise SettingsError(
+            f"with {dropouts} dropouts and {dp.colluders} colluders, none of the {parties} "
+            "hospitals is left to add noise",
+            fix="set training.dp.dropouts or training.dp.colluders lower, or add hospitals",
+            field="training.dp.colluders",
+        )
+
+
+def dropouts_of(dp: DPSettings, parties: int, threshold: int) -> int:
+    """Return how many hospitals may drop out of a step with shared noise."""
+    return max(0, parties - threshold) if dp.dropouts is None else dp.dropouts
 
 
 def require_predictions(algorithm: str, *, noised: bool) -> None:

@@ -1,0 +1,149 @@
+"""Steps whose gradients are summed over the hospitals with noise: DP-FedSGD.
+
+A step takes the gradients of a Poisson sample of the records of all hospitals, or of all records.
+Each is clipped and written in integers. A hospital adds them, adds its noise, and sends the result.
+With `noise = "local"`, its noise alone protects its records. With `noise = "shared"`, it adds a
+share, and only the sum over the hospitals is opened (`crypto.privacy.shared_noise` has the proof).
+
+A repeated step sends the same integers: they are on disk before they leave, as are the results of
+`dp_sgd`. The checkpoints' rule about repeated sums decides over which parties the sum is opened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from secure_fl.crypto.privacy.shared_noise import SharedNoise, on_grid
+from secure_fl.errors import SettingsError
+from secure_fl.events import PrivacySpent, UpdateResent
+from secure_fl.learning.dp.scope import dropouts_of
+from secure_fl.learning.dp.secret_randomness import Coins
+from secure_fl.learning.site import Site
+from secure_fl.party.cohort import Cohort
+
+if TYPE_CHECKING:
+    from secure_fl.crypto.privacy.training_account import DpAccount
+
+MOST_IN_A_VALUE = 64  # gradients at their bound that add up in one value of a long vector
+LONG = 4096
+Gradients = Callable[[Sequence[int], Coins], Iterable[Tensor]]  # of units, some rows at a time
+
+
+@dataclass(slots=True)
+class NoisedSteps:
+    """The noised steps of one run at one site."""
+
+    cohort: Cohort
+    site: Site
+    units: float  # of all hospitals together, which is public
+    bound: float  # C
+    coins: Coins = field(default_factory=Coins.secret)
+
+    async def mean(self, state: bytes, dimension: int, gradients: Gradients) -> NDArray[np.float64]:
+        """Return the noised mean gradient, equal at all parties.
+
+        `state`: everything that the step starts from, equal at all parties. `gradients`: yields
+        rows with the gradients of the sampled units of this site.
+        """
+        account, noise = self._account, self._noise(dimension)
+        integers = self._integers(state, noise, gradients)
+        unit = self.bound / noise.grid / (account.sample_rate * self.units)
+        if account.settings.noise == "shared":
+            sums = await self.cohort.sum({"gradient": integers}, bound=noise.reach, noise=noise)
+        else:
+            sums = await self.cohort.sum({"gradient": integers * unit}, carry=True)
+            unit = 1.0
+        return sums["gradient"] * unit
+
+    def signal_to_noise(self, rounds: int) -> float:
+        """Return one unit's bound over the noise that all steps of the run add up to."""
+        noise = self._noise(1)
+        return math.sqrt(rounds * self._account.sample_rate) / noise.present
+
+    @property
+    def _account(self) -> DpAccount:
+        if self.site.privacy is None:
+            raise SettingsError(
+                "this site cannot add noise to its gradients",
+                fix="give the site a `DpAccount`",
+                party=self.site.name,
+                field="training.dp",
+            )
+        return self.site.privacy
+
+    def _noise(self, dimension: int) -> SharedNoise:
+        """The noise of a step; a hospital's own noise is one that no other hospital shares."""
+        account, cohort = self._account, self.cohort
+        expected = max(1, round(2 * account.sample_rate * self.units))
+        units = expected if dimension < LONG else min(expected, MOST_IN_A_VALUE)
+        if account.settings.noise == "local":
+            return SharedNoise(account.noise_multiplier, dimension, units, 1, 0, 0)
+        account.shared = noise_of_plan(account, cohort, dimension, units)
+        return account.shared
+
+    def _integers(
+        self, state: bytes, noise: SharedNoise, gradients: Gradients
+    ) -> NDArray[np.int64]:
+        """This site's noised sum: the stored one if this step was computed before."""
+        account, site = self._account, self.site
+        number = site.recorder.round
+        key = sha256(f"{account.trained_in(number)} {noise}\n".encode() + state).hexdigest()[:32]
+        saved = None if account.trainings is None else account.trainings.find(number, key)
+        if saved is not None:
+            account.spent_before(saved["account"], 1)
+            site.recorder.event(UpdateResent(round=number))
+            stored: NDArray[np.int64] = saved["integers"].numpy()
+            return stored
+        self._spend(number)
+        with site.recorder.phase("train"):
+            sample = self.coins.sample(len(account.units), account.sample_rate)
+            total = np.zeros(noise.dimension, np.int64)
+            for rows in gradients(sample, self.coins):
+                total += on_grid(rows.double().numpy(), self.bound, noise.grid).sum(axis=0)
+            integers = noise.noised(total, account.noise_multiplier)
+        if account.trainings is not None:
+            kept = {"integers": torch.from_numpy(integers), "account": account.state_dict()}
+            account.trainings.keep(number, key, kept)
+        return integers
+
+    def _spend(self, round: int) -> None:
+        """Spend a step in the ledger, and log it where a block of steps begins."""
+        account = self._account
+        spending = account.next_step(round)
+        if spending is None:
+            return
+        event, delta = spending.event, account.settings.delta
+        self.site.recorder.event(
+            PrivacySpent(
+                round=round,
+                noise_multiplier=event.noise_multiplier,
+                sample_rate=event.sample_rate,
+                steps=event.steps,
+                epsilon=spending.epsilon,
+                epsilon_planned=spending.planned,
+                delta=delta,
+            )
+        )
+
+
+def noise_of_plan(account: DpAccount, cohort: Cohort, dimension: int, units: int) -> SharedNoise:
+    """Size the shared noise by the plan and its members, equal at all of them."""
+    dp, parties = account.settings, sum(member != cohort.host for member in cohort.roster)
+    dropouts = dropouts_of(dp, parties, cohort.threshold)
+    multiplier = account.planned_multiplier()
+    return SharedNoise(multiplier, dimension, units, parties, dropouts, dp.colluders)
+
+
+def per_patient(rows: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Average the gradients of each patient's records, which are side by side."""
+    means: Any = [part.mean(0) for part in rows.split(list(sizes))]
+    return torch.stack(means) if means else rows[:0]
