@@ -118,19 +118,26 @@ class SharedNoise:
         return True
 
     @property
-    def outside(self) -> float:
-        """The noise multiplier for a view of opened sums alone, without any hospital's noise."""
-        return self.multiplier * math.sqrt((self.parties - self.dropouts) / self.honest)
-
-    @property
     def present(self) -> float:
         """The noise multiplier of a sum over all hospitals, which decides about accuracy."""
         return self.multiplier * math.sqrt(self.parties / self.honest)
 
+    def towards(self, multiplier: float, colluders: int) -> float:
+        """Return the noise multiplier of this hospital's units for a view with so many colluders.
+
+        `multiplier` is that of `own`, for the colluders of the plan. 0: no noise is sure to be left.
+        """
+        if colluders == self.colluders:
+            return multiplier
+        others = self.parties - self.dropouts - colluders - 1
+        if others < 0:
+            return 0.0
+        variance = self._own_variance(multiplier) + others * self.share_variance
+        return equivalent_std(variance) / self.grid
+
     def own(self, multiplier: float) -> float:
         """Return the variance that a hospital adds so that its own units have this multiplier."""
-        wanted = variance_for(max(multiplier, self.multiplier) * self.grid)
-        own = wanted - (self.honest - 1) * self.share_variance
+        own = self._own_variance(multiplier)
         if own > MORE_NOISE * self.share_variance:
             raise BudgetError(
                 f"this hospital needs a noise multiplier of {multiplier:.4g} for its budget, and "
@@ -139,6 +146,10 @@ class SharedNoise:
                 reason="needs-more-noise",
             )
         return own
+
+    def _own_variance(self, multiplier: float) -> float:
+        wanted = variance_for(max(multiplier, self.multiplier) * self.grid)
+        return wanted - (self.honest - 1) * self.share_variance
 
     def noised(self, total: Integers, multiplier: float) -> Integers:
         """Cut this hospital's sum, and add its noise from the operating system's randomness."""

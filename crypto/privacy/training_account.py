@@ -10,10 +10,9 @@ scores in the party's own event log, and dev and test records.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
@@ -88,7 +87,7 @@ class DpAccount:
         self.ledger, self.run = ledger, run
         self.opacus: dict[str, Any] | None = None  # its accountant's state, from round to round
         self.trainings: TrainingStore | None = None  # read when a round is repeated
-        self.shared: SharedNoise | None = None  # of the last step
+        self._noises: dict[int, SharedNoise] = {}  # of this run, by n-d; the last one at the end
         self._trained = (0, 0)  # the round of the last training, and its number of trainings
         self._left = 0  # steps of the last block that are not computed; they end with the process
         self._block: Reservation | None = None
@@ -192,51 +191,46 @@ class DpAccount:
         return {
             "epsilon": self.spent() if steps else None,
             "epsilon_of_this_run": self._epsilon(steps) if steps else None,
-            "epsilon_of_the_model": self._outside() if steps else None,
             "noise_multiplier": min((e.noise_multiplier for e in steps), default=None),
             "sample_rate": self.sample_rate,
             "steps": sum(event.steps for event in steps),
             "durable": self.ledger is not None,
         }
 
+    def share(self, noise: SharedNoise) -> None:
+        """Note the shared noise of the next steps; it changes with the members of the run."""
+        self._noises.pop(noise.parties - noise.dropouts, None)
+        self._noises[noise.parties - noise.dropouts] = noise
+
     def sharing(self) -> dict[str, Any] | None:
-        """The shared noise of this run's steps, and ε by the number of colluders; None: local."""
-        noise = self.shared
-        steps = [event for event in self._of_run if isinstance(event, DpSgdSteps)]
-        if noise is None or not steps:
+        """The shared noise of the last step, and ε by the number of colluders; None: local."""
+        if not self._noises or not self._of_run:
             return None
-        honest = {c: noise.parties - noise.dropouts - c for c in (0, 1, 2, noise.parties - 1)}
-        by_colluders = {
-            str(c): self._epsilon(
-                [
-                    replace(e, noise_multiplier=e.noise_multiplier * math.sqrt(k / noise.honest))
-                    for e in steps
-                ]
-            )
-            for c, k in sorted(honest.items())
-            if k > 0
-        }
+        noise = list(self._noises.values())[-1]
+        colluders = sorted({0, 1, 2, noise.colluders, noise.parties - noise.dropouts - 1})
+        epsilons = {str(c): self.towards(c) for c in colluders}
         return {
             "hospitals": noise.parties,
             "dropouts": noise.dropouts,
             "colluders": noise.colluders,
             "values": noise.dimension,
             "grid": noise.grid,
-            "epsilon_by_colluders": by_colluders,
+            "epsilon_by_colluders": {c: ε for c, ε in epsilons.items() if ε is not None},
         }
 
-    def _outside(self) -> float | None:
-        """ε towards a reader of the model, who does not know the noise of any hospital."""
-        if self.shared is None:
-            return self.spent()
-        more = self.shared.outside / self.shared.multiplier
+    def towards(self, colluders: int) -> float | None:
+        """ε of this and all earlier runs for a view with so many colluders; None: none is promised.
+
+        Earlier runs count with the colluders of their plans.
+        """
         events = self._held()
         for event in self._of_run:
-            if isinstance(event, DpSgdSteps):
-                events[events.index(event)] = replace(
-                    event, noise_multiplier=event.noise_multiplier * more
-                )
-        return self._epsilon(events)
+            if isinstance(event, DpSgdSteps) and self._noises:
+                left = [n.towards(event.noise_multiplier, colluders) for n in self._noises.values()]
+                if not min(left):
+                    return None
+                events[events.index(event)] = replace(event, noise_multiplier=min(left))
+        return self._epsilon(events) if self._of_run else None
 
     def state_dict(self) -> dict[str, Any]:
         """The state for checkpoints, without the ledger: a rollback returns no spending.
@@ -246,6 +240,7 @@ class DpAccount:
         return {
             "opacus": self.opacus,
             "done": self._done,
+            "noises": [list(astuple(noise)) for noise in self._noises.values()],
             "spent": [encode_event(event) for event in self._of_run],
             "head": None if self.ledger is None else self.ledger.pinned_hex,
         }
@@ -254,6 +249,8 @@ class DpAccount:
         """Continue from a checkpoint; noise is calibrated again, because a crash wastes ε."""
         self.opacus, self._done = state["opacus"], state["done"]
         self._noise, self._planned = self.settings.noise_multiplier, None
+        for values in state.get("noises", ()):
+            self.share(SharedNoise(*values))
         if self.ledger is not None:
             self.ledger = self.ledger.pinned_to(state, self.account)
         saved = [decode_event(text) for text in state["spent"]]
@@ -358,12 +355,16 @@ def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str
     """The privacy section of a result; an ε of None promises nothing."""
     statements = {name: privacy.statement() for name, privacy in parties.items()}
     spent = [statement["epsilon"] for statement in statements.values()]
-    outside = [statement.pop("epsilon_of_the_model") for statement in statements.values()]
+    # Every hospital knows its own noise, so members see as much as one colluder.
+    members, model = (
+        [account.towards(c) for account in parties.values()]
+        for c in (max(1, settings.colluders), 0)
+    )
     uncovered = [name for name, statement in statements.items() if statement["epsilon"] is None]
     return {
         "noise": settings.noise,
-        "members": None if uncovered else max(spent),
-        "model": None if uncovered else max(outside),
+        "members": _largest(members),
+        "model": _largest(model),
         "shared": next(iter(parties.values())).sharing(),
         "unit": settings.unit,
         "adjacency": ADJACENCY,
@@ -378,6 +379,12 @@ def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str
         "losses and scores in the parties' logs, and dev and test records, are not covered"
         + _unprotected(uncovered),
     } | {key: {n: s[key] for n, s in statements.items()} for key in next(iter(statements.values()))}
+
+
+def _largest(epsilons: Sequence[float | None]) -> float | None:
+    """The largest ε; None: for one of them, nothing is promised."""
+    known = [ε for ε in epsilons if ε is not None]
+    return max(known) if len(known) == len(epsilons) else None
 
 
 def _unprotected(parties: Sequence[str]) -> str:

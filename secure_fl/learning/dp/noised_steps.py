@@ -87,8 +87,9 @@ class NoisedSteps:
         units = expected if dimension < LONG else min(expected, MOST_IN_A_VALUE)
         if account.settings.noise == "local":
             return SharedNoise(account.noise_multiplier, dimension, units, 1, 0, 0)
-        account.shared = noise_of_plan(account, cohort, dimension, units)
-        return account.shared
+        noise = noise_of_plan(account, cohort, dimension, units)
+        account.share(noise)
+        return noise
 
     def _integers(
         self, state: bytes, noise: SharedNoise, gradients: Gradients
