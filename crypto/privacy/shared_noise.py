@@ -175,13 +175,14 @@ class SharedNoise:
 
 def on_grid(gradients: Floats, bound: float, grid: int) -> Integers:
     """Clip each row to `bound`, and truncate it to integers; no row is longer than `grid`."""
-    norms = np.linalg.norm(gradients, axis=1)
-    if not np.isfinite(norms).all():
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        norms = np.linalg.norm(gradients, axis=1)
+        scaled = gradients * (grid / np.maximum(norms, bound))[:, None]
+    if not (np.isfinite(norms).all() and np.isfinite(scaled).all()):
         raise CryptoError(
             "a gradient has NaN or infinity",
             fix="lower training.learning_rate, or look at the data; the step is spent",
         )
-    scaled = gradients * (grid / np.maximum(norms, bound))[:, None]
     steps = np.trunc(scaled).astype(np.int64)
     while (long := _squares(steps) > grid * grid).any():  # norms of floats are not exact
         scaled[long] *= 1 - 2.0**-40

@@ -336,9 +336,10 @@ def segment_key(group: Group, rule: Rule, at: SumId, seen: bytes = b"") -> bytes
 
 
 def needs_masks() -> CohortError:
-    """Build the error of a host sum without masks: all parties could open its ciphertexts."""
+    """Build the error of a sum without masks, whose ciphertexts all parties could open singly."""
     return CohortError(
-        "a sum for the host alone needs masks, and this run has none",
+        "a sum for the host alone, or of values with shares of noise, needs masks, and this run "
+        "has none",
         fix='set protection.mode = "he+secagg"',
     )
 

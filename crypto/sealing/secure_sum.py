@@ -313,7 +313,7 @@ class SecureSums:
         self._for_host = False  # True if the last sum was for the host
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SecureSumInProgress:
-        if rule.audience == Audience.HOST and not self._masks:
+        if (rule.audience == Audience.HOST or rule.noise is not None) and not self._masks:
             raise needs_masks()
         keys, self._keys = self._keys, None
         if self._masks and keys is None:

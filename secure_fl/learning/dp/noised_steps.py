@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from secure_fl.crypto.privacy.shared_noise import SharedNoise, on_grid
-from secure_fl.errors import SettingsError
+from secure_fl.errors import CryptoError, SettingsError
 from secure_fl.events import PrivacySpent, UpdateResent
 from secure_fl.learning.dp.scope import dropouts_of
 from secure_fl.learning.dp.secret_randomness import Coins
@@ -107,8 +107,15 @@ class NoisedSteps:
         self._spend(number)
         with site.recorder.phase("train"):
             sample = self.coins.sample(len(account.units), account.sample_rate)
-            total = np.zeros(noise.dimension, np.int64)
+            total, units = np.zeros(noise.dimension, np.int64), 0
             for rows in gradients(sample, self.coins):
+                units += len(rows)
+                if rows.shape[1:] != total.shape or units > len(sample):
+                    raise CryptoError(
+                        f"gradients of {tuple(rows.shape)}, after {units - len(rows)} rows: a step "
+                        f"has one row of {len(total)} values for each of {len(sample)} units",
+                        fix="report this as a bug of the algorithm; the step is spent",
+                    )
                 total += on_grid(rows.double().numpy(), self.bound, noise.grid).sum(axis=0)
             integers = noise.noised(total, account.noise_multiplier)
         if account.trainings is not None:
