@@ -349,9 +349,7 @@ def least_noise(
 def multiplier_for(dp: DPSettings, rate: float, steps: int) -> float:
     """Find the least noise multiplier of steps that nothing was spent before."""
     target = dp.target_epsilon or dp.epsilon
-    return least_noise(
-        lambda σ: [DpSgdSteps(σ, rate, steps)], target, dp.delta, dp.accountant
-    )
+    return least_noise(lambda σ: [DpSgdSteps(σ, rate, steps)], target, dp.delta, dp.accountant)
 
 
 def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str, Any]:
