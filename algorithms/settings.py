@@ -38,6 +38,32 @@ class FedAvg(WholeModel):
         )
 
 
+class FedSGD(WholeModel):
+    """Every step is on a sample of the records of all parties, by one sum."""
+
+    name: Literal["fedsgd"] = "fedsgd"
+    rounds: Positive = 60
+    """Number of steps, each with one exchange."""
+    epochs: Literal[1] = 1
+    sample_rate: Fraction = 0.1
+    """Chance of a record to be in a step. 1: all records in every step."""
+
+    @property
+    def step_rate(self) -> float:
+        """The sample rate: each round is one step."""
+        return self.sample_rate
+
+    @classmethod
+    def entry(cls) -> Entry:
+        return Entry(
+            FedSGD,
+            deferred("secure_fl.algorithms.fedsgd:fedsgd"),
+            dp_covers_all=True,
+            adapters=("lora", "ffa"),
+            summary="one sum for each step; with shared noise, DP as if records were pooled",
+        )
+
+
 class FedAdam(WholeModel):
     """FedAvg with Adam as the server's step, replicated at the parties."""
 

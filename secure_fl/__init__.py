@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from secure_fl.algorithms.inclusivefl import InclusiveFL as InclusiveFL
     from secure_fl.algorithms.settings import FedAdam as FedAdam
     from secure_fl.algorithms.settings import FedAvg as FedAvg
+    from secure_fl.algorithms.settings import FedSGD as FedSGD
     from secure_fl.data.examples import Impression as Impression
     from secure_fl.data.examples import Tagged as Tagged
     from secure_fl.data.examples import Text as Text
@@ -65,6 +66,7 @@ _HOMES = {
     "ExclusiveFL": "secure_fl.algorithms.baselines.reference_points",
     "FedAdam": "secure_fl.algorithms.settings",
     "FedAvg": "secure_fl.algorithms.settings",
+    "FedSGD": "secure_fl.algorithms.settings",
     "FedDF": "secure_fl.algorithms.baselines.settings",
     "FedDropout": "secure_fl.algorithms.baselines.settings",
     "FedED": "secure_fl.algorithms.baselines.settings",

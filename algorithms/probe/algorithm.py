@@ -114,7 +114,7 @@ async def logistic_step(
         steps = steps_of(cohort, site, state["units"])
         mean = await private_gradient(steps, rows, state["W"], classes)
         if "counts" not in state:
-            state["counts"] = counts_from(mean, steps.bound, steps.units, classes)
+            state["counts"] = counts_from(mean, steps.bound, steps.expected, classes)
     state.update(fits.step(state, mean, classes, average=round.progress > 1 - fits.TAIL))
     if balances(site):
         equal, own = (fits.log_priors(state["counts"], balanced=b) for b in (True, False))

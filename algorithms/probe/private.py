@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ AT_ONCE = 1 << 22  # values of single gradients in memory
 def steps_of(cohort: Cohort, site: Site, units: float) -> NoisedSteps:
     """Make the noised steps of a run over so many units of all hospitals."""
     assert site.training.dp is not None  # noqa: S101 - checked before the run
-    return NoisedSteps(cohort, site, units, min(BOUND, site.training.dp.max_grad_norm))
+    most = math.ceil(CONSTANT * units)  # only the constant is equal in all records
+    return NoisedSteps(cohort, site, units, min(BOUND, site.training.dp.max_grad_norm), most)
 
 
 async def private_gradient(steps: NoisedSteps, rows: Rows, W: Matrix, classes: int) -> Matrix:
@@ -64,5 +66,5 @@ def private_rate(steps: NoisedSteps, rounds: int) -> float:
 
     Three digits, so that machines that round differently have the same.
     """
-    rate = steps.signal_to_noise(rounds) * steps.units / 300
+    rate = steps.signal_to_noise(rounds) * steps.expected / 300
     return float(f"{min(max(rate, SLOWEST), FASTEST):.3g}")

@@ -42,7 +42,7 @@ from secure_fl.errors import BudgetError, CryptoError
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-FINEST = 1024  # s is at least this, and at least 16·√(dimension): truncation then costs nothing
+FINEST = 256  # s is at least this, and at least 16·√(dimension): truncation then costs nothing
 PER_VALUE = 16
 MORE_NOISE = 4  # a hospital's own noise may have this many times the variance of its share
 
@@ -56,7 +56,7 @@ class SharedNoise:
 
     multiplier: float  # σ
     dimension: int
-    units: int  # the most units whose gradients add up in one coordinate: L is so many bounds
+    units: int  # of one hospital, whose gradients may add up in one coordinate: L is so many bounds
     parties: int  # n
     dropouts: int  # d
     colluders: int  # c

@@ -33,8 +33,6 @@ from secure_fl.party.cohort import Cohort
 if TYPE_CHECKING:
     from secure_fl.crypto.privacy.training_account import DpAccount
 
-MOST_IN_A_VALUE = 64  # gradients at their bound that add up in one value of a long vector
-LONG = 4096
 Gradients = Callable[[Sequence[int], Coins], Iterable[Tensor]]  # of units, some rows at a time
 
 
@@ -44,8 +42,9 @@ class NoisedSteps:
 
     cohort: Cohort
     site: Site
-    units: float  # of all hospitals together, which is public
+    expected: float  # units of all hospitals together in a step, which is public
     bound: float  # C
+    most: int  # bounds that the gradients of one hospital add up to in one value; more are cut
     coins: Coins = field(default_factory=Coins.secret)
 
     async def mean(self, state: bytes, dimension: int, gradients: Gradients) -> NDArray[np.float64]:
@@ -56,7 +55,7 @@ class NoisedSteps:
         """
         account, noise = self._account, self._noise(dimension)
         integers = self._integers(state, noise, gradients)
-        unit = self.bound / noise.grid / (account.sample_rate * self.units)
+        unit = self.bound / noise.grid / self.expected
         if account.settings.noise == "shared":
             sums = await self.cohort.sum({"gradient": integers}, bound=noise.reach, noise=noise)
         else:
@@ -82,19 +81,17 @@ class NoisedSteps:
 
     def _noise(self, dimension: int) -> SharedNoise:
         """The noise of a step; a hospital's own noise is one that no other hospital shares."""
-        account, cohort = self._account, self.cohort
-        expected = max(1, round(2 * account.sample_rate * self.units))
-        units = expected if dimension < LONG else min(expected, MOST_IN_A_VALUE)
+        account = self._account
         if account.settings.noise == "local":
-            return SharedNoise(account.noise_multiplier, dimension, units, 1, 0, 0)
-        noise = noise_of_plan(account, cohort, dimension, units)
+            return SharedNoise(account.noise_multiplier, dimension, self.most, 1, 0, 0)
+        noise = noise_of_plan(account, self.cohort, dimension, self.most)
         account.share(noise)
         return noise
 
     def _integers(
         self, state: bytes, noise: SharedNoise, gradients: Gradients
     ) -> NDArray[np.int64]:
-        """This site's noised sum: the stored one if this step was computed before."""
+        """Return the site's noised sum: the stored one if this step was computed before."""
         account, site = self._account, self.site
         number = site.recorder.round
         key = sha256(f"{account.trained_in(number)} {noise}\n".encode() + state).hexdigest()[:32]

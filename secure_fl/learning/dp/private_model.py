@@ -77,6 +77,12 @@ class PrivateModel:
         clip_and_sum(parts, self.optimizer.max_grad_norm)
         return losses.detach()
 
+    def each(self, batch: Batch) -> Tensor:
+        """Compute the gradient of each record in all trained weights, in the model's order."""
+        rows = len(next(iter(batch.values())))
+        _, parts = self.by_layers(batch, rows) if self.book else self.one_by_one(batch, rows)
+        return torch.cat([parts[p].each().flatten(1) for p in trained(self.module)], dim=1)
+
     def by_layers(
         self, batch: Batch, rows: int
     ) -> tuple[Tensor, dict[nn.Parameter, RecordGradients]]:
