@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.crypto.privacy.noise import LARGEST_VARIANCE, skellam
+from secure_fl.crypto.privacy.noise import LARGEST_VARIANCE, Uniforms, skellam
 from secure_fl.crypto.privacy.skellam_accounting import equivalent_std
 from secure_fl.errors import BudgetError, CryptoError
 
@@ -125,7 +125,7 @@ class SharedNoise:
     def towards(self, multiplier: float, colluders: int) -> float:
         """Return the noise multiplier of this hospital's units for a view with so many colluders.
 
-        `multiplier` is that of `own`, for the colluders of the plan. 0: no noise is sure to be left.
+        `multiplier` is that of `own`, for the colluders of the plan. 0: no noise may be left.
         """
         if colluders == self.colluders:
             return multiplier
@@ -151,10 +151,15 @@ class SharedNoise:
         wanted = variance_for(max(multiplier, self.multiplier) * self.grid)
         return wanted - (self.honest - 1) * self.share_variance
 
-    def noised(self, total: Integers, multiplier: float) -> Integers:
-        """Cut this hospital's sum, and add its noise from the operating system's randomness."""
+    def noised(
+        self, total: Integers, multiplier: float, uniforms: Uniforms | None = None
+    ) -> Integers:
+        """Cut this hospital's sum, and add its noise from the operating system's randomness.
+
+        Only audits pass uniforms.
+        """
         cut = np.clip(total, -self.limit, self.limit)
-        return cut + skellam(self.own(multiplier), cut.size)
+        return cut + skellam(self.own(multiplier), cut.size, uniforms)
 
     def share(self, x: Integers) -> Integers:
         """Return integers that carry this hospital's noise; refuse other values."""
