@@ -1,0 +1,429 @@
+"""Steps with shared noise: their sum, their spending before they are computed, and repeats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
+from secure_fl.crypto.privacy.ledger import Account, Budget, events_of, load_chain
+from secure_fl.crypto.privacy.shared_noise import SharedNoise, variance_for
+from secure_fl.crypto.privacy.training_account import DpAccount, document
+from secure_fl.data.examples import Text
+from secure_fl.data.silo import Silo
+from secure_fl.errors import BudgetError, CryptoError, SecureFLError
+from secure_fl.events import EventLog
+from secure_fl.learning.dp.noised_steps import NoisedSteps, per_patient
+from secure_fl.learning.dp.scope import open_ledger, sampling_units
+from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
+from secure_fl.learning.tasks import make_task
+from secure_fl.party.cohort import Cohort
+from secure_fl.runs.folder import SavedTrainings
+from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.testing.harness import Federated, LossyEngine, federate
+from tests.support.event_documents import into
+from tests.support.private import notes
+from tests.support.raising import raises
+
+NAMES = ("east", "north", "south", "west")
+VALUES, BOUND = 500, 0.5
+SETTINGS = DPSettings(
+    epsilon=50.0, delta=1e-3, noise_multiplier=2.0, noise="shared", dropouts=0, accountant="rdp"
+)
+Rows = Callable[[Sequence[int]], Tensor]
+
+
+def site_of(
+    name: str = "north",
+    folder: Path | None = None,
+    *,
+    records: Sequence[Text] | None = None,
+    passes: int = 30,
+    rate: float = 1.0,
+    kept: bool = True,
+    events: list[dict[str, Any]] | None = None,
+    **fields: Any,
+) -> Site:
+    """A process of a hospital that begins: all that it knows is on the disk."""
+    dp = SETTINGS.model_copy(update=fields)
+    silo = Silo(name, records or notes(40, name))
+    units = sampling_units(silo.train, dp, name)
+    ledger = None if folder is None else open_ledger(folder / name, name)
+    account = DpAccount(
+        name, dp, units, 10, passes=passes, sample_rate=rate, ledger=ledger, run="this run"
+    )
+    if folder is not None and kept:
+        account.trainings = SavedTrainings(folder / name / "trainings")
+    task, training = make_task(TaskSettings(labels=("no", "yes"))), TrainingSettings(dp=dp)
+    spec = SiteSpec(task, ModelSettings(layers=1), training, 1)
+    log = EventLog(name, into([] if events is None else events))
+    return Site(silo, spec, SiteContext(log, privacy=account))
+
+
+def account_of(site: Site) -> DpAccount:
+    assert site.privacy is not None
+    return site.privacy
+
+
+def one_hot(sample: Sequence[int], long: float = 1.0) -> Tensor:
+    """A gradient for each unit, at its bound, in the value of its number."""
+    rows = torch.zeros(len(sample), VALUES)
+    rows[range(len(sample)), list(sample)] = long * BOUND
+    return rows
+
+
+def stepped(
+    sites: Mapping[str, Site], steps: int = 1, rows: Rows = one_hot, first: int = 1, **options: Any
+) -> Federated:
+    """Make steps at all sites; each returns the mean gradients."""
+
+    def program(site: Site) -> Any:
+        async def run(cohort: Cohort) -> list[Any]:
+            units, means = 40.0 * len(sites), []
+            for round in range(first, first + steps):
+                site.recorder.round = round
+                noised = NoisedSteps(cohort, site, units, BOUND, 1000)
+                state = f"weights of {round}".encode()
+                means.append(await noised.mean(state, VALUES, lambda s, _: iter([rows(s)])))
+            return means
+
+        return run
+
+    return federate({n: program(s) for n, s in sites.items()}, mode="secagg", **options)
+
+
+def four(folder: Path | None = None, **fields: Any) -> dict[str, Site]:
+    return {name: site_of(name, folder, **fields) for name in NAMES}
+
+
+def reserved(folder: Path, name: str = "north") -> list[Any]:
+    return events_of(load_chain(folder / name / "ledger.sqlite"), name, "record")
+
+
+# --- the sum -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dropouts", [0, 1])
+def test_a_sum_has_the_clipped_gradients_and_the_shares_of_all(dropouts: int) -> None:
+    """Rows beyond the bound are clipped to it; noise is sized for dropouts and colluders."""
+    out = stepped(four(dropouts=dropouts), rows=lambda s: one_hot(s, 7.0))
+    ((mean,),) = {tuple(map(tuple, found)) for found in out.results.values()}
+    total = np.array(mean) * 160 / BOUND
+    expected = np.where(np.arange(VALUES) < 40, 4.0, 0.0)
+    std = 2.0 * math.sqrt(4 / (3 - dropouts))
+    assert (total - expected).std() == pytest.approx(std, rel=6 / math.sqrt(2 * VALUES))
+    assert (total - expected).mean() == pytest.approx(0, abs=5 * std / math.sqrt(VALUES))
+
+
+def test_local_noise_protects_each_hospital_alone() -> None:
+    out = stepped(four(noise="local"))
+    total = out.results["north"][0] * 160 / BOUND
+    total[:40] -= 4.0
+    assert total.std() == pytest.approx(2.0 * 2, rel=6 / math.sqrt(2 * VALUES))
+
+
+def test_a_hospital_lost_in_a_step_within_the_plan_leaves_enough_noise() -> None:
+    out = stepped(four(dropouts=1), engine=lambda s: LossyEngine(s, lose={"west": 2}), threshold=3)
+    total = out.results["north"][0] * 160 / BOUND
+    total[:40] -= 3.0
+    assert total.std() == pytest.approx(2.0 * math.sqrt(3 / 2), rel=6 / math.sqrt(2 * VALUES))
+
+
+def test_more_dropouts_than_planned_are_not_opened(tmp_path: Path) -> None:
+    sites = four(tmp_path)
+    out = stepped(sites, engine=lambda s: LossyEngine(s, lose={"west": 2}), threshold=3, catch=True)
+    assert out.results == {} and out.error is not None
+    error = out.sessions["east"].error
+    assert isinstance(error, BudgetError) and error.reason == "too-many-dropouts"
+    assert len(reserved(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("mode", ["none", "he"])
+def test_shares_do_not_leave_where_they_could_be_read(mode: Any) -> None:
+    """The sealing layer refuses them, whatever the settings of a run allowed."""
+
+    async def program(cohort: Cohort) -> Any:
+        noise = SharedNoise(2.0, 8, 1, 4, 0, 1)
+        values = noise.noised(np.zeros(8, np.int64), 2.0)
+        return await cohort.sum({"gradient": values}, bound=noise.reach, noise=noise)
+
+    out = federate(dict.fromkeys(NAMES, program), mode=mode, catch=True)
+    assert out.results == {}
+    assert isinstance(out.sessions["north"].error, SecureFLError)
+
+
+WRONG: list[Rows] = [
+    lambda s: torch.ones(len(s) + 1, VALUES),
+    lambda s: torch.ones(len(s), 1),
+    lambda s: torch.ones(len(s), VALUES, 1),
+]
+
+
+@pytest.mark.parametrize("rows", WRONG)
+def test_rows_that_are_not_units_are_refused(rows: Rows, tmp_path: Path) -> None:
+    out = stepped(four(tmp_path), rows=rows, catch=True)
+    error = out.sessions["east"].error
+    assert isinstance(error, CryptoError) and "one row" in str(error) and out.results == {}
+    assert len(reserved(tmp_path, "east")) == 1  # the step is spent
+
+
+@pytest.mark.parametrize("unit", ["record", "patient"])
+def test_one_unit_moves_the_sum_by_its_bound_at_most(unit: str) -> None:
+    """All records of a patient together have the weight of one record."""
+    dp = SETTINGS.model_copy(update={"unit": unit})
+    records = notes(12, patients=4)
+    units = sampling_units(records, dp, "a")
+    each = 100 * torch.randn(12, VALUES, generator=torch.Generator().manual_seed(1)).double()
+    moved = []
+    for left in units:
+        totals = []
+        for given in (units, [u for u in units if u is not left]):
+            flat = torch.cat([each[list(unit)] for unit in given])
+            sizes = [len(unit) for unit in given]
+            rows = per_patient(flat, sizes) if unit == "patient" else flat
+            site = site_of(records=records, noise_multiplier=0.02, unit=unit, epsilon=1e9)
+            noise = SharedNoise(0.02, VALUES, 1000, 4, 0, 1)
+            (account_of(site)).units = given
+            steps = NoisedSteps(None, site, 1.0, BOUND, 1000)  # type: ignore[arg-type]
+            totals.append(steps._integers(b"", noise, lambda s, _, r=rows: iter([r])))
+        moved.append(float(np.linalg.norm(totals[0] - totals[1])))
+    noise_of_both = math.sqrt(2 * VALUES * noise.share_variance)
+    assert max(moved) <= noise.grid + 1.3 * noise_of_both
+    assert min(moved) >= noise.grid - 1.3 * noise_of_both - VALUES**0.5  # truncation
+
+
+def test_samples_are_poisson_with_secret_coins() -> None:
+    """With rate q, a unit is in a step with probability q; two processes differ."""
+    found: dict[int, list[list[int]]] = {}
+    for process in range(2):
+        site = site_of(rate=0.3, records=notes(400), passes=40)
+        steps = NoisedSteps(None, site, 1.0, BOUND, 1000)  # type: ignore[arg-type]
+        noise = SharedNoise(2.0, 1, 1, 4, 0, 1)
+
+        def rows(sample: Sequence[int], _: Any, process: int = process) -> Iterator[Tensor]:
+            found.setdefault(process, []).append(list(sample))
+            return iter([torch.zeros(len(sample), 1)])
+
+        for round in range(40):
+            site.recorder.round = round
+            steps._integers(b"", noise, rows)
+    sizes = np.array([len(s) for s in found[0]])
+    assert sizes.mean() == pytest.approx(120, abs=6 * math.sqrt(400 * 0.21 / 40))
+    assert sizes.var() == pytest.approx(400 * 0.21, rel=1.2)
+    assert found[0] != found[1] and len(set(map(tuple, found[0]))) == 40
+
+
+# --- the ledger ----------------------------------------------------------------------------------
+
+
+class Crash(Exception):  # noqa: N818
+    """The end of a process."""
+
+
+def test_steps_are_on_the_ledger_before_they_are_computed(tmp_path: Path) -> None:
+    """A crash between reserving and computing spends the block, and stores nothing."""
+    seen: list[list[Any]] = []
+
+    def crash(sample: Sequence[int]) -> Tensor:
+        seen.append(reserved(tmp_path, "east"))
+        raise Crash
+
+    stopped = stepped(four(tmp_path), rows=crash, catch=True)
+    assert "Crash" in str(stopped.sessions["east"].error)
+    assert seen == [[DpSgdSteps(2.0, 1.0, 3)]]
+    assert not list((tmp_path / "east" / "trainings").glob("round-*"))
+    chain = load_chain(tmp_path / "east" / "ledger.sqlite")
+    assert [entry.state for entry in chain.entries] == ["opened", "reserved"]
+    out = stepped(four(tmp_path))
+    assert len(out.results) == 4
+    assert reserved(tmp_path, "east") == [DpSgdSteps(2.0, 1.0, 3)] * 2
+
+
+def test_a_block_of_steps_ends_with_its_process(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    stepped(four(tmp_path, events=events), 4)  # a block of three, and one of the next
+    assert [e.steps for e in reserved(tmp_path)] == [3, 3]
+    assert sum(e["event"] == "privacy" and e["party"] == "north" for e in events) == 2
+    states = [e.state for e in load_chain(tmp_path / "north" / "ledger.sqlite").entries]
+    assert states == ["opened", "reserved", "committed", "reserved"]
+    stepped(four(tmp_path), 1, first=5)  # two reserved steps were left, and never return
+    assert [e.steps for e in reserved(tmp_path)] == [3, 3, 3]
+
+
+def test_a_checkpoint_returns_no_steps(tmp_path: Path) -> None:
+    sites = four(tmp_path)
+    stepped(sites, 1)
+    saved = account_of(sites["north"]).state_dict()
+    stepped(sites, 3, first=2)
+    resumed = four(tmp_path)
+    account_of(resumed["north"]).load_state_dict(saved)
+    stepped(resumed, 1, first=5)
+    assert [e.steps for e in reserved(tmp_path)] == [3, 3, 3]
+    assert account_of(resumed["north"]).statement()["steps"] == 9
+
+
+def test_a_repeated_step_sends_the_same_integers_and_costs_nothing(tmp_path: Path) -> None:
+    """Bit for bit: only then the sum is opened a second time without a second release."""
+    events: list[dict[str, Any]] = []
+    first = stepped(four(tmp_path), 2).results["north"]
+    again = stepped(four(tmp_path, events=events), 2).results["north"]
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert [e.steps for e in reserved(tmp_path)] == [3]
+    assert {e["event"] for e in events} == {"update_resent"}
+    fresh = stepped(four(tmp_path, kept=False), 2).results["north"]
+    assert not any(np.array_equal(a, b) for a, b in zip(first, fresh, strict=True))
+
+
+@pytest.mark.parametrize("changed", ["state", "noise", "round"])
+def test_another_step_is_new(changed: str, tmp_path: Path) -> None:
+    site = site_of(folder=tmp_path)
+    noise = SharedNoise(2.0, VALUES, 1000, 4, 0, 1)
+
+    def integers(state: bytes, noise: SharedNoise, round: int) -> Any:
+        again = site_of(folder=tmp_path)
+        again.recorder.round = round
+        steps = NoisedSteps(None, again, 160.0, BOUND, 1000)  # type: ignore[arg-type]
+        return steps._integers(state, noise, lambda s, _: iter([one_hot(s)]))
+
+    one = integers(b"a", noise, 1)
+    assert np.array_equal(integers(b"a", noise, 1), one)
+    fewer = SharedNoise(2.0, VALUES, 1000, 3, 0, 1)
+    other = {
+        "state": (b"b", noise, 1),
+        "noise": (b"a", fewer, 1),
+        "round": (b"a", noise, 2),
+    }[changed]
+    assert not np.array_equal(integers(*other), one)
+    assert len(reserved(tmp_path)) == 2 and site.privacy is not None
+
+
+def test_a_spent_ledger_refuses_before_anything_is_computed(tmp_path: Path) -> None:
+    two = epsilon([DpSgdSteps(2.0, 1.0, 6)], 1e-3, accountant="rdp")
+    budget = {"epsilon": two * 1.01, "folder": tmp_path}
+    stepped({n: site_of(n, **budget) for n in NAMES}, 6)
+
+    def touched(sample: Sequence[int]) -> Tensor:
+        raise AssertionError("a record was read")
+
+    sites = {n: site_of(n, **budget) for n in NAMES}
+    out = stepped(sites, 1, touched, first=7, catch=True)
+    error = out.sessions["east"].error
+    assert isinstance(error, BudgetError) and error.reason == "spent" and out.results == {}
+    assert [e.steps for e in reserved(tmp_path, "east")] == [3, 3]
+
+
+def spend_before(folder: Path, event: DpSgdSteps, name: str = "north") -> None:
+    ledger = open_ledger(folder / name, name)
+    ledger.reserve(event, Account(name, "record"), Budget(50.0, 1e-3), run="earlier")
+
+
+def test_a_hospital_with_earlier_spending_adds_more_and_stays_within_its_budget(
+    tmp_path: Path,
+) -> None:
+    fields: dict[str, Any] = {"noise_multiplier": None, "epsilon": 3.0, "passes": 10}
+    spend_before(tmp_path, DpSgdSteps(6.0, 1.0, 5))
+    sites = four(tmp_path, **fields)
+    north, south = account_of(sites["north"]), account_of(sites["south"])
+    out = stepped(sites, 10)
+    assert north.noise_multiplier > 1.1 * south.noise_multiplier
+    assert north.planned_multiplier() == south.planned_multiplier() == south.noise_multiplier
+    for account in (north, south):
+        spent = account.spent()
+        assert spent is not None and 2.95 < spent <= 3.0
+    σ = south.noise_multiplier
+    noise = SharedNoise(σ, VALUES, 1000, 4, 0, 1)
+    all_noise = 3 * noise.share_variance + noise.own(north.noise_multiplier)
+    totals = np.concatenate([m * 160 / BOUND for m in out.results["east"]])
+    totals -= np.tile(np.where(np.arange(VALUES) < 40, 4.0, 0.0), 10)
+    assert (totals * noise.grid).var() == pytest.approx(all_noise, rel=6 / math.sqrt(5 * VALUES))
+    assert noise.own(north.noise_multiplier) > 1.2 * noise.share_variance
+
+
+def test_a_hospital_that_would_need_too_much_noise_of_its_own_refuses(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"noise_multiplier": None, "epsilon": 3.0, "passes": 10}
+    earlier = DpSgdSteps(1.2, 1.0, 1)
+    spend_before(tmp_path, earlier)
+    out = stepped(four(tmp_path, **fields), catch=True)
+    error = out.sessions["north"].error
+    assert isinstance(error, BudgetError) and error.reason == "needs-more-noise"
+    assert out.results == {} and reserved(tmp_path) == [earlier]  # nothing is spent
+
+
+# --- the result ----------------------------------------------------------------------------------
+
+
+def results(sites: Mapping[str, Site]) -> dict[str, Any]:
+    settings = account_of(sites["north"]).settings
+    return document(settings, {name: account_of(site) for name, site in sites.items()})
+
+
+def test_a_result_has_epsilon_by_view() -> None:
+    sites = four()
+    stepped(sites, 2)
+    found, σ = results(sites), SharedNoise(2.0, VALUES, 1000, 4, 0, 1)
+    for name, colluders in {"members": 1, "model": 0}.items():
+        event = DpSgdSteps(σ.towards(2.0, colluders), 1.0, 3)
+        assert found[name] == pytest.approx(epsilon([event], 1e-3, accountant="rdp"), rel=1e-6)
+    by = found["shared"]["epsilon_by_colluders"]
+    assert list(by) == ["0", "1", "2", "3"] and sorted(by.values()) == list(by.values())
+    assert by["1"] == found["members"] == found["overall_epsilon"] and by["0"] == found["model"]
+
+
+def test_every_member_knows_its_own_noise_whatever_the_plan_counts() -> None:
+    """With colluders = 0, ε of the ledger is that of readers of the model."""
+    sites = four(colluders=0)
+    stepped(sites)
+    found = results(sites)
+    assert found["model"] == found["overall_epsilon"] < found["members"]
+    assert found["shared"]["epsilon_by_colluders"]["1"] == found["members"]
+
+
+def test_more_own_noise_is_not_multiplied_for_readers_of_the_model(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"noise_multiplier": None, "epsilon": 3.0, "passes": 10}
+    spend_before(tmp_path, DpSgdSteps(6.0, 1.0, 5))
+    sites = four(tmp_path, **fields)
+    stepped(sites, 10)
+    north, plan = account_of(sites["north"]), account_of(sites["south"]).noise_multiplier
+    own = variance_for(north.noise_multiplier * 1024) - 2 / 3 * variance_for(plan * 1024)
+    outside = math.sqrt(own + variance_for(plan * 1024)) / 1024  # three shares of others
+    events = [DpSgdSteps(6.0, 1.0, 5), DpSgdSteps(outside, 1.0, 10)]
+    assert north.towards(0) == pytest.approx(epsilon(events, 1e-3, accountant="rdp"), rel=1e-4)
+    wrong = DpSgdSteps(north.noise_multiplier * math.sqrt(4 / 3), 1.0, 10)
+    assert north.towards(0) > epsilon([events[0], wrong], 1e-3, accountant="rdp") * 1.003
+
+
+def test_a_run_that_lost_a_hospital_counts_the_smaller_gain(tmp_path: Path) -> None:
+    """With fewer hospitals, a colluder is a larger part of them, but not in earlier steps."""
+    sites = four(tmp_path)
+    stepped(sites, 3)
+    saved = {name: account_of(site).state_dict() for name, site in sites.items()}
+    fewer = {name: site_of(name, tmp_path) for name in NAMES[:3]}
+    for name, site in fewer.items():
+        account_of(site).load_state_dict(saved[name])
+    assert results(fewer)["shared"]["hospitals"] == 4  # also if no step follows
+    stepped(fewer, 3, first=4)
+    found = results(fewer)
+    assert found["shared"]["hospitals"] == 3
+    noise = SharedNoise(2.0, VALUES, 1000, 4, 0, 1)
+    event = DpSgdSteps(noise.towards(2.0, 0), 1.0, 6)
+    assert found["model"] == pytest.approx(epsilon([event], 1e-3, accountant="rdp"), rel=1e-6)
+
+
+def test_nothing_is_promised_to_members_where_one_hospital_adds_all_noise() -> None:
+    sites = four(colluders=0, dropouts=3)
+    stepped(sites, threshold=3)
+    found = results(sites)
+    assert found["members"] is None and found["model"] is not None
+
+
+def test_budgets_are_not_reached_by_an_infinite_bound() -> None:
+    with raises(BudgetError, reason="no-noise-source"):
+        SharedNoise(2.0, VALUES, 1000, 4, 3, 1)
