@@ -158,15 +158,15 @@ def privacy_statements(result: Mapping[str, Any]) -> tuple[PrivacyPart, ...]:
             PrivacyPart(
                 unit=dp["unit"],
                 adjacency=dp["adjacency"],
-                trust_model=LOCAL,
-                mechanism=f"DP-SGD ({dp['clipping']} clipping at {dp['max_grad_norm']:g}), "
-                f"composed by {dp['accountant'].upper()}",
+                trust_model=LOCAL if dp.get("noise", "local") == "local" else DISTRIBUTED,
+                mechanism=_dp_mechanism(dp),
                 epsilon=dp["overall_epsilon"],
                 delta=dp["delta"],
                 budget=dp["budget"],
                 assumptions=(dp["assumes"],),
                 facts={
                     "epsilon of each hospital": dp.get("epsilon", {}),
+                    "epsilon for readers of the model alone": dp.get("model"),
                     "not covered": dp["uncovered"],
                 },
             )
@@ -186,6 +186,12 @@ def privacy_statements(result: Mapping[str, Any]) -> tuple[PrivacyPart, ...]:
             )
         )
     return tuple(statements)
+
+
+def _dp_mechanism(dp: Mapping[str, Any]) -> str:
+    kind = "shared Skellam noise" if dp.get("noise") == "shared" else f"{dp['clipping']} clipping"
+    accountant = dp["accountant"].upper()
+    return f"DP-SGD ({kind}, bound {dp['max_grad_norm']:g}), composed by {accountant}"
 
 
 def _accuracy(result: Mapping[str, Any]) -> dict[str, float | None]:

@@ -14,16 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.collection import DEFAULT, PARTS, SETS, read
+from benchmarks.collection import DEFAULT, PARTS, SETS, SUFFIX, read
 from secure_fl import corpora
 from secure_fl.config.data import HOST
-from secure_fl.data.examples import Example, Text
+from secure_fl.data.examples import Example, Tagged, Text
 from secure_fl.data.partition import dirichlet_client, iid, one_corpus_each
 from secure_fl.data.public_set import without_labels
 from secure_fl.data.silo import Silo
-from secure_fl.data.splits import Splits
+from secure_fl.data.splits import Splits, load
 from secure_fl.errors import DataError
 from secure_fl.seeds import seed_for
+from secure_fl.settings import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,16 @@ class Spread:
     hosted: bool = True  # False: the first party is measured on the host's records
     each_tier: bool = False  # the dev and test records are dealt once to the parties of each tier
     mislabels: tuple[float, ...] = ()  # share of wrong training labels, at the first parties
+    texts: str = ""  # file of another source, whose texts are public at all parties
+    texts_kept: int = 600
 
 
 def silos(spread: Spread, folder: Path | None, seed: int) -> list[Silo]:
     """Deal records to all parties."""
+    if spread.texts:
+        public = public_texts(spread.texts, folder or DEFAULT, spread.texts_kept)
+        dealt = silos(replace(spread, texts=""), folder, seed)
+        return [replace(silo, public=public) for silo in dealt]
     about = SETS[spread.sets[0]]
     if spread.public:
         return _hosted(spread, folder or DEFAULT, seed)
@@ -65,6 +72,16 @@ def silos(spread: Spread, folder: Path | None, seed: int) -> list[Silo]:
         train, *measured = (parts[part][0] for part in PARTS)
         dealt = [_deal(train, spread, rng), *(_tested(part, spread, rng) for part in measured)]
     return _named(spread, [Splits(*three) for three in zip(*dealt, strict=True)])
+
+
+def public_texts(path: str, folder: Path, count: int) -> tuple[Text, ...]:
+    """Read the first sentence of each record of a file, without its label."""
+    kind: Kind = "ner" if path.startswith("ncbi") else "classification"
+    return tuple(
+        Text(e.id, " ".join(e.tokens) if isinstance(e, Tagged) else e.text.partition(". ")[0])
+        for e in load(folder / f"{path}{SUFFIX}", kind)[:count]
+        if isinstance(e, Tagged | Text)
+    )
 
 
 def _hosted(spread: Spread, folder: Path, seed: int) -> list[Silo]:

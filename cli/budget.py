@@ -258,6 +258,8 @@ def _training_answer(settings: Settings, members: Sequence[Silo], given: Options
     dp = settings.training.dp
     assert dp is not None  # noqa: S101 - checked by the caller
     parties = [silo for silo in members if silo.role != "host"]
+    if dp.noise == "shared":
+        return _shared_answer(settings, parties)
     counted = {silo.name: len(sampling_units(silo.train, dp, silo.name)) for silo in parties}
     least = min(counted, key=lambda name: counted[name])
     units = given.get("records", counted[least])
@@ -278,6 +280,48 @@ def _training_answer(settings: Settings, members: Sequence[Silo], given: Options
         asdict(plan),
         _over(plan.epsilon, dp.epsilon, dp.unit),
     )
+
+
+def _shared_answer(settings: Settings, parties: Sequence[Silo]) -> Answer:
+    """Answer for steps with shared noise."""
+    from secure_fl.crypto.privacy.shared_planning import SharedPlan
+    from secure_fl.learning.dp.scope import (
+        dropouts_of,
+        require_noise_sources,
+        require_shared,
+        sampling_units,
+    )
+
+    dp, algorithm, count = settings.training.dp, settings.algorithm, len(parties)
+    assert dp is not None  # noqa: S101 - checked by the caller
+    rate, threshold = algorithm.step_rate, settings.protection.threshold
+    require_shared(algorithm.name, settings.protection.mode, steps=rate is not None)
+    threshold = threshold or default_threshold(count)
+    require_noise_sources(dp, count, threshold)
+    plan = SharedPlan(
+        dp,
+        hospitals=count,
+        dropouts=dropouts_of(dp, count, threshold),
+        units=sum(len(sampling_units(silo.train, dp, silo.name)) for silo in parties),
+        rate=rate or 1.0,
+        steps=algorithm.rounds,
+        probe=algorithm.name == "probe",
+    )
+    members, model = plan.epsilon(dp.colluders), plan.epsilon(0)
+    assert members is not None  # noqa: S101 - checked above
+    facts = {
+        "members": members,
+        "model": model,
+        "delta": dp.delta,
+        "noise_multiplier": plan.multiplier,
+        "steps": plan.steps,
+        "signal": plan.signal,
+        "hospitals": count,
+        "dropouts": plan.dropouts,
+        "colluders": dp.colluders,
+    }
+    title = f"shared noise, per {dp.unit}, over {count} hospitals"
+    return Answer(title, plan.rows(), facts, _over(members, dp.epsilon, dp.unit))
 
 
 def _over(epsilon: float, most: float, unit: str) -> str:

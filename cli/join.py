@@ -155,7 +155,7 @@ def limits_of(policy: SitePolicy) -> SiteLimits:
     from secure_fl.policy.site_rules import site_rules
 
     options = {name: value for one in site_rules() for name, value in one.limits(policy).items()}
-    return SiteLimits(policy.max_batch, options)
+    return SiteLimits(policy.max_batch, options, own_epsilon=policy.dp.own_epsilon)
 
 
 def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -11,18 +11,15 @@ from benchmarks import checkpoint, collection
 from benchmarks.datasets import Spread, silos
 from benchmarks.report import Columns, Grid, Report, cpu
 from secure_fl.algorithms.probe import Probe
-from secure_fl.data.examples import Tagged, Text
-from secure_fl.data.splits import load
 from secure_fl.federation.federation import Federation
 from secure_fl.settings import (
-    Kind,
     ModelSettings,
     ProtectionSettings,
     TaskSettings,
     TrainingSettings,
 )
 
-PARTIES, PUBLIC = 4, 600
+PARTIES = 4
 SOURCES = {"sst2": "imdb/train10k", "ade_cls": "ncbi_disease/train"}  # of public texts
 FITS = {"ridge": Probe(), "logistic": Probe(fit="logistic")}
 COLUMNS: Columns = {
@@ -63,7 +60,7 @@ def measure(
     """Fit probes over four hospitals, each with so many records, sums in the clear."""
     found, folder = checkpoint.require(model), collection.find(data)
     collection.require(sets, folder)
-    sizes = {"parties": PARTIES, "records": records, "public": PUBLIC, "seeds": seeds}
+    sizes = {"parties": PARTIES, "records": records, "seeds": seeds}
     rows = [
         _row(name, fit, [_scores(name, fit, seed, folder, found.name, records, test)
                          for seed in range(seeds)])
@@ -74,25 +71,14 @@ def measure(
     return Report("probe", named, 0, {"rows": [asdict(row) for row in rows]}, [grid])
 
 
-def public_texts(name: str, folder: Path | None) -> tuple[Text, ...]:
-    """Read the first sentence of each public record, without its label."""
-    path = (folder or collection.DEFAULT) / f"{SOURCES[name]}{collection.SUFFIX}"
-    kind: Kind = "ner" if name == "ade_cls" else "classification"
-    return tuple(
-        Text(e.id, " ".join(e.tokens) if isinstance(e, Tagged) else e.text.partition(". ")[0])
-        for e in load(path, kind)[:PUBLIC]
-        if isinstance(e, Tagged | Text)
-    )
-
-
 def _scores(
     name: str, fit: str, seed: int, folder: Path | None, model: str, records: int, test: int | None
 ) -> dict[str, float]:
     about = collection.SETS[name]
-    spread = Spread((name,), PARTIES, PARTIES * records, dev=20, test=test)
-    public = public_texts(name, folder)
+    texts = SOURCES[name]
+    spread = Spread((name,), PARTIES, PARTIES * records, dev=20, test=test, texts=texts)
     run = Federation(
-        [replace(silo, public=public) for silo in silos(spread, folder, seed)],
+        silos(spread, folder, seed),
         FITS[fit],
         task=TaskSettings(labels=about.labels, positive=about.positive, max_length=64),
         model=ModelSettings(name=model),

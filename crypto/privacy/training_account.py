@@ -75,11 +75,16 @@ class DpAccount:
         *,
         passes: int | None = None,
         sample_rate: float | None = None,
+        own_epsilon: float | None = None,
         ledger: Ledger | None = None,
         run: str = "",
     ) -> None:
-        """`sample_rate`: a pass is one step with this rate; None: it has a step for each batch."""
+        """`sample_rate`: a pass is one step with this rate; None: it has a step for each batch.
+
+        `own_epsilon`: a target of this silo below the plan's, for which it adds more noise.
+        """
         self.settings, self.units = settings, units
+        self._target = min(settings.target_epsilon or settings.epsilon, own_epsilon or math.inf)
         self.account = Account(dataset, settings.unit, ADJACENCY)
         self.budget = Budget(settings.epsilon, settings.delta)
         self.steps_per_pass = 1 if sample_rate else -(-len(units) // batch_size)
@@ -92,7 +97,8 @@ class DpAccount:
         self._left = 0  # steps of the last block that are not computed; they end with the process
         self._block: Reservation | None = None
         self._passes, self._done = passes, 0  # over the units: planned for the run, finished
-        self._noise = settings.noise_multiplier
+        self._given = settings.noise_multiplier if own_epsilon is None else None
+        self._noise = self._given  # σ; None: it is calibrated
         self._planned: float | None = None
         self._composed: dict[tuple[Event, ...], float] = {}
         self._of_run = self._of_run_in_ledger()  # spent by this run, including earlier sessions
@@ -248,7 +254,7 @@ class DpAccount:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint; noise is calibrated again, because a crash wastes ε."""
         self.opacus, self._done = state["opacus"], state["done"]
-        self._noise, self._planned = self.settings.noise_multiplier, None
+        self._noise, self._planned = self._given, None
         for values in state.get("noises", ()):
             self.share(SharedNoise(*values))
         if self.ledger is not None:
@@ -287,8 +293,7 @@ class DpAccount:
         )
 
     def _calibrated(self) -> float:
-        target = self.settings.target_epsilon or self.budget.epsilon
-        held, delta = self._held(), self.settings.delta
+        target, held, delta = self._target, self._held(), self.settings.delta
         if not self._ahead(1.0):
             raise SettingsError(
                 "the noise cannot be calibrated: the number of passes over the records is unknown, "

@@ -336,7 +336,15 @@ def _privacy(document: Mapping[str, Any], shared: bool) -> str:
 
 def _dp(privacy: Mapping[str, Any]) -> str:
     loss = privacy["overall_epsilon"]
-    spent = "unbounded ε" if loss is None else f"ε = {loss:.3f}"
+    if loss is None:
+        spent = "unbounded ε"
+    elif privacy.get("noise") == "shared":
+        spent = (
+            f"ε = {loss:.3f} towards the other hospitals, {privacy['model']:.3f} towards readers "
+            "of the model alone,"
+        )
+    else:
+        spent = f"ε = {loss:.3f}"
     return f"{spent} at δ = {privacy['delta']:g} per {privacy['unit']}"
 
 

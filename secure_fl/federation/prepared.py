@@ -111,7 +111,10 @@ def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
     folder, limits, identity = context.folder, context.limits, context.identity
     path = None if folder is None else folder.path
     rate = spec.algorithm.step_rate
-    privacy = privacy_of(silo, spec.training, passes_of(spec), path, identity, step_rate=rate)
+    passes, own = passes_of(spec), limits.own_epsilon
+    privacy = privacy_of(
+        silo, spec.training, passes, path, identity, step_rate=rate, own_epsilon=own
+    )
     if privacy is not None and folder is not None:
         privacy.trainings = folder.trainings(silo.name)
     site_spec = SiteSpec(

@@ -196,6 +196,8 @@ def _dp(limits: DPLimits, plan: Plan) -> Iterator[Violation]:
     if dp is None:
         return
     yield from _costs("site.dp", dp.epsilon, dp.target_epsilon, dp.delta, limits)
+    if dp.noise == "shared":
+        yield from at_least("site.dp.min_colluders", dp.colluders, limits.min_colluders)
     if limits.unit == "patient" and dp.unit != "patient":
         yield Violation("site.dp.unit", dp.unit, "patient", 'set unit = "record" in [site.dp]')
 

@@ -59,7 +59,9 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "`coordinator`'s, and `privacy_share`: time of sealing, unmasking, opening and adding "
         "as a fraction of the rounds' time",
         "privacy": "`null` without DP-SGD; else unit, adjacency, ε of each party and overall, δ, "
-        "accountant, and `uncovered`: members whose records DP-SGD does not cover",
+        "accountant, and `uncovered`: members whose records DP-SGD does not cover. `members`: ε "
+        "towards the other hospitals; `model`: ε towards readers of the model alone; `shared`: "
+        "the hospitals, dropouts and colluders of shared noise, with ε by number of colluders",
         "noise": "`null` without noise on sums of predictions; else unit (a hospital), adjacency, "
         "mechanism, ε of the account and of this run, δ, budget, guaranteed and real noise, "
         "signal, released sums, tolerated dropouts and colluders, kind of ledger, assumptions",

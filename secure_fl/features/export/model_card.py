@@ -163,6 +163,8 @@ def _protection(run: Path, result: Mapping[str, Any]) -> str:
             f"{'ε without a bound' if loss is None else f'ε = {loss:.2f}'} at "
             f"δ = {dp['delta']:g} ({dp['adjacency']}). It assumes: {dp['assumes']}."
         )
+        if dp.get("noise") == "shared" and loss is not None:
+            said.append(f"Towards readers of this model alone, ε is {dp['model']:.2f}.")
     if noise:
         said.append(f"Sums of predictions were noised ({noise['unit']} as the unit).")
     if not dp and not noise:

@@ -68,6 +68,7 @@ def privacy_of(
     identity: Identity | None = None,
     *,
     step_rate: float | None = None,
+    own_epsilon: float | None = None,
 ) -> DpAccount | None:
     """Open the party's account, on the ledger of the settings or of the run's folder."""
     dp = training.dp
@@ -81,6 +82,7 @@ def privacy_of(
         training.batch_size,
         passes=passes,
         sample_rate=step_rate,
+        own_epsilon=own_epsilon if dp.noise == "shared" else None,
         ledger=_ledger_of(silo.name, dp.ledger, folder, identity),
         run=_run_name(folder),
     )

@@ -1,0 +1,114 @@
+"""Plans of steps with shared noise: both ε, the noise against the signal, and advice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
+from secure_fl.crypto.privacy.planning import WEAK, WORKABLE, Rows
+from secure_fl.crypto.privacy.shared_noise import SharedNoise
+from secure_fl.crypto.privacy.training_account import multiplier_for
+from secure_fl.settings import DPSettings
+
+# Points that a probe loses to noise, times its signal. Measured on two tasks with 600 records at
+# each of 4 and 10 hospitals (docs/results/dp.md). It is the larger loss of both.
+LOST_ACCURACY, LOST_AUROC = 900.0, 3000.0
+NOTICED = 2.0  # points of AUROC
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlan:
+    """The steps of a run with shared noise over all hospitals' units."""
+
+    dp: DPSettings
+    hospitals: int
+    dropouts: int
+    units: int
+    rate: float
+    steps: int
+    probe: bool
+
+    def noise(self, colluders: int | None = None) -> SharedNoise:
+        """Return the noise of a step, of one value; the plan's colluders are subtracted."""
+        c = self.dp.colluders if colluders is None else colluders
+        return SharedNoise(self.multiplier, 1, 1, self.hospitals, self.dropouts, c)
+
+    @property
+    def multiplier(self) -> float:
+        """σ that is guaranteed with the plan's dropouts and colluders."""
+        return self.dp.noise_multiplier or multiplier_for(self.dp, self.rate, self.steps)
+
+    def epsilon(self, colluders: int) -> float | None:
+        """ε if so many hospitals reveal their noise; None: nobody is left to add noise."""
+        planned = self.noise()
+        honest = self.hospitals - self.dropouts - colluders
+        if honest < 1:
+            return None
+        σ = self.multiplier * math.sqrt(honest / planned.honest)
+        return epsilon(
+            [DpSgdSteps(σ, self.rate, self.steps)], self.dp.delta, accountant=self.dp.accountant
+        )
+
+    @property
+    def signal(self) -> float:
+        """All units' bounds over the noise of all steps together, if nobody drops out."""
+        return self.units * math.sqrt(self.steps) * self.rate / self.noise().present
+
+    @property
+    def weak(self) -> bool:
+        """True if the noise costs much accuracy."""
+        if self.probe:
+            return LOST_AUROC / self.signal > NOTICED
+        return 1 / self.signal > WORKABLE
+
+    def rows(self) -> Rows:
+        """Format both ε, the noise, its price, and what would lower it."""
+        c, d, unit = self.dp.colluders, self.dropouts, self.dp.unit
+        others = {c + 1, self.hospitals - d - 1} - {c}
+        more = {k: self.epsilon(k) for k in sorted(others) if k > c}
+        rows = [
+            (
+                "ε towards other hospitals",
+                f"{self.epsilon(c):.3f} at δ = {self.dp.delta:g} (adding or removing a {unit})",
+            ),
+            ("ε towards readers of the model", f"{self.epsilon(0):.3f}"),
+            (
+                "ε if more reveal their noise",
+                "; ".join(f"{ε:.3g} with {k}" for k, ε in more.items() if ε is not None)
+                or "no protection",
+            ),
+            (
+                "noise multiplier",
+                f"{self.multiplier:.4g} with {d} dropout{'s' * (d != 1)} and {c} "
+                f"colluder{'s' * (c != 1)}; {self.noise().present:.4g} when all are present",
+            ),
+            ("steps", f"{self.steps}, each over {self.rate:g} of {self.units} {unit}s"),
+        ]
+        if self.probe:
+            points = LOST_ACCURACY / self.signal, LOST_AUROC / self.signal
+            price = f"about {points[0]:.1g} points of accuracy, {points[1]:.1g} of AUROC"
+        else:
+            price = (
+                f"{100 / self.signal:.2g} % of the largest possible update, in each value; a "
+                f"pretrained model can learn with {100 * WORKABLE:g} %"
+            )
+        return [*rows, ("loss to noise", price), *self._advice()]
+
+    def _advice(self) -> Rows:
+        if not self.weak:
+            return []
+        price = LOST_AUROC / NOTICED if self.probe else 1 / WORKABLE
+        factor = price / self.signal
+        choices = [
+            f"{math.ceil(factor * self.hospitals)} hospitals",
+            f"{math.ceil(factor * self.units)} {self.dp.unit}s in all",
+        ]
+        if (ε := (self.dp.target_epsilon or self.dp.epsilon) * factor) <= WEAK:
+            choices.append(f"ε = {ε:.2g}")
+        if self.dropouts:
+            fewer = replace(self, dropouts=0)
+            choices.append(f"dropouts = 0 ({fewer.signal / self.signal - 1:.0%} less noise)")
+        if not self.probe:
+            choices.append('algorithm.name = "probe"')
+        return [("TOO MUCH NOISE" if factor > 5 else "would help", "; ".join(choices))]
