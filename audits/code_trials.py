@@ -15,7 +15,7 @@ from secure_fl.audits import codebook_trials
 from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
 from secure_fl.audits.roles import CODE
-from secure_fl.audits.selftest import composition, masks, mechanism, tampering
+from secure_fl.audits.selftest import composition, masks, mechanism, shared_steps, tampering
 from secure_fl.capture.opening import CapturedSegment, Keys, RecordedRun, slots_of
 from secure_fl.crypto.privacy.noise import SkellamNoise
 from secure_fl.crypto.privacy.planning import plan_for_settings, size_for_settings
@@ -33,6 +33,7 @@ MOST = 4  # sums whose masks are compared with each other
 
 ABOUT: Mapping[str, str] = {
     mechanism.NAME: mechanism.ABOUT,
+    shared_steps.NAME: shared_steps.ABOUT,
     composition.NAME: composition.ABOUT,
     masks.NAME: masks.ABOUT,
     tampering.NAME: tampering.ABOUT,
@@ -44,8 +45,10 @@ ABOUT: Mapping[str, str] = {
 def steps(audited: AuditedRun) -> Iterator[tuple[str, Callable[[], Sequence[AuditTrial]]]]:
     """List the trials of code, by the name of their step."""
     prior, quick, run = audited.prior, audited.quick, audited.run
+    privacy = audited.result.get("privacy") or {}
     tested: dict[str, Callable[[], Sequence[AuditTrial]]] = {
         mechanism.NAME: lambda: mechanism.mechanism_trials(noise_of(audited), prior, quick),
+        shared_steps.NAME: lambda: shared_steps.shared_trials(privacy, prior, quick),
         composition.NAME: lambda: composition.composition_trials(prior, quick),
         masks.NAME: lambda: masks.mask_trials(prior, quick, masked_inputs(run)),
         tampering.NAME: lambda: tampering.tampering_trials(audited.mode),

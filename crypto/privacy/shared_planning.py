@@ -67,10 +67,12 @@ class SharedPlan:
         c, d, unit = self.dp.colluders, self.dropouts, self.dp.unit
         others = {c + 1, self.hospitals - d - 1} - {c}
         more = {k: self.epsilon(k) for k in sorted(others) if k > c}
+        members = self.epsilon(max(1, c))  # every hospital knows its own noise
         rows = [
             (
                 "ε towards other hospitals",
-                f"{self.epsilon(c):.3f} at δ = {self.dp.delta:g} (adding or removing a {unit})",
+                ("no protection" if members is None else f"{members:.3f}")
+                + f" at δ = {self.dp.delta:g} (adding or removing a {unit})",
             ),
             ("ε towards readers of the model", f"{self.epsilon(0):.3f}"),
             (

@@ -10,6 +10,7 @@ scores in the party's own event log, and dev and test records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
@@ -357,7 +358,6 @@ def multiplier_for(dp: DPSettings, rate: float, steps: int) -> float:
 def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str, Any]:
     """The privacy section of a result; an ε of None promises nothing."""
     statements = {name: privacy.statement() for name, privacy in parties.items()}
-    spent = [statement["epsilon"] for statement in statements.values()]
     # Every hospital knows its own noise, so members see as much as one colluder.
     members, model = (
         [account.towards(c) for account in parties.values()]
@@ -376,10 +376,11 @@ def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str
         "accountant": settings.accountant,
         "clipping": settings.clipping,
         "max_grad_norm": settings.max_grad_norm,
-        "overall_epsilon": None if uncovered else max(spent),
+        "overall_epsilon": _largest(members),
         "uncovered": uncovered,
         "assumes": f"no {settings.unit} is at two parties; the numbers of records are public; "
         "losses and scores in the parties' logs, and dev and test records, are not covered"
+        + _colluding(settings)
         + _unprotected(uncovered),
     } | {key: {n: s[key] for n, s in statements.items()} for key in next(iter(statements.values()))}
 
@@ -388,6 +389,14 @@ def _largest(epsilons: Sequence[float | None]) -> float | None:
     """The largest ε; None: for one of them, nothing is promised."""
     known = [ε for ε in epsilons if ε is not None]
     return max(known) if len(known) == len(epsilons) else None
+
+
+def _colluding(settings: DPSettings) -> str:
+    """A sentence about the hospitals whose shares of noise do not count."""
+    if settings.noise == "local":
+        return ""
+    most = max(1, settings.colluders)
+    return f"; at most {most} hospital{'s' * (most > 1)} reveal their noise or add too little"
 
 
 def _unprotected(parties: Sequence[str]) -> str:
