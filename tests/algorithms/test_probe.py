@@ -24,7 +24,7 @@ from secure_fl.algorithms.probe.features import (
     public_directions,
     training_rows,
 )
-from secure_fl.algorithms.probe.private import private_gradient
+from secure_fl.algorithms.probe.private import private_gradient, steps_of
 from secure_fl.corpora import make, public
 from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.data.examples import Example, Text
@@ -33,7 +33,6 @@ from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.models import load_backbone
 from secure_fl.learning.tasks.heads import ProbeClassifier
-from secure_fl.party.rounds import Round
 from secure_fl.settings import DPSettings, TaskSettings
 from secure_fl.testing.harness import LossyEngine, federate
 from secure_fl.testing.hospitals import LABELS, silos, small
@@ -162,30 +161,81 @@ def test_steps_end_near_the_least_loss(classes: int) -> None:
     assert loss.item() < 0.9 * np.log(classes) and slope.norm().item() < 0.01
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_the_gradient_is_that_of_autograd_and_each_is_cut(classes: int) -> None:
-    given, C = rows(50, 8, classes), 0.3
-    W = torch.randn(9, classes if classes > 2 else 1).double()
-    slopes = []
+def slopes(given: Rows, W: torch.Tensor, classes: int) -> torch.Tensor:
+    """The gradient of each record, by autograd."""
+    found = []
     for x, y in zip(given.x.double(), given.y, strict=True):
         w = W.clone().requires_grad_()
         z = fits.both(x[None] @ w, classes)
-        slopes.append(torch.autograd.grad(torch.nn.functional.cross_entropy(z, y[None]), w)[0])
-    cut = [s * min(1.0, C / float(s.norm())) for s in slopes]
-    assert any(float(s.norm()) > C for s in slopes)
-    plain, bounded = (fits.gradient(given, W.numpy(), classes, b) for b in (None, C))
-    torch.testing.assert_close(plain, torch.stack(slopes).sum(0), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(bounded, torch.stack(cut).sum(0), rtol=1e-4, atol=1e-5)
+        found.append(torch.autograd.grad(torch.nn.functional.cross_entropy(z, y[None]), w)[0])
+    return torch.stack(found)
 
 
-def test_a_private_gradient_is_the_cut_sum_and_noise_of_the_claimed_size() -> None:
-    site = make_site(notes(40), batch_size=40, passes=1, noise_multiplier=2.0, max_grad_norm=0.3)
-    given, W = rows(40, 5000, 2), np.full((5001, 1), 0.1)
-    noised = private_gradient(site, given, W, 2, Round(1, 1))
-    off = noised - fits.gradient(given, W, 2, 0.3)
-    assert float(off.std()) == pytest.approx(2.0 * 0.3, rel=0.06)
-    assert float(off.mean()) == pytest.approx(0, abs=5 * 0.6 / 5001**0.5)
-    assert site.privacy is not None and site.privacy.statement()["steps"] == 1
+def weights(size: int, classes: int) -> torch.Tensor:
+    seed = torch.Generator().manual_seed(4)
+    return torch.randn(size, classes if classes > 2 else 1, generator=seed).double()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_gradient_is_that_of_autograd(classes: int) -> None:
+    given, W = rows(50, 8, classes), weights(9, classes)
+    total = fits.gradient(given, W.numpy(), classes)
+    torch.testing.assert_close(total, slopes(given, W, classes).sum(0), rtol=1e-4, atol=1e-5)
+
+
+def privately(given: Rows, W: torch.Tensor, classes: int, **fields: Any) -> np.ndarray[Any, Any]:
+    """The mean gradient of two hospitals with these rows, under local noise."""
+    sites = {name: make_site(notes(len(given.y)), passes=1, **fields) for name in ("a", "b")}
+
+    def program(site: Any) -> Any:
+        async def run(cohort: Any) -> Any:
+            steps = steps_of(cohort, site, 2.0 * len(given.y))
+            return await private_gradient(steps, given, W.numpy(), classes)
+
+        return run
+
+    out = federate({name: program(site) for name, site in sites.items()})
+    assert np.array_equal(out.results["a"], out.results["b"])
+    statements = [site.privacy.statement() for site in sites.values() if site.privacy]
+    assert [s["steps"] > 0 for s in statements] == [True, True]
+    return np.asarray(out.results["a"])
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("unit", ["record", "patient"])
+def test_a_private_gradient_is_of_records_cut_to_the_bound(classes: int, unit: Any) -> None:
+    """All classes of a record together; with almost no noise."""
+    given, W, C = rows(40, 8, classes), weights(9, classes), 0.3
+    records = notes(40, patients=10)
+    each = slopes(given, W, classes).flatten(1)
+    if unit == "patient":
+        each = torch.stack([each[[*range(p, 40, 10)]].mean(0) for p in range(10)])
+    cut = each * (C / each.norm(dim=1, keepdim=True).clamp(min=C))
+    assert float(each.norm(dim=1).max()) > C
+    site = make_site(
+        records, passes=1, noise_multiplier=1e-3, epsilon=1e9, max_grad_norm=C, unit=unit
+    )
+    site.privacy.sample_rate = 1.0  # type: ignore[union-attr]
+
+    async def run(cohort: Any) -> Any:
+        steps = steps_of(cohort, site, float(len(each)))
+        return await private_gradient(steps, given, W.numpy(), classes)
+
+    found = federate({"a": run}, min_cohort=1).results["a"]
+    most = C * np.ceil(CONSTANT * len(each))  # of one value in a hospital's sum
+    expected = (cut.sum(0).clamp(-most, most) / len(each)).reshape(W.shape).numpy()
+    np.testing.assert_allclose(found, expected, atol=C * 0.01)
+
+
+def test_a_private_gradient_has_noise_of_the_claimed_size() -> None:
+    given = rows(40, 5000, 2)
+    W = torch.full((5001, 1), 0.1).double()
+    noised = privately(given, W, 2, noise_multiplier=2.0, max_grad_norm=0.3, batch_size=40)
+    exact = slopes(given, W, 2)
+    exact *= (0.3 / exact.flatten(1).norm(dim=1).clamp(min=0.3))[:, None, None]
+    off = torch.from_numpy(noised) * 80 - 2 * exact.sum(0)
+    assert float(off.std()) == pytest.approx(2.0 * 0.3 * 2**0.5, rel=0.06)
+    assert float(off.mean()) == pytest.approx(0, abs=5 * 0.85 / 5001**0.5)
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -213,7 +263,7 @@ def test_private_steps_stay_within_their_budget(tmp_path: Path) -> None:
     assert set(privacy["steps"].values()) == {20} and set(privacy["sample_rate"].values()) == {1.0}
     for party in ("hospital-1", "hospital-2", "hospital-3"):
         chain = load_chain(tmp_path / "run" / "parties" / party / "ledger.sqlite")
-        assert sum(entry.state == "reserved" for entry in chain.entries) == 20
+        assert sum(entry.state == "reserved" for entry in chain.entries) == 10  # two steps each
     assert result.pooled("test")["auroc"] > 0.6
 
 
