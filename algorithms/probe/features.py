@@ -78,7 +78,10 @@ async def public_directions(cohort: Cohort, site: Site, model: Probing) -> dict[
     """Agree on the centre of public texts and, if features are cut, on their main directions."""
     if not site.silo.public:
         return {"center": model.center.cpu()}
-    hidden = torch.cat([x for x, _ in _encoded(site, model, site.public, model.hidden)])
+    public = ("hidden", site.public_digest, str(site.device), site.bfloat16)
+    hidden = site.once(
+        public, lambda: torch.cat([x for x, _ in _encoded(site, model, site.public, model.hidden)])
+    )
     center = hidden.double().mean(0)
     found = {"center": await _mean(cohort, "center", center)}
     if model.basis is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ from secure_fl.errors import DataError
 from secure_fl.events import Warned
 from secure_fl.learning.builtin import few_threads
 from secure_fl.learning.scores import SPLITS, SiteScores
-from secure_fl.learning.site_context import RandomStates, SiteContext, SiteSpec
+from secure_fl.learning.site_context import RandomStates, SiteContext, SiteSpec, T
 from secure_fl.party.rounds import Round
 from secure_fl.seeds import seed_for
 from secure_fl.settings import ModelSettings
@@ -120,6 +120,10 @@ class Site:
     def records(self) -> float:
         """The number of training records. It is private: it only ever enters sums."""
         return float(len(self.silo.train))
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` computes from public inputs, once for all sites of this process."""
+        return self._cache.get((self.model_settings, self.task, key), make)
 
     def model(
         self,

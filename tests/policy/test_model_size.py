@@ -176,6 +176,8 @@ HARMLESS = {
     "training.threads": "how it is computed, with at most one thread per core",
     "training.dp.noise_multiplier": "its cost is accounted for by the ledger",
     "training.dp.max_grad_norm": "the noise grows with it",
+    "training.dp.noise": "both kinds protect by the epsilon that is judged",
+    "training.dp.dropouts": "with more, nothing is opened",
     "training.dp.accountant": "the ledger checks by both",
     "training.dp.clipping": "the same bound by another way",
     "protection.noise.std": "its cost is accounted for by the ledger",
@@ -190,14 +192,14 @@ LEARNING = set(  # how an algorithm learns, from sums that are protected all the
     "targets feedback_weight distill batches_per_exchange "
     "fresh_optimizers labelled temperature distance logit_bound widths shares weights mix "
     "server_optimizer linear_rate beta own_shares feedback_scale alone scaler "
-    "fit components".split()
+    "fit components sample_rate".split()
 )
 JUDGED = {
     "run.name", "run.folder", "run.record", "run.keep_checkpoints", "task.kind", "model.name",
     "model.freeze_embeddings",
     "training.batch_size", "training.pooled_scores", "training.dp.physical_batch",
     "training.dp.epsilon", "training.dp.delta", "training.dp.target_epsilon", "training.dp.unit",
-    "training.dp.ledger", "protection.mode", "protection.bits", "protection.min_cohort",
+    "training.dp.ledger", "training.dp.colluders", "protection.mode", "protection.bits", "protection.min_cohort",
     "protection.threshold", "protection.noise.epsilon", "protection.noise.delta",
     "protection.noise.target_epsilon", "protection.noise.colluders", "protection.noise.ledger",
     "dataset",

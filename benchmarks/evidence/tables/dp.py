@@ -19,8 +19,9 @@ Plain = Mapping[str, Any]
 
 GROUPS = {"4 hospitals of 600 records": 4, "10 hospitals of 600 records": 10}
 TEXTS = {"sst2": "imdb/train10k", "ade_cls": "ncbi_disease/train"}  # public, for the probe's PCA
-PUBLIC, RECORDS = 2000, 600
+PUBLIC, RECORDS = 600, 600
 LENGTHS = {"ade_cls": 64, "sst2": 64}
+TESTED = {"ade_cls": 1000, "sst2": None}
 PROBE = {"name": "probe", "fit": "logistic"}
 CLEAR, SHARED, LOCAL = "Probe, no DP", "Probe, shared noise", "Probe, local noise"
 LORA, LORA_SHARED, LORA_LOCAL = "LoRA, no DP", "LoRA, shared noise", "LoRA, local noise"
@@ -67,7 +68,7 @@ def _cell(
 ) -> Cell:
     probes = algorithm is PROBE
     texts = {"texts": TEXTS[data], "texts_kept": PUBLIC} if probes else {}
-    spread = Spread((data,), parties, parties * RECORDS, dev=60, **texts)
+    spread = Spread((data,), parties, parties * RECORDS, dev=60, test=TESTED[data], **texts)
     return Cell(
         data,
         method,
