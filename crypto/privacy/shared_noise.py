@@ -8,10 +8,10 @@ adds them, cuts each coordinate of its sum to ±L, and adds its share of Skellam
 
 **Theorem.** n hospitals take part, of which d may drop out and c collude. Each of the others adds
 Skellam noise of variance μ/(n-d-c), where μ is large enough for the equivalent Gaussian of
-`skellam_accounting` to have a std of σs. Neighbours differ by one unit of an honest hospital. The
-view is everything that is opened, and the records, noise and random numbers of the colluders. Then
-T steps, each on a Poisson sample of rate q, are at least as private as T steps of DP-SGD with noise
-multiplier σ and rate q.
+`skellam_accounting` to have a std of σs. Neighbours differ by one unit of an honest hospital, whose
+place is empty in one of them: the numbers of units are public. The view is everything that is
+opened, and the records, noise and random numbers of the colluders. Then T steps, each on a Poisson
+sample of rate q, are at least as private as T steps of DP-SGD with noise multiplier σ and rate q.
 
 *Proof.* The unit changes its hospital's sum of integers by a vector of norm s at most. A cut moves
 two numbers no further apart, so it remains s at most. A sum is opened over n-d hospitals or more.
@@ -21,11 +21,12 @@ alone. So each step is a Skellam mechanism of sensitivity s on the sample, chose
 earlier steps. `skellam_accounting` compares it with the Gaussian mechanism, in any dimension, on
 samples and in adaptive compositions. Everything else that is computed follows from opened sums. ∎
 
-Whoever has the model alone does not know the noise of any hospital. For this view c is 0, so the
-noise multiplier is σ·√((n-d)/(n-d-c)).
+A reader of the model alone does not know the noise of any hospital. For this view c is 0, so the
+noise multiplier is σ·√((n-d)/(n-d-c)) or more (`SharedNoise.towards`).
 
 A hospital may add more noise than its share, and then has a smaller ε of its own. It cannot add
-less unnoticed by its own ledger; whether others add theirs cannot be proved, so c counts them, too.
+less unnoticed by its own ledger. It cannot be proved that others add theirs, so c counts those that
+do not. A repeated step has the same integers everywhere. A hospital that lost them counts for c.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def test_other_views_have_the_shares_that_they_do_not_know(multiplier: float) ->
     own, share = noise.own(multiplier), noise.share_variance
     for colluders in range(6):
         expected = math.sqrt(own + (5 - colluders) * share) / noise.grid
-        assert noise.towards(multiplier, colluders) == pytest.approx(expected, rel=1e-6)
+        assert noise.towards(multiplier, colluders) == pytest.approx(expected, rel=1e-5)
     assert noise.towards(multiplier, 6) == 0.0
 
 
@@ -288,10 +288,11 @@ def exact(
 
 
 @pytest.mark.parametrize("multiplier", [10.777, 3.0])
-@pytest.mark.parametrize("shift", [(1024,), (724, -724)])
+@pytest.mark.parametrize("shift", [(256,), (181, -181)])
 def test_claimed_epsilon_is_exact_for_full_batches(multiplier: float, shift: Any) -> None:
     """One value, and a unit that is spread over several."""
     noise = replace(NOISE, multiplier=multiplier, parties=5, dropouts=1)
+    assert noise.grid == 256
     steps = round(multiplier**2 / 2)
     claimed = epsilon([DpSgdSteps(multiplier, 1.0, steps)], DELTA, accountant="prv")
     assert exact(noise, shift, 1.0, steps, below=True) <= claimed
@@ -318,7 +319,7 @@ def test_colluders_cost_what_the_result_reports() -> None:
     assert fewer.share_variance == pytest.approx(noise.share_variance, rel=1e-6)
     reported = epsilon([DpSgdSteps(view, 1.0, 8)], DELTA)
     assert (
-        exact(fewer, (1024,), 1.0, 8, below=True)
+        exact(fewer, (noise.grid,), 1.0, 8, below=True)
         <= reported
-        <= 1.03 * exact(fewer, (1024,), 1.0, 8)
+        <= 1.03 * exact(fewer, (noise.grid,), 1.0, 8)
     )

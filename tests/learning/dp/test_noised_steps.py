@@ -323,8 +323,9 @@ def test_more_own_noise_is_not_multiplied_for_readers_of_the_model(tmp_path: Pat
     sites = four(tmp_path, **fields)
     stepped(sites, 10)
     north, plan = account_of(sites["north"]), account_of(sites["south"]).noise_multiplier
-    own = variance_for(north.noise_multiplier * 1024) - 2 / 3 * variance_for(plan * 1024)
-    outside = math.sqrt(own + variance_for(plan * 1024)) / 1024  # three shares of others
+    grid = SharedNoise(plan, VALUES, 1000, 4, 0, 1).grid
+    own = variance_for(north.noise_multiplier * grid) - 2 / 3 * variance_for(plan * grid)
+    outside = math.sqrt(own + variance_for(plan * grid)) / grid  # three shares of others
     events = [DpSgdSteps(6.0, 1.0, 5), DpSgdSteps(outside, 1.0, 10)]
     assert north.towards(0) == pytest.approx(epsilon(events, 1e-3, accountant="rdp"), rel=1e-4)
     wrong = DpSgdSteps(north.noise_multiplier * math.sqrt(4 / 3), 1.0, 10)
