@@ -102,6 +102,9 @@ class AdapterSettings(Section):
     """An adapter's output is scaled by alpha/r. Default: 2·r."""
     targets: Literal["attention", "linear"] = "attention"
     """Linear layers that get an adapter."""
+    last: Positive | None = None
+    """Only the last layers of the encoder get adapters: fewer values, and a shorter backward pass.
+    Default: all layers."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate on an adapter's input."""
     base: Literal["float32", "bfloat16"] = "float32"
@@ -148,9 +151,11 @@ class ModelSettings(Section):
     """Load the checkpoint's weights. false: the same architecture with new random weights."""
     freeze_embeddings: bool = True
     """Embeddings are not trained: changed rows would show which words a hospital uses."""
-    pooling: Literal["cls", "attentive"] | None = None
-    """How token vectors become one text vector; not for NER. Default: attentive if `layers` cuts a
-    checkpoint or if it was trained on means of tokens, else cls."""
+    pooling: Literal["cls", "attentive", "mean"] | None = None
+    """How token vectors become one text vector; not for NER. mean: means of the last three layers,
+    scaled to length 1; it trains no values besides the output layer, which suits differential
+    privacy. Default: attentive if `layers` cuts a checkpoint or if it was trained on means of
+    tokens, else cls."""
     adapter: AdapterSettings | None = None
     """Small trained matrices. Default: none, the complete model is trained."""
 

@@ -54,7 +54,7 @@ def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
         "labels": list(task.labels),
         "max_length": task.max_length,
         "positive": task.positive,
-        "pooling": "attentive" if isinstance(model, POOLED) else "cls",
+        "pooling": _pooling(model),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,8 +71,15 @@ def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
     return folder
 
 
+def _pooling(model: nn.Module) -> str:
+    """The pooling with which a folder is read; a probe's folder says by itself how to read it."""
+    if isinstance(model, ProbeClassifier) and adapted(model):
+        return "mean"
+    return "attentive" if isinstance(model, POOLED) else "cls"
+
+
 def _write(model: Any, folder: Path, task: Task) -> None:
-    own_head = isinstance(model, AttentiveClassifier | NewsRanker)
+    own_head = isinstance(model, AttentiveClassifier | ProbeClassifier | NewsRanker)
     body = model.backbone if own_head else model
     if isinstance(model, POOLED) and not adapted(model):
         _write_pooled(model, folder, task)
@@ -141,7 +148,7 @@ def load_exported(
     )
     if part is not None:
         model = part.read(model, folder)
-    if isinstance(model, AttentiveClassifier | NewsRanker):
+    if isinstance(model, AttentiveClassifier | ProbeClassifier | NewsRanker):
         try:
             state = load_file(folder / HEAD)
             if set(state) != set(head_state(model)):

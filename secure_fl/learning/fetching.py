@@ -78,7 +78,7 @@ def _load_pooled(model: Any, name: str) -> list[str]:
     return missing
 
 
-def pooling_of(spec: ModelSettings, head: str) -> Literal["cls", "attentive"]:
+def pooling_of(spec: ModelSettings, head: str) -> Literal["cls", "attentive", "mean"]:
     """The pooling of a text's tokens by the settings, or the default for this model.
 
     The first token represents a text only in a checkpoint's last layer, and only if the checkpoint

@@ -31,10 +31,10 @@ from secure_fl.learning.fetching import (
 )
 from secure_fl.learning.tasks import Task
 from secure_fl.learning.tasks.completion import end_of
-from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker
+from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker, ProbeClassifier
 from secure_fl.settings import ModelSettings
 
-Pooling: TypeAlias = Literal["cls", "attentive"]
+Pooling: TypeAlias = Literal["cls", "attentive", "mean"]
 
 AUTO = {
     "sequence": "AutoModelForSequenceClassification",
@@ -167,11 +167,11 @@ def load_model(
     refuses a checkpoint without this head.
     """
     pooling = pooling or pooling_of(spec, task.head)
-    if pooling == "attentive" and task.head == "token":
+    if pooling != "cls" and task.head == "token":
         raise ModelError("NER has no pooling", fix="use pooling 'cls' for NER")
-    if task.head == "ranking" or pooling == "attentive":
+    if task.head == "ranking" or pooling != "cls":
         backbone = load_backbone(spec, tokenizer, seed, attn_implementation=attn_implementation)
-        return _with_own_head(backbone, spec, task, seed, attentive=pooling == "attentive")
+        return _with_own_head(backbone, spec, task, seed, pooling)
     model, fresh = instantiate(
         auto_of(task.head), spec, tokenizer, seed, attn_implementation, head_fields(task, spec.name)
     )
@@ -191,14 +191,14 @@ def load_model(
 
 
 def _with_own_head(
-    backbone: nn.Module, spec: ModelSettings, task: Task, seed: int, *, attentive: bool
+    backbone: nn.Module, spec: ModelSettings, task: Task, seed: int, pooling: Pooling
 ) -> nn.Module:
     """A backbone with a head that transformers does not have."""
     with seeded(seed):
-        model = attach(backbone, task)
+        model = attach(backbone, task, pooling)
     fresh = [name for name, _ in model.named_parameters() if not name.startswith("backbone.")]
     builtin.redraw(model, fresh, seed, spread(body_of(model).config))
-    if attentive and pooled_folder(spec.name) and spec.pretrained:
+    if pooling == "attentive" and pooled_folder(spec.name) and spec.pretrained:
         load_head(model, spec.name)
     return model.eval()
 
@@ -238,10 +238,12 @@ def recompute(model: nn.Module) -> None:
             enable({"use_reentrant": False})
 
 
-def attach(backbone: nn.Module, task: Task) -> nn.Module:
+def attach(backbone: nn.Module, task: Task, pooling: Pooling = "attentive") -> nn.Module:
     """Put the task's head of this library around a backbone."""
     if task.head == "ranking":
         return NewsRanker(backbone)
+    if pooling == "mean":
+        return ProbeClassifier(backbone, task.outputs_per_row)
     return AttentiveClassifier(backbone, task.outputs_per_row)
 
 

@@ -62,7 +62,7 @@ def add(model: nn.Module, spec: ModelSettings, seed: int, fresh: Iterable[str]) 
     if settings is None:
         return
     output, fresh = output_layer(model), set(fresh)
-    names = targets(model, settings.targets, output, fresh)
+    names = targets(model, settings.targets, output, fresh, settings.last)
     model.requires_grad_(False)
     config = peft().LoraConfig(
         r=settings.rank,
@@ -99,12 +99,20 @@ def output_layer(model: nn.Module) -> str:
     return after[-1] if after else ""
 
 
-def targets(model: nn.Module, kind: str, output: str, fresh: Container[str] = ()) -> list[str]:
+def targets(
+    model: nn.Module,
+    kind: str,
+    output: str,
+    fresh: Container[str] = (),
+    last: int | None = None,
+) -> list[str]:
     """The linear layers of all attentions; "linear": all layers, also between body and output.
 
     A layer before the output that no checkpoint gave is always a target, because it must learn.
+    `last`: only so many layers of the encoder, from its end; None: all.
     """
     layers, body = encoder_layers(model), body_of(model)
+    early = {m for layer in layers[: -last if last else 0] for m in layer.modules()}
     inner = {name for layer in layers for name, m in layer.named_modules() if _is_linear(m)}
     if kind == "attention":
         inner = {name for name in inner if "att" in name}  # attention.self.query, attn.Wqkv
@@ -125,6 +133,7 @@ def targets(model: nn.Module, kind: str, output: str, fresh: Container[str] = ()
         if _is_linear(module)
         and name != output
         and module is not words
+        and module not in early
         and (
             (kind == "linear" or f"{name}.weight" in fresh)
             if module in outside
