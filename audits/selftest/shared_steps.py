@@ -210,7 +210,8 @@ def _summed(
     every = np.tile(np.clip(total, -noise.limit, noise.limit), steps.count)
     for _ in range(shares):
         every = noise.noised(every, noise.multiplier, uniforms)
-    return every.reshape(steps.count, -1).sum(axis=0).astype(np.float64)
+    summed: Floats = every.reshape(steps.count, -1).sum(axis=0).astype(np.float64)
+    return summed
 
 
 # --- integers ------------------------------------------------------------------------------------
@@ -226,12 +227,14 @@ def rounded(gradients: Floats, grid: int) -> Integers:
     """Plant a defect: the sum of a hospital is rounded, and not each record truncated."""
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
     clipped = gradients * (BOUND / np.maximum(norms, BOUND))
-    return np.rint(clipped.sum(axis=0) * (grid / BOUND)).astype(np.int64)
+    total: Integers = np.rint(clipped.sum(axis=0) * (grid / BOUND)).astype(np.int64)
+    return total
 
 
 def unclipped(gradients: Floats, grid: int) -> Integers:
     """Plant a defect: records keep their length."""
-    return np.trunc(gradients * (grid / BOUND)).astype(np.int64).sum(axis=0)
+    total: Integers = np.trunc(gradients * (grid / BOUND)).astype(np.int64).sum(axis=0)
+    return total
 
 
 def moved(summed: Summed, rng: np.random.Generator, *, null: bool = False) -> float:
