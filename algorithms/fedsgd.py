@@ -27,6 +27,7 @@ from secure_fl.learning.learning_rates import factor, stride_of
 from secure_fl.learning.local_training import autocast, task_loss
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Stateful
 
 __all__ = ["FedSGD", "fedsgd"]
 
@@ -39,7 +40,11 @@ async def fedsgd(cohort: Cohort, site: Site, cfg: FedSGD) -> None:
     model, adam, state = site.model(), Adam(), SavedDict()
     await cohort.agree(site.fingerprint(), "task")
     gradients = model_gradients(site, model) if site.training.dp is not None else None
-    shared = {"model": Weights(model, trainable(model)), "adam": adam, "state": state}
+    shared: dict[str, Stateful] = {
+        "model": Weights(model, trainable(model)),
+        "adam": adam,
+        "state": state,
+    }
     async for round in cohort.rounds(cfg.rounds, shared=shared):
         if "units" not in state:
             units = site.privacy.units if site.privacy is not None else site.train
@@ -117,6 +122,6 @@ class Adam:
 def move(model: nn.Module, moves: Tensor) -> None:
     """Add the moves, one after the other, to the trained weights."""
     weights = list(trainable(model).values())
-    parts: Sequence[Tensor] = moves.split([weight.numel() for weight in weights])
+    parts: Sequence[Tensor] = torch.split(moves, [weight.numel() for weight in weights])
     for weight, part in zip(weights, parts, strict=True):
         weight.add_(part.view_as(weight).to(weight.device, weight.dtype))

@@ -56,8 +56,8 @@ def silos(spread: Spread, folder: Path | None, seed: int) -> list[Silo]:
     """Deal records to all parties."""
     if spread.texts:
         public = public_texts(spread.texts, folder or DEFAULT, spread.texts_kept)
-        dealt = silos(replace(spread, texts=""), folder, seed)
-        return [replace(silo, public=public) for silo in dealt]
+        without = silos(replace(spread, texts=""), folder, seed)
+        return [replace(silo, public=public) for silo in without]
     about = SETS[spread.sets[0]]
     if spread.public:
         return _hosted(spread, folder or DEFAULT, seed)

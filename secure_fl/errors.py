@@ -89,6 +89,7 @@ BudgetReason: TypeAlias = Literal[
     "variance-too-large",
     "noise-hides-signal",
     "too-many-dropouts",
+    "needs-more-noise",
     "not-reserved",
     "unprotected",
 ]

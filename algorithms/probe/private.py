@@ -44,7 +44,8 @@ async def private_gradient(steps: NoisedSteps, rows: Rows, W: Matrix, classes: i
             flat = each.flatten(1)
             yield per_patient(flat, [len(unit) for unit in members]) if patients else flat
 
-    return (await steps.mean(W.tobytes(), W.size, gradients)).reshape(W.shape)
+    mean: Matrix = await steps.mean(W.tobytes(), W.size, gradients)
+    return mean.reshape(W.shape)
 
 
 def counts_from(first: Matrix, bound: float, n: float, classes: int) -> Matrix:
@@ -58,7 +59,8 @@ def counts_from(first: Matrix, bound: float, n: float, classes: int) -> Matrix:
     clipped = min(1.0, bound / (length * error))
     shares = 1 / classes - first[-1] / (CONSTANT * clipped)
     shares = np.clip(np.append(1 - shares, shares) if classes == 2 else shares, 0.5 / n, 1)
-    return shares / shares.sum() * n
+    counts: Matrix = shares / shares.sum() * n
+    return counts
 
 
 def private_rate(steps: NoisedSteps, rounds: int) -> float:

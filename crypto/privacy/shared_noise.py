@@ -193,7 +193,8 @@ def on_grid(gradients: Floats, bound: float, grid: int) -> Integers:
     while (long := _squares(steps) > grid * grid).any():  # norms of floats are not exact
         scaled[long] *= 1 - 2.0**-40
         steps[long] = np.trunc(scaled[long])
-    return steps
+    found: Integers = steps
+    return found
 
 
 def _squares(rows: Integers) -> Integers:

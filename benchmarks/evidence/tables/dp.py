@@ -8,6 +8,7 @@ private records. With shared noise one colluder and no dropout is planned for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.datasets import Spread
@@ -67,8 +68,9 @@ def _cell(
     model: Plain | None = None,
 ) -> Cell:
     probes = algorithm is PROBE
-    texts = {"texts": TEXTS[data], "texts_kept": PUBLIC} if probes else {}
-    spread = Spread((data,), parties, parties * RECORDS, dev=60, test=TESTED[data], **texts)
+    spread = Spread((data,), parties, parties * RECORDS, dev=60, test=TESTED[data])
+    if probes:
+        spread = replace(spread, texts=TEXTS[data], texts_kept=PUBLIC)
     return Cell(
         data,
         method,

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -151,5 +151,5 @@ def noise_of_plan(account: DpAccount, cohort: Cohort, dimension: int, units: int
 
 def per_patient(rows: Tensor, sizes: Sequence[int]) -> Tensor:
     """Average the gradients of each patient's records, which are side by side."""
-    means: Any = [part.mean(0) for part in rows.split(list(sizes))]
+    means = [part.mean(0) for part in torch.split(rows, list(sizes))]
     return torch.stack(means) if means else rows[:0]
