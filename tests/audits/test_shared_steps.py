@@ -26,7 +26,7 @@ from secure_fl.audits.selftest.shared_steps import (
     unclipped,
 )
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
-from secure_fl.crypto.privacy.shared_noise import SharedNoise
+from secure_fl.crypto.privacy.shared_noise import SharedNoise, on_grid
 
 DELTA = 1e-5
 
@@ -100,7 +100,7 @@ def test_a_bug_in_the_shipped_code_is_a_leak(monkeypatch: pytest.MonkeyPatch) ->
     assert reader.deployed is not None and reader.deployed.succeeded
     assert integers.verdict is Verdict.HOLDS
     with monkeypatch.context() as patch:
-        clipped = shared_steps.on_grid
+        clipped = on_grid
         patch.setattr(
             shared_steps, "on_grid", lambda rows, bound, grid: clipped(rows, 2 * bound, 2 * grid)
         )

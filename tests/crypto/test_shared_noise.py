@@ -243,7 +243,7 @@ def test_sums_of_the_largest_integers_do_not_overflow(noise: SharedNoise, bits: 
     reach, rule = int(noise.reach), Rule(bound=noise.reach, noise=noise)
     values = np.array([reach, -reach, 0, 1, -1, reach] * 40, np.int64)
     codec = Scales(bits).layout(Group(names, {"gradient": values}), rule, noise.parties).codec
-    total = sum(pack(codec, values) for _ in names) % np.uint64(codec.modulus)
+    total = np.sum([pack(codec, values) for _ in names], axis=0) % np.uint64(codec.modulus)
     assert np.array_equal(unpack(codec, total, noise.parties, values.size), values * noise.parties)
     with pytest.raises(CryptoError, match="exceeds its field"):
         pack(codec, np.array([2 * codec.offset], np.int64))

@@ -27,6 +27,7 @@ from secure_fl.crypto.sealing.packing import SLOT_BYTES, to_slots
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import BudgetError, CohortError, SecureFLError, SettingsError, TooFewParties
 from secure_fl.events import EventLog
+from secure_fl.learning.dp.scope import require_noise_sources
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.hooks import RoundHook
 from secure_fl.protocol import messages
@@ -156,6 +157,22 @@ def test_a_run_without_enough_noise_sources_does_not_begin(colluders: int, dropo
     training = TrainingSettings(device="cpu", dp=dp)
     with pytest.raises(SettingsError, match="none of the 3 hospitals"):
         small(Probe(fit="logistic"), "he+secagg", training=training)
+
+
+@pytest.mark.parametrize(("threshold", "colluders"), [(3, 2), (5, 4)])
+def test_a_run_whose_masks_do_not_withstand_the_colluders_does_not_begin(
+    threshold: int, colluders: int
+) -> None:
+    """With a lying coordinator, they unmask one upload, and its share has too little noise."""
+    n = threshold + 1
+    share = SharedNoise(2.0, 1, 1, n, 0, colluders).share_variance
+    assert share < 0.6 * SharedNoise(2.0, 1, 1, n, 0, n - 1).share_variance
+    dp = DPSettings(epsilon=8.0, noise="shared", colluders=colluders, dropouts=0)
+    with pytest.raises(SettingsError, match="could open the values of single hospitals"):
+        require_noise_sources(dp, n, threshold)
+    require_noise_sources(dp, n, n)  # here, all hospitals are needed for each sum
+    alone = dp.model_copy(update={"colluders": n - 1})
+    require_noise_sources(alone, n, threshold)  # every share is all the noise
 
 
 # --- members that collude, or add nothing --------------------------------------------------------

@@ -17,6 +17,7 @@ from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, KeyringError, SettingsError
 from secure_fl.settings import DPSettings, NoiseSettings, TrainingSettings
+from secure_fl.thresholds import collusion_bound
 
 LEDGER, KEY = "ledger.sqlite", "ledger.key"
 
@@ -107,9 +108,22 @@ def require_shared(algorithm: str, mode: str, *, steps: bool) -> None:
 
 
 def require_noise_sources(dp: DPSettings, parties: int, threshold: int) -> None:
-    """Refuse more dropouts and colluders than leave a hospital that adds noise."""
+    """Refuse dropouts and colluders that leave no noise, and colluders that masks do not withstand.
+
+    If only one hospital is sure to add noise, each adds all of it, and needs no masks.
+    """
     dropouts = dropouts_of(dp, parties, threshold)
-    if parties - dropouts - dp.colluders < 1:
+    honest = parties - dropouts - dp.colluders
+    most = max(0, collusion_bound(parties, threshold).lying)
+    if honest > 1 and dp.colluders > most:
+        raise SettingsError(
+            f"with a threshold of {threshold}, {dp.colluders} colluders and a lying coordinator "
+            f"could open the values of single hospitals of {parties}, which have a share of the "
+            "noise only",
+            fix=f"set training.dp.colluders to {most} at most, or raise protection.threshold",
+            field="training.dp.colluders",
+        )
+    if honest < 1:
         raise SettingsError(
             f"with {dropouts} dropouts and {dp.colluders} colluders, none of the {parties} "
             "hospitals is left to add noise",

@@ -123,7 +123,11 @@ def test_one_unit_moves_the_sum_by_its_bound_at_most(unit: str) -> None:
             noise = SharedNoise(0.02, VALUES, 1000, 4, 0, 1)
             (account_of(site)).units = given
             steps = NoisedSteps(None, site, 1.0, BOUND, 1000)  # type: ignore[arg-type]
-            totals.append(steps._integers(b"", noise, lambda s, _, r=rows: iter([r])))
+
+            def computed(sample: Sequence[int], _: Any, rows: Tensor = rows) -> Iterator[Tensor]:
+                return iter([rows])
+
+            totals.append(steps._integers(b"", noise, computed))
         moved.append(float(np.linalg.norm(totals[0] - totals[1])))
     noise_of_both = math.sqrt(2 * VALUES * noise.share_variance)
     assert max(moved) <= noise.grid + 1.3 * noise_of_both
@@ -237,7 +241,7 @@ def test_another_step_is_new(changed: str, tmp_path: Path) -> None:
 
 def test_a_spent_ledger_refuses_before_anything_is_computed(tmp_path: Path) -> None:
     two = epsilon([DpSgdSteps(2.0, 1.0, 6)], 1e-3, accountant="rdp")
-    budget = {"epsilon": two * 1.01, "folder": tmp_path}
+    budget: dict[str, Any] = {"epsilon": two * 1.01, "folder": tmp_path}
     stepped({n: site_of(n, **budget) for n in NAMES}, 6)
 
     def touched(sample: Sequence[int]) -> Tensor:
@@ -329,7 +333,9 @@ def test_more_own_noise_is_not_multiplied_for_readers_of_the_model(tmp_path: Pat
     events = [DpSgdSteps(6.0, 1.0, 5), DpSgdSteps(outside, 1.0, 10)]
     assert north.towards(0) == pytest.approx(epsilon(events, 1e-3, accountant="rdp"), rel=1e-4)
     wrong = DpSgdSteps(north.noise_multiplier * math.sqrt(4 / 3), 1.0, 10)
-    assert north.towards(0) > epsilon([events[0], wrong], 1e-3, accountant="rdp") * 1.003
+    outside_epsilon = north.towards(0)
+    assert outside_epsilon is not None
+    assert outside_epsilon > epsilon([events[0], wrong], 1e-3, accountant="rdp") * 1.003
 
 
 def test_a_run_that_lost_a_hospital_counts_the_smaller_gain(tmp_path: Path) -> None:
