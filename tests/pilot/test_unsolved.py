@@ -11,7 +11,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.config.build import RunSettings
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.errors import KeyringError, PartyFailed, SecureFLError
+from secure_fl.errors import KeyringError, PartyFailed, PlanRefused, SecureFLError
 from secure_fl.events import Convicted, SumDisputed, Withheld
 from secure_fl.pilot.member_faults import FAILED
 from secure_fl.pilot.progress import EarlierEvents
@@ -19,7 +19,7 @@ from secure_fl.pilot.run_id import RESTARTED
 from secure_fl.pilot.site_memory import MOST_FORGED, SiteMemory
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.messages import Complaint, Failed, FromParty
+from secure_fl.protocol.messages import Complaint, Failed, FromParty, Gathered
 from secure_fl.settings import ProtectionSettings
 from tests.support.event_documents import event_of
 from tests.support.forging import forge
@@ -71,6 +71,21 @@ def test_a_member_that_hides_three_uploads_in_two_runs_is_out_and_no_keys_are_re
     honest = set(made.members) - {LIAR}
     assert {name for name, process in made.processes.items() if process.done} == honest
     assert [event["parties"] for event in made.seen("excluded")] == [[LIAR]] * 2
+
+
+def test_half_of_the_members_do_not_have_another_left_out(tmp_path: Path) -> None:
+    """They claim that it is charged with two sums; an honest site would have the same charges."""
+
+    def refuse(message: FromParty, bulk: bytes) -> tuple[FromParty, bytes]:
+        return Failed("cohort", "hospital-4"), b""
+
+    town = local_pilot(tmp_path, plan("run", 0), 4)
+    town.faults = {name: {Gathered: refuse} for name in ("hospital-1", "hospital-2")}
+    with raises(PlanRefused, party="hospital-1"):
+        lead(town, remembers=False)
+    assert not town.seen("excluded")
+    for process in town.processes.values():
+        process.close()
 
 
 def test_a_coordinator_that_forges_totals_and_names_a_member_loses_it_and_then_the_keys(
