@@ -392,8 +392,7 @@ class RunLeader:
         able = frozenset(members) - set(newcomers)
         self._recorder.event(MembersExcluded(parties=newcomers))
         raise Unfinished(
-            f"{', '.join(newcomers)} lack the last round, and cannot receive it from parties of "
-            "other tiers",
+            f"{', '.join(newcomers)} lack the last round, and cannot receive its state in this run",
             able=able if len(able) >= self._least else frozenset(),
             began=frozenset(),
             fix="restore their folders, or start a new run with all parties",
