@@ -304,11 +304,14 @@ class Coordinator:
         self._recorder.event(MemberFailed(round=self.round, parties=(party,), code=code))
 
     def _require_usable_keys(self, at_odds: Sequence[tuple[str, str]]) -> None:
-        """Raise the error that names a member whose keys most refuse, or else a pair at odds."""
+        """Raise the error that names a member whose keys most refuse, or else a pair at odds.
+
+        Most: over half of all members, since half of them may lie about one that is honest.
+        """
         if not at_odds:
             return
         owner, count = Counter(owner for _, owner in at_odds).most_common(1)[0]
-        if 2 * count > len(self.members) - 1:
+        if 2 * count > len(self.members):
             raise UnusableKeys((owner,), "most members cannot use the keys of this one")
         pair = min(at_odds)
         raise UnusableKeys(pair, "the first of these cannot use the keys that the second offered")

@@ -119,9 +119,9 @@ class Gathering:
         return run, members
 
     def _exclude(self, members: Collection[str], refused: Mapping[str, int]) -> None:
-        """Gather again without a member with which most others take part in no run."""
+        """Gather again without a member with which most members take part in no run."""
         for name, count in refused.items():
-            if name in members and 2 * count > len(members) - 1:
+            if name in members and 2 * count > len(members):
                 self.log.event(MembersExcluded(parties=(name,)))
                 raise GatherAgain("most members take part in no run with this one", party=name)
 
@@ -392,8 +392,7 @@ class RunLeader:
         able = frozenset(members) - set(newcomers)
         self._recorder.event(MembersExcluded(parties=newcomers))
         raise Unfinished(
-            f"{', '.join(newcomers)} lack the last round, and cannot receive it from parties of "
-            "other tiers",
+            f"{', '.join(newcomers)} lack the last round, and cannot receive its state in this run",
             able=able if len(able) >= self._least else frozenset(),
             began=frozenset(),
             fix="restore their folders, or start a new run with all parties",

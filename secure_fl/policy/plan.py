@@ -62,9 +62,9 @@ class Plan(_AllSections):
 
     @property
     def joinable(self) -> bool:
-        """Tell if newcomers can get the run's state: not in a run with tiers."""
+        """Tell if newcomers can get the run's state: not with tiers, and not if nothing trains."""
         entry = entry_of(self.algorithm.name)
-        return entry is None or not entry.partial_sums
+        return entry is None or not (entry.partial_sums or entry.trains_nothing)
 
 
 def entry_of(name: str) -> Entry | None:

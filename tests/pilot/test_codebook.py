@@ -96,6 +96,30 @@ def test_a_site_that_falls_silent_stops_nobody(tmp_path: Path, heard: int) -> No
     assert (found[0]["status"], found[0].get("records")) in {("answered", 240), ("refused", None)}
 
 
+@pytest.mark.parametrize("lies", [False, True])
+def test_a_site_that_returns_after_the_sums_takes_no_part(
+    tmp_path: Path, lies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has counted nothing. A coordinator that gathers it nevertheless gets a refusal."""
+    made, late = pilot(tmp_path, plan_of(), 4), "hospital-4"
+    made.kill(late)
+    if lies:
+        monkeypatch.setattr(Plan, "joinable", True)
+
+    def after(town: LocalPilot, party: str) -> None:
+        if town.seen("round_started") and late in town.down:
+            town.start(late)
+
+    made.after = after
+    made.lead().run()
+    made.kill(late)
+    assert not made.processes[late].done and len(made.seen("gathered")) == 1 + lies
+    refused = [event["why"] for event in made.seen("refused") if event["party"] == late]
+    assert ["before this hospital joined" in why for why in refused] == [True] * lies
+    found = [tables_at(tmp_path, name) for name in made.members if name != late]
+    assert found[0] == found[1] == found[2] and found[0]["status"] == "answered"
+
+
 def test_a_site_without_rules_for_codebooks_refuses_the_invitation(tmp_path: Path) -> None:
     made = pilot(tmp_path, plan_of())
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.config.build import RunSettings
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.errors import KeyringError, PartyFailed, SecureFLError
+from secure_fl.crypto.keys.roster import make_roster
+from secure_fl.errors import KeyringError, Misconduct, PartyFailed, PlanRefused, SecureFLError
 from secure_fl.events import Convicted, SumDisputed, Withheld
 from secure_fl.pilot.member_faults import FAILED
 from secure_fl.pilot.progress import EarlierEvents
@@ -19,7 +21,14 @@ from secure_fl.pilot.run_id import RESTARTED
 from secure_fl.pilot.site_memory import MOST_FORGED, SiteMemory
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame
-from secure_fl.protocol.messages import Complaint, Failed, FromParty
+from secure_fl.protocol.messages import (
+    Complaint,
+    Failed,
+    FromParty,
+    Gathered,
+    SumInput,
+    UnmaskShares,
+)
 from secure_fl.settings import ProtectionSettings
 from tests.support.event_documents import event_of
 from tests.support.forging import forge
@@ -73,6 +82,21 @@ def test_a_member_that_hides_three_uploads_in_two_runs_is_out_and_no_keys_are_re
     assert [event["parties"] for event in made.seen("excluded")] == [[LIAR]] * 2
 
 
+def test_half_of_the_members_do_not_have_another_left_out(tmp_path: Path) -> None:
+    """They claim that it is charged with two sums; an honest site would have the same charges."""
+
+    def refuse(message: FromParty, bulk: bytes) -> tuple[FromParty, bytes]:
+        return Failed("cohort", "hospital-4"), b""
+
+    town = local_pilot(tmp_path, plan("run", 0), 4)
+    town.faults = {name: {Gathered: refuse} for name in ("hospital-1", "hospital-2")}
+    with raises(PlanRefused, party="hospital-1"):
+        lead(town, remembers=False)
+    assert not town.seen("excluded")
+    for process in town.processes.values():
+        process.close()
+
+
 def test_a_coordinator_that_forges_totals_and_names_a_member_loses_it_and_then_the_keys(
     made: LocalPilot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +133,74 @@ def test_a_member_that_the_coordinator_names_too_often_explains_no_more_sums(
         memory.forged("run", made.roster)
     with raises(KeyringError, reason="retired-keys"):
         memory.require_unforged(made.roster)
+
+
+def test_a_new_roster_has_no_charges_and_no_forged_sums(made: LocalPilot) -> None:
+    memory = SiteMemory(made.folder / "notes")
+    for _ in range(MOST_FORGED + 2):
+        memory.forged("run", made.roster)
+    assert memory.charge("run", made.roster, LIAR) and memory.charge("run", made.roster, LIAR)
+    assert memory.charged(made.roster) == {LIAR}
+    later = make_roster(made.roster.members, made.coordinator.public, version=2)
+    assert memory.charged(later) == set() and memory.charge("run", later, LIAR)
+    memory.require_unforged(later)
+    with raises(KeyringError, reason="retired-keys"):
+        memory.require_unforged(made.roster)
+
+
+def test_an_explained_sum_is_charged_to_nobody(
+    made: LocalPilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inquiry convicts a member. A coordinator that names another has nobody charged."""
+    made.faults[LIAR] = Spoiler(made.keys[LIAR], slot=-1).faults
+    stop = Coordinator._stop
+
+    def lie(coordinator: Coordinator, error: SecureFLError) -> None:
+        stop(coordinator, PartyFailed("a lie", party="hospital-1", reason=HIDDEN))
+
+    monkeypatch.setattr(Coordinator, "_stop", lie)
+    lead(made, remembers=False)
+    for name in set(made.members) - {LIAR}:
+        memory = made.processes[name]._memory
+        assert memory.charged(made.roster) == set()
+        notes = [line for line in memory._lines if "forged" in line or "explained" in line]
+        assert ["forged" in line for line in notes] == [True, False]
+        assert not any("party" in line for line in notes)
+
+
+def test_a_member_that_cannot_use_keys_still_testifies(tmp_path: Path) -> None:
+    """The liar sends one of three useless keys, and complains of a total at the same time.
+
+    A victim that leaves the inquiry would be named for that, and its testimony would be missing.
+    """
+    town = local_pilot(tmp_path, plan("run", 0), 3)
+    victim, totals = "hospital-1", list[Frame]()
+    carry = town.exchange
+
+    def keep(frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        totals.append(frames[LIAR])
+        yield from carry(frames, deadline)
+
+    def garble(message: UnmaskShares, bulk: bytes) -> tuple[FromParty, bytes]:
+        assert message.offer is not None
+        shares = {**message.offer.shares, victim: bytes(len(message.offer.shares[victim]))}
+        return structs.replace(message, offer=structs.replace(message.offer, shares=shares)), bulk
+
+    def complain(message: SumInput, bulk: bytes) -> tuple[FromParty, bytes]:
+        if message.sum == 1:
+            return message, bulk
+        return Complaint(totals[-1].head), totals[-1].bulk
+
+    town.exchange = keep  # type: ignore[method-assign]
+    town.faults[LIAR] = {UnmaskShares: garble, SumInput: complain}
+    with raises(Misconduct, party=LIAR):
+        lead(town, remembers=False)
+    convicted = {event["party"] for event in town.seen("convicted") if event["parties"] == [LIAR]}
+    assert victim in convicted and not town.seen("withheld")
+    refused = [event for event in town.seen("refused") if event["party"] == victim]
+    assert [event["code"] for event in refused] == ["keys"]  # its first answer to that total
+    for process in town.processes.values():
+        process.close()
 
 
 def test_a_member_that_leaves_as_the_sum_fails_is_charged_with_it(made: LocalPilot) -> None:

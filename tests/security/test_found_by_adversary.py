@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from secure_fl.coordinator.blame import HIDDEN
-from secure_fl.errors import CohortError, Misconduct, PartyFailed
+from secure_fl.errors import CohortError, Misconduct, PartyFailed, UnusableKeys
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import (
@@ -19,6 +19,7 @@ from secure_fl.protocol.messages import (
     Hello,
     Relayed,
     SumInput,
+    UnmaskShares,
 )
 from secure_fl.testing.harness import LossyEngine, federate
 from tests.security.test_blame_attacks import (
@@ -135,3 +136,16 @@ def test_relayed_values_of_other_numbers_than_their_senders_are_refused() -> Non
     )
     error = out.sessions[NAMES[0]].error
     assert isinstance(error, CohortError) and "other values than it lists" in error.what
+
+
+@pytest.mark.parametrize("liars", [(LIAR, "east"), (LIAR, "east", "west")])
+def test_half_of_the_members_do_not_have_another_named_alone(liars: tuple[str, ...]) -> None:
+    """By a majority of the *others*, two of four would exclude an honest member."""
+
+    def refuse(message: UnmaskShares, bulk: bytes) -> Any:
+        return Failed("keys", VICTIM), b""
+
+    out, kept = run(faults={name: {UnmaskShares: refuse} for name in liars})
+    require_nobody_convicted(out, kept)
+    assert isinstance(out.error, UnusableKeys)
+    assert (set(out.error.members) == {VICTIM}) is (len(liars) == 3)

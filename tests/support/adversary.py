@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
+from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.config.build import RunSettings
@@ -35,10 +36,9 @@ from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import SecureFLError
 from secure_fl.federation.assembly import COORDINATOR
 from secure_fl.federation.keys import make_keys
-from secure_fl.party.cohort import Cohort
 from secure_fl.pilot.run_id import RESTARTED
 from secure_fl.protocol import frames as wire
-from secure_fl.protocol.frames import Envelope, Frame, Link, cut
+from secure_fl.protocol.frames import Envelope, Frame, cut
 from secure_fl.protocol.messages import (
     Audience,
     Complaint,
@@ -56,13 +56,12 @@ from secure_fl.protocol.messages import (
 )
 from secure_fl.settings import Protection, ProtectionSettings
 from tests.support import mutations
-from tests.support.bare_pilot import BarePilot, BareRun, Program
+from tests.support.adversary_programs import HOST, NOISE, ROUNDS, Results, codebook_of, program_of
+from tests.support.bare_pilot import BarePilot, BareRun
 from tests.support.local_pilot import plan_of
 from tests.support.mutations import BULK, FROM_COORDINATOR, FROM_PARTY, Mutator, Target
 
 NAMES = ("east", "north", "south", "west", "zeta")
-HOST = "hub"
-SIZE, ROUNDS, SUMS = 4, 2, 3  # of a vector, of a run, of a round
 BEFORE = (
     "Hello",
     "Gathered",
@@ -75,6 +74,7 @@ BEFORE = (
     "HandedOver",
 )
 MOST_EXCHANGES = 400
+UPLOADS = (5, 9, 11, 12, 15)  # exchanges with uploads, in most runs
 MOST_SEEN = 12  # earlier messages of a kind that may be replayed
 MASKED = ("secagg", "he+secagg")
 KEYS: dict[tuple[Protection, int, bool], Mapping[str, PartyKeys]] = {}
@@ -82,7 +82,11 @@ LATE = (
     *("Share", "Broadcast", "Relayed", "Agree", "Agreed", "Boundary", "Continue", "Handover"),
     *("HandedOver", "Confirm", "Confirmed", "Lost", "Salt", "UnmaskShares"),
 )
-UNLESS = {  # schemes that would take the place of changes of these
+WITH_MASKS = (  # messages and records of masked sums
+    *("Unmask", "UnmaskShares", "Confirm", "Confirmed", "Lost", "Salt", "Offer", "Deal"),
+    *("SurvivorStatement", "Complaint", "Finding", "Examine"),
+)
+UNLESS: dict[str, set[str]] = {  # schemes that would take the place of changes of these
     **{kind: {"spoil", "salt", "double"} for kind in ("SumInput", "Segment", "Salt")},
     **{"Total": {"spoil"}, "Finding": {"hide"}},
     **{"Unmask": {"commit"}, "Examine": {"commit"}, "Offer": {"deal"}, "Deal": {"deal"}},
@@ -105,6 +109,8 @@ class Scenario:
     host: bool
     tiers: bool
     talks: bool  # True if the programs also share, broadcast and agree
+    codebook: bool  # True if they open a codebook, in place of rounds with sums
+    noise: bool  # True if the sums are noised, for the host
     liars: frozenset[str]  # members, and the coordinator's name
     after: int  # sums before the liars begin to lie
     rate: float  # share of the liars' frames that are changed at random
@@ -121,61 +127,36 @@ class Scenario:
         rng = random.Random(seed)
         target = target or mutations.draw(rng)
         kind = target[0]
-        names = NAMES[: rng.choice((3, 3, 4, 4, 5))]
-        loses = kind in ("Confirm", "Confirmed", "Lost")
+        loses = kind in ("Confirm", "Confirmed", "Lost") or target == ("UnmaskShares", "keys")
         joins = kind in ("Handover", "HandedOver")
-        if loses or joins or kind == "Salt":
-            names = NAMES[: rng.choice((4, 5))]
-        by_party = kind in (*FROM_PARTY, "Segment", "Salt")
-        by_coordinator = kind in (*FROM_COORDINATOR, "Lost")
-        guilty = [COORDINATOR] if by_coordinator or (not by_party and rng.random() < 0.5) else []
-        if not guilty or rng.random() < 0.25:
-            guilty += rng.sample(names, 2 if len(names) > 3 and rng.random() < 0.15 else 1)
-        host = kind == "Broadcast" or (
-            kind not in ("Declare", "Owners", "Salt") and rng.random() < 0.15
-        )
-        honest = sorted(set(names) - set(guilty))
-        away: dict[str, tuple[int, int]] = {}
-        if joins:
-            away[rng.choice(honest)] = (0, rng.randrange(6, 9))
-        elif (loses or rng.random() < 0.15) and len(names) > 3:
-            at = rng.randrange(5, 14)
-            away[rng.choice(honest)] = (at, at + rng.choice((0, 3, 20)))
+        few = (4, 5) if loses or joins or kind == "Salt" else (3, 3, 4, 4, 5)
+        names = NAMES[: rng.choice(few)]
+        guilty = _guilty(rng, kind, names)
+        tiered = kind in ("Declare", "Owners", "Salt")
+        host = kind == "Broadcast" or (not tiered and rng.random() < 0.15)
+        away = _away(rng, sorted(set(names) - set(guilty)), loses, joins) if len(names) > 3 else {}
         mode: Protection = "secagg"
         if rng.random() < 0.2:
             mode = "he+secagg"
-        elif COORDINATOR not in guilty and not host and rng.random() < 0.06:
+        elif not host and kind not in WITH_MASKS and rng.random() < 0.08:
             mode = rng.choice(("he", "none"))
-        disputes = kind in ("Complaint", "Finding", "Examine")
-        schemes = {
-            name
-            for name, often in (
-                ("spoil", 1.0 if disputes else 0.3),
-                ("hide", 0.25),
-                ("complain", 0.08),
-                ("deal", 0.08),
-                ("commit", 0.3),
-                ("fail", 0.04),
-                ("salt", 0.06),
-                ("double", 0.04),
-            )
-            if rng.random() < often
-        } - UNLESS.get(kind, set())
-        calm = kind in LATE and rng.random() < 0.8  # no other lie ends the run before
-        if kind in ("Complaint", "Failed"):
-            schemes |= {"complain", "fail"} & {"complain" if kind == "Complaint" else "fail"}
+        calm = kind in LATE and rng.random() < 0.9  # no other lie ends the run before
+        talks = kind in ("Share", "Broadcast", "Relayed", "Agree", "Agreed")
+        tiers = not (host or joins) and (tiered or rng.random() < 0.25)
         return cls(
             seed,
             target,
             mode,
             names,
             host,
-            tiers=not host and (kind in ("Declare", "Owners", "Salt") or rng.random() < 0.25),
-            talks=kind in ("Share", "Broadcast", "Relayed", "Agree", "Agreed"),
+            tiers=tiers,
+            talks=talks,
+            codebook=not (host or tiers or talks or loses or joins) and rng.random() < 0.1,
+            noise=host and mode in MASKED and rng.random() < 0.3,
             liars=frozenset(guilty),
-            after=0 if kind in BEFORE else rng.randrange(3),
+            after=0 if loses or kind in BEFORE else rng.randrange(3),
             rate=0.0 if calm else rng.choice((0.0, 0.02, 0.06, 0.25)),
-            schemes=frozenset() if calm else frozenset(schemes),
+            schemes=_schemes(rng, kind, calm),
             away=away,
             wiped=frozenset(away) if rng.random() < 0.3 else frozenset(),
             crash=rng.randrange(5, 18) if rng.random() < 0.06 else 0,
@@ -197,6 +178,41 @@ class Scenario:
     def weight(self, name: str) -> float:
         """Return the value of a party: a power of two, so that a sum shows whose values it has."""
         return float(1 << self.names.index(name))
+
+
+def _guilty(rng: random.Random, kind: str, names: tuple[str, ...]) -> list[str]:
+    """Draw the liars: the coordinator, one or two members, or both."""
+    by_party = kind in (*FROM_PARTY, "Segment", "Salt")
+    by_coordinator = kind in (*FROM_COORDINATOR, "Lost")
+    guilty = [COORDINATOR] if by_coordinator or (not by_party and rng.random() < 0.5) else []
+    if not guilty or rng.random() < 0.25:
+        able = names[:-1] if kind == "Salt" else names  # the last one shares no history with one
+        guilty += rng.sample(able, 2 if len(names) > 3 and rng.random() < 0.15 else 1)
+    return guilty
+
+
+def _away(
+    rng: random.Random, honest: list[str], loses: bool, joins: bool
+) -> dict[str, tuple[int, int]]:
+    """Draw an honest member that is away, and the exchanges between which it is."""
+    if joins:
+        return {rng.choice(honest): (0, rng.randrange(6, 9))}
+    if not loses and rng.random() > 0.15:
+        return {}
+    if loses:
+        return {rng.choice(honest): (rng.choice(UPLOADS), MOST_EXCHANGES)}
+    at = rng.randrange(5, 14)
+    return {rng.choice(honest): (at, at + rng.choice((0, 3, 20)))}
+
+
+def _schemes(rng: random.Random, kind: str, calm: bool) -> frozenset[str]:
+    """Draw the lies that liars forge."""
+    disputes = kind in ("Complaint", "Finding", "Examine")
+    often = {"spoil": 1.0 if disputes else 0.3, "hide": 0.25, "complain": 0.08, "deal": 0.08}
+    often |= {"commit": 0.3, "fail": 0.04, "salt": 0.06, "double": 0.04}
+    schemes = {name for name, share in often.items() if rng.random() < share}
+    needed = {"Complaint": {"complain"}, "Failed": {"fail"}}.get(kind, set())
+    return frozenset() if calm else frozenset(schemes - UNLESS.get(kind, set()) | needed)
 
 
 # --- the liars ------------------------------------------------------------------------------------
@@ -616,18 +632,6 @@ class Adversary:
 # --- one scenario ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A sum that a member opened."""
-
-    run: str  # the id of the session
-    name: str  # of the run
-    member: str
-    at: tuple[int, int]  # round and number of the sum
-    survivors: tuple[str, ...]
-    values: Mapping[str, tuple[float, ...]]
-
-
 @dataclass
 class Outcome:
     """One pilot under attack."""
@@ -635,49 +639,9 @@ class Outcome:
     scenario: Scenario
     pilot: BarePilot
     adversary: Adversary
-    opened: list[Opened]
+    results: Results
     errors: list[BaseException] = field(default_factory=list)  # of the coordinator
     violations: list[str] = field(default_factory=list)
-
-
-def program_of(
-    scenario: Scenario, name: str, opened: list[Opened], pilot: list[BarePilot]
-) -> Program:
-    """Return a party's program: rounds with a sum of its value, in tiers or for a host if drawn."""
-
-    async def total(cohort: Cohort) -> dict[str, Any]:
-        if name == HOST:
-            zeros = {"low": np.zeros(SIZE, np.float32)}
-            return await cohort.sum(zeros, bound=64.0, reveal=Audience.HOST)
-        value = np.full(SIZE, scenario.weight(name), np.float32)
-        if not scenario.tiers:
-            reveal = Audience.HOST if scenario.host else Audience.PARTIES
-            return await cohort.sum({"low": value}, bound=64.0, reveal=reveal)
-        own, reads = {"low": value, "high": value}, {}
-        if name == scenario.names[-1]:
-            own = {"low": value}
-            reads = {"high": value} if scenario.seed % 2 else {}
-        return await cohort.sum(own, bound=64.0, partial=True, read=reads)
-
-    async def talk(cohort: Cohort) -> None:
-        await cohort.share({"own": np.zeros(2, np.float32)})
-        if scenario.host:
-            news = {"news": np.ones(2, np.float32)} if cohort.is_host else None
-            await cohort.broadcast(news)
-        await cohort.agree(b"state", "state")
-
-    async def program(cohort: Cohort, link: Link) -> None:
-        run = pilot[0].plan.run.name
-        async for round in cohort.rounds(ROUNDS):
-            if scenario.talks:
-                await talk(cohort)
-            for number in range(SUMS):
-                values = await total(cohort)
-                found = {key: tuple(np.asarray(one).tolist()) for key, one in values.items()}
-                at = round.number, number
-                opened.append(Opened(link.run.hex(), run, name, at, cohort.survivors, found))
-
-    return program
 
 
 def attack(scenario: Scenario, coverage: Counter[str] | None = None) -> Outcome:
@@ -693,18 +657,19 @@ def attack(scenario: Scenario, coverage: Counter[str] | None = None) -> Outcome:
 
 def _led(scenario: Scenario, coverage: Counter[str], folder: Path) -> Outcome:
     """Lead the runs of a scenario to their ends."""
-    opened, box = list[Opened](), list[BarePilot]()
-    host = HOST if scenario.host else None
-    protection = ProtectionSettings(mode=scenario.mode, bits=16, min_cohort=2)
-    algorithm = InclusiveFL(rounds=ROUNDS) if scenario.tiers else FedAvg(rounds=ROUNDS)
+    results, host = Results(), HOST if scenario.host else None
+    noise = NOISE if scenario.noise else None
+    protection = ProtectionSettings(mode=scenario.mode, bits=16, min_cohort=2, noise=noise)
+    algorithm: Algorithm = FedAvg(rounds=ROUNDS)
+    if scenario.tiers or scenario.codebook:
+        algorithm = codebook_of(scenario) if scenario.codebook else InclusiveFL(rounds=ROUNDS)
     plans = [
         plan_of(algorithm, protection=protection, run=RunSettings(name=name, seed=seed))
         for seed, name in enumerate(("run", "other")[: 1 + scenario.again])
     ]
-    programs = {name: program_of(scenario, name, opened, box) for name in scenario.members}
+    programs = {name: program_of(scenario, name, results) for name in scenario.members}
     pilot = BarePilot(folder, plans[0], scenario.keys(), host, programs)
-    box.append(pilot)
-    outcome = Outcome(scenario, pilot, Adversary(scenario, pilot, coverage), opened)
+    outcome = Outcome(scenario, pilot, Adversary(scenario, pilot, coverage), results)
     for plan in plans:
         pilot.plan = plan
         for _ in range(2):  # once more after a crash of the coordinator's process

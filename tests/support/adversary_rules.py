@@ -9,8 +9,12 @@ import numpy as np
 
 from secure_fl.crypto.blame.evidence import FalseShare, taken_by
 from secure_fl.crypto.blame.inquiry import Inquiry, InquiryEvidence
+from secure_fl.crypto.privacy.accounting import SkellamRelease, epsilon
+from secure_fl.crypto.privacy.ledger import Account, Budget
+from secure_fl.crypto.privacy.noise_ledger import UNIT
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Convicted, MemberFailed, MembersLost, Refused
+from secure_fl.features.statistics.note import NOTE
 from secure_fl.federation.assembly import COORDINATOR
 from secure_fl.protocol import frames as wire
 from secure_fl.protocol.frames import EquivocationProof, Frame
@@ -23,7 +27,17 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from tests.support.adversary import HOST, MASKED, Opened, Outcome
+from tests.support.adversary import MASKED, Outcome
+from tests.support.adversary_programs import (
+    HOST,
+    LEAST,
+    MAX_EPSILON,
+    NOISE,
+    Opened,
+    codebook_of,
+    codebooks_of,
+    ledger_of,
+)
 
 
 def violations(outcome: Outcome) -> Iterator[str]:
@@ -35,6 +49,8 @@ def violations(outcome: Outcome) -> Iterator[str]:
     yield from _forgeries(outcome)
     yield from _sums(outcome)
     yield from _audience(outcome)
+    yield from _tables(outcome)
+    yield from _budgets(outcome)
 
 
 def _honest(outcome: Outcome) -> list[str]:
@@ -206,13 +222,15 @@ def _message(frame: Frame) -> object:
 def _sums(outcome: Outcome) -> Iterator[str]:
     """Yield opened values that differ between honest readers, or are no sum of enough parties."""
     scenario, honest = outcome.scenario, set(_honest(outcome))
-    equal = dict[tuple[str, object, str], tuple[float, ...]]()
+    equal = dict[tuple[str, ...], tuple[float, ...]]()
+    unequal = scenario.mode not in MASKED and not _honest_coordinator(outcome)
     over = dict[tuple[str, str, object], tuple[str, ...]]()
-    for opened in outcome.opened:
+    for opened in outcome.results.opened:
         if opened.member not in honest:
             continue
         for key, values in opened.values.items():
-            if equal.setdefault((opened.run, opened.at, key), values) != values:
+            reader = opened.member if unequal else ""  # no promise of these modes
+            if equal.setdefault((opened.run, str(opened.at), key, reader), values) != values:
                 yield f"sum {opened.at} of {key} differs between honest members"
             yield from _mixed(outcome, opened, key, values)
         convicted = {run.session.convicted for _, run in outcome.pilot.runs}
@@ -232,7 +250,11 @@ def _mixed(outcome: Outcome, opened: Opened, key: str, values: tuple[float, ...]
     """Yield a sum of one hospital, of others than the survivors, or a fraction of one."""
     scenario = outcome.scenario
     if scenario.mode == "none" and scenario.liars:
-        return  # a member may send any number
+        return  # anybody may send any number
+    if scenario.noise:
+        if not any(values):
+            yield f"{opened.member} opened a sum without noise"
+        return
     bits, allowed = (
         round(values[0]),
         sum(1 << scenario.names.index(name) for name in opened.survivors if name != HOST),
@@ -263,3 +285,65 @@ def _audience(outcome: Outcome) -> Iterator[str]:
                 key = given.segments[complaint.segment].key
         if key not in keys_of.get(reader, set()):
             yield f"{reader} sees an upload that it does not read"
+
+
+def _tables(outcome: Outcome) -> Iterator[str]:
+    """Yield released tables that differ, or count other records than those of the hospitals."""
+    scenario, honest = outcome.scenario, _honest(outcome)
+    colluders = not _honest_coordinator(outcome) and len(scenario.liars) > 1
+    equal = dict[str, object]()
+    for run, name, tables in outcome.results.tables:
+        if name not in honest:
+            continue
+        proved = scenario.mode != "none" or _honest_coordinator(outcome)
+        if proved and not colluders and equal.setdefault(run, tables) != tables:
+            yield f"{name} releases other tables"
+        if tables["status"] != "answered":
+            continue
+        if len(honest) == len(scenario.names) and proved and tables["epsilon"] is None:
+            own, equal_parts, *_ = tables["tables"][0]["counts"]
+            if equal_parts != LEAST * tables["hospitals"] or own % LEAST:
+                yield f"{name} releases counts of {own} and {equal_parts} records"
+            elif (own // LEAST).bit_count() != tables["hospitals"]:
+                yield f"{name} releases counts of other hospitals"
+        for site in honest if len(honest) == tables["hospitals"] else ():
+            if not _noted(outcome, site, tables["epsilon"]):
+                yield f"{site} has no note of what {name} releases"
+
+
+def _noted(outcome: Outcome, site: str, epsilon: float | None) -> bool:
+    """Return True if a site noted a codebook, or reserved its noise, before it was opened."""
+    run = next(run for name, run in outcome.pilot.runs if name == site)
+    if epsilon is not None:
+        return bool(ledger_of(run).events(codebooks_of(site)))
+    return (run.context.ledger / site / NOTE).exists()
+
+
+def _budgets(outcome: Outcome) -> Iterator[str]:
+    """Yield entries in ledgers beyond the announced budget, and releases without an entry."""
+    scenario, host = outcome.scenario, HOST in _honest(outcome)
+    runs = {name: run for name, run in outcome.pilot.runs if name in _honest(outcome)}
+    opened = {(one.run, one.at): one for one in outcome.results.opened if one.member == HOST}
+    for name, run in runs.items() if scenario.noise or scenario.codebook else ():
+        if name == HOST:
+            continue
+        account = Account(name, UNIT) if scenario.noise else codebooks_of(name)
+        events = ledger_of(run).events(account)
+        budget = Budget(NOISE.epsilon, NOISE.delta)
+        if scenario.codebook:
+            budget = Budget(MAX_EPSILON, codebook_of(scenario).delta)
+            lines = (run.context.ledger / name / NOTE).exists()
+            if codebook_of(scenario).epsilon is None and events:
+                yield f"{name} spends budget on exact counts"
+            elif codebook_of(scenario).epsilon is not None and lines:
+                yield f"{name} notes counts that have noise"
+        if events and not epsilon(events, budget.delta) <= budget.epsilon:
+            yield f"{name} spends more than its budget"
+        entered = sum(one.count for one in events if isinstance(one, SkellamRelease))
+        mine = [one for one in opened.values() if name in one.survivors]
+        if scenario.noise and host and len(mine) > entered:
+            yield f"{len(mine)} noised sums of {name} are opened, and {entered} are in its ledger"
+    least = outcome.pilot.roster.t
+    for one in opened.values() if scenario.noise and host else ():
+        if len(set(one.survivors) - {HOST}) < least:
+            yield f"a sum with the noise of {len(one.survivors) - 1} hospitals is opened"

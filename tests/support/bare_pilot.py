@@ -14,13 +14,16 @@ from typing import Any
 
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Member, make_roster
+from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Event, EventLog
 from secure_fl.federation.assembly import PartyContext, join_run
+from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
 from secure_fl.pilot.coordinator_process import HubEngine, RunLeader
 from secure_fl.pilot.hospital import HospitalProcess, Invited
+from secure_fl.pilot.opened_questions import OpenedQuestions
 from secure_fl.pilot.progress import EarlierEvents
 from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.pilot.site_run import HospitalContext, SiteRun
@@ -28,7 +31,7 @@ from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame, Link
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
 
-Program = Callable[[Cohort, Link], Coroutine[Any, Any, None]]
+Program = Callable[[Cohort, "BareRun"], Coroutine[Any, Any, None]]
 
 
 class Counter:
@@ -57,21 +60,29 @@ class BareRun:
         link: Link,
         program: Program,
     ) -> None:
-        self._context, self._members, self.link, self.name = context, members, link, plan.run.name
+        self.context = self._context = context
+        self._members, self.link, self.name = members, link, plan.run.name
+        identity = context.keys.identity
+        self.me = me = identity.name
+        self.recorder = EventLog(me, context.listen)
         self.error_logged = self.suspects = False
         inputs = plan.run.name, plan.dataset, plan.run.seed
         context.memory.begin(*inputs)
         context.memory.require_same_sites(plan.run.name, context.roster)
-        me = context.keys.identity.name
         folder = context.folder / plan.run.name / "parties" / me / "checkpoints"
         self.kept = PartyCheckpoints(folder, Counter(), context.memory.opened(*inputs))
         SiteRun._judge(self, self.kept)  # type: ignore[arg-type]
+        rules = replace(rules_of_roster(context.roster, plan, members), goes_back=True)
+        noise = None
+        if plan.protection.noise is not None:
+            ledger = None if me == rules.host else open_ledger(context.ledger / me, me, identity)
+            noise = NoiseLedger(
+                me, plan.protection.noise, rules.threshold, ledger=ledger, run=self.name
+            )
 
         async def run(cohort: Cohort) -> None:
-            await program(cohort, link)
+            await program(cohort, self)
 
-        rules = replace(rules_of_roster(context.roster, plan, members), goes_back=True)
-        recorder = EventLog(me, context.listen)
         self.session = join_run(
             run,
             PartyContext(
@@ -79,8 +90,10 @@ class BareRun:
                 link,
                 rules,
                 plan.protection,
-                recorder=recorder,
+                recorder=self.recorder,
                 checkpoints=self.kept,
+                noise=noise,
+                hooks=(OpenedQuestions(context.ledger, context.cards),),
             ),
         )
 

@@ -37,20 +37,40 @@ def targets() -> tuple[Target, ...]:
     return (*found, *((kind, BULK) for kind in WITH_BULK))
 
 
-RARE = ("Handover", "Salt", "Broadcast", "Agree", "Lost")  # once or less in a run
+WEIGHTS: dict[int, tuple[str, ...]] = {  # of kinds and fields that few runs change; others: 1
+    8: ("Handover", "Confirm"),
+    7: ("Broadcast", "Complaint"),
+    6: ("Share", "Lost", "Salt"),
+    5: ("Agree", "Ready.checkpoints", "Declare.at", "Confirmed", "UnmaskShares"),
+    4: (
+        *("Gathered", "Hello", "Envelope.run", "Total.sizes", "Declare", "Complaint.total"),
+        *("UnmaskShares.keys", "Ready.opened", "Boundary", "Envelope.round", "Relayed"),
+    ),
+    3: (
+        *("SumInput", "Ready", "Failed", "Segment", "Examine.inputs", "Begin.newcomers"),
+        *("Begin.after_round", "Unmask.survivors", "Owners.unscaled", "Owners.owners"),
+        *("UnmaskShares.sum", "Total.sum", "Total.members", "Examine.taken", "HandedOver"),
+    ),
+    2: (
+        *("Begin", "Unmask", "Total", "SurvivorStatement", "Examine", "Declare.unscaled", "Owners"),
+        *(
+            "Envelope",
+            "Segment.size",
+            "Segment.slots",
+            "Segment.owners",
+            "SumInput.taken",
+            "Gather",
+        ),
+        *("Start", "Continue", "Invite", "Agreed", "Relayed.sizes", "Failed.about"),
+    ),
+    1: ("Examine.show", "Examine.input", "Unmask.inputs", "Envelope.sender"),
+}
+WEIGHT = {name: weight for weight, names in WEIGHTS.items() for name in names}
 
 
 def weight(target: Target) -> int:
     """Return how often a target is drawn: a change of a member's message often ends a run."""
-    kind, name = target
-    if kind in RARE or target == ("Confirmed", "signatures"):
-        return 6
-    if kind in ("HandedOver", "Share", "Gathered", "Confirm") or (kind, name) == (
-        "Complaint",
-        BULK,
-    ):
-        return 4
-    return 3 if kind in (*FROM_PARTY, "Segment") else 1 + (kind in NESTED)
+    return WEIGHT.get(".".join(target), WEIGHT.get(target[0], 1))
 
 
 def draw(rng: random.Random) -> Target:

@@ -54,6 +54,11 @@ async def count(cohort: Cohort, site: Site, codebook: Codebook) -> None:
             site.findings["statistics"] = {"status": "refused", "reason": reason or LEFT}
             continue
         site.findings["statistics"] = own.release(opened)
+    if "statistics" not in site.findings:
+        raise CohortError(
+            "the codebook was opened before this hospital joined",
+            fix="open the codebook again, in a run that begins with all its hospitals",
+        )
     agreed = json.dumps(site.findings["statistics"], sort_keys=True)
     await cohort.agree(agreed.encode(), "the released tables")
 
