@@ -72,6 +72,14 @@ class Algorithm(Section):
         """Name the models that a site loads, given [model]; its policy lists the permitted ones."""
         return (model.name,)
 
+    def check_model(self, model: ModelSettings, shared: ModelSettings) -> None:
+        """Refuse a party's model that these settings cannot train; `shared` is [model]."""
+
+    @property
+    def judged(self) -> str | None:
+        """Label of the model that a guard judges; None: the entry's `undoable`."""
+        return None
+
     @property
     def pinned(self) -> bool:
         """True if sites cannot load different models under one name."""

@@ -84,7 +84,9 @@ def model_line(document: Mapping[str, Any]) -> str | None:
     if len(dev) < 2 or document.get("use") not in dev:
         return None
     said = ", ".join(f"{name} {number(score)}" for name, score in sorted(dev.items()))
-    whose = "the student" if document["use"] == "student" else "each hospital's teacher"
+    common = document.get("algorithm_settings", {}).get("teachers") == "shared"
+    teacher = "the teacher" if common else "each hospital's teacher"
+    whose = "the student" if document["use"] == "student" else teacher
     return f"to use: {whose}; dev {main_metric(document)} over all records: {said}"
 
 

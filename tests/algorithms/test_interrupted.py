@@ -35,6 +35,11 @@ def tiered(algorithm: Algorithm, mode: Any, **options: Any) -> Federation:
     return small(algorithm, mode, **given)
 
 
+def lora(algorithm: Algorithm, mode: Any, **options: Any) -> Federation:
+    model = ModelSettings(layers=2, adapter=AdapterSettings(rank=2))
+    return small(algorithm, mode, model=model, **options)
+
+
 def adapters(algorithm: Algorithm, mode: Any, **options: Any) -> Federation:
     return small(algorithm, mode, model=ADAPTER, **options)
 
@@ -45,6 +50,8 @@ RUNS: dict[str, tuple[Callable[..., Federation], Algorithm, Any]] = {
     "fedkd joint": (fedkd_run, kd(max_rank=8), "he+secagg"),
     "fedkd per party": (fedkd_run, kd(max_rank=8, factors="per_party"), "none"),
     "fedkd gradient": (fedkd_run, kd(max_rank=8, exchange="gradient", steps=2), "none"),
+    "fedkd shared": (lora, kd(teachers="shared"), "he+secagg"),
+    "fedkd personal": (lora, kd(teachers="personal"), "none"),
     "fedid": (hosted, FedID(rounds=2, feedback="scalar", batches_per_exchange=1), "he+secagg"),
     "sealed mixing": (tiered, MIXED, "he+secagg"),
     "tier sums": (tiered, MIXED.model_copy(update={"server_optimizer": "fedadam"}), "he+secagg"),
