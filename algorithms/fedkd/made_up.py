@@ -44,7 +44,7 @@ class Words:
             changed = changed.masked_fill(words & (draw < MASKED), self.mask)
         made = {**batch, "input_ids": changed, "attention_mask": seen.to(batch["attention_mask"])}
         labels = batch["labels"]
-        if isinstance(labels, Tensor) and labels.shape == ids.shape:  # a label for each token
+        if labels.shape == ids.shape:  # a label for each token
             made["labels"] = labels.masked_fill(~seen, IGNORED_LABEL)
         return made
 

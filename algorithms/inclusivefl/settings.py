@@ -65,6 +65,10 @@ class Ladder:
             return tuple(tier for tier in self.tiers if part < self.last(tier))
         return ()
 
+    def parts(self, tier: str, *, embeddings: bool) -> tuple[Part, ...]:
+        """List a tier's layers, after the embeddings if they are trained."""
+        return (*(("embeddings",) if embeddings else ()), *range(self.depths[tier]))
+
     def distilled(self, tier: str) -> range:
         """Return the layers whose mean update teaches a smaller tier (lines 21-22, from 0).
 
@@ -158,6 +162,17 @@ class InclusiveFL(Tiered):
                 "sealing, and a party does not know how many records the others have"
             )
         return self
+
+    def sharing(self, tiers: Mapping[str, str], model: ModelSettings, min_cohort: int) -> str:
+        """Describe the hospitals over which each layer is summed."""
+        from secure_fl.algorithms.inclusivefl.participants import in_words, of_tiers, sharing
+
+        who = of_tiers(self.ladder, tiers, min_cohort)
+        if not who.ladder.tiers:
+            return ""
+        return in_words(
+            sharing(who, embeddings=not model.freeze_embeddings and model.adapter is None)
+        )
 
     @classmethod
     def entry(cls) -> Entry:
