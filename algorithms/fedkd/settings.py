@@ -101,8 +101,9 @@ class FedKD(Algorithm, Distillation):
         return replace(fit, exchanges=self.rounds * per_round, steps=self.steps)
 
     def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """Name the student, which is sent, and the teacher, of which adapters are sent at most."""
-        return (self.student(model), self.teacher(model))
+        """Name both models, first the larger one of those that are sent."""
+        models = (self.teacher(model), self.student(model))
+        return models if self.teachers != "private" else models[::-1]
 
     def check_model(self, model: ModelSettings, shared: ModelSettings) -> None:
         """Refuse shared teachers without adapters, or of another checkpoint."""

@@ -17,7 +17,7 @@ the second stays at its hospital.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -81,23 +81,16 @@ def moves(site: Site, pair: nn.Module, shared: Views, epochs: int, round: Round)
 
 
 def shared_and_own(site: Site, pair: Pair, cfg: FedKD) -> tuple[Views, Views]:
-    """Split the weights into those that are summed and those of this hospital alone."""
-    heads = {f"teacher.{name}" for name in local_names(site, pair.teacher)}
-    heads |= {f"student.{name}" for name in local_names(site, pair.student)}
-    shared, own = {}, {}
-    for name, weight in trainable(pair).items():
-        halved = cfg.teachers == "personal" and name.startswith("teacher.")
-        if name in heads:
-            own[name] = weight.detach()
-        elif halved and (parts := list(halves(name, weight.detach()))):
-            shared[name], own[name] = parts
-        else:
-            shared[name] = weight.detach()
-    return Views(shared), Views(own)
+    """Split the weights into those that are summed and those of this hospital alone.
 
-
-def halves(name: str, weight: Tensor) -> Iterator[Tensor]:
-    """Yield both halves of an adapter's A by rows or B by columns; nothing of other weights."""
-    for factor, dim in ((".lora_A.", 0), (".lora_B.", 1)):
-        if factor in name:
-            yield from torch.chunk(weight, 2, dim)
+    The teacher's keep their names, as in FedAvg of its adapters; audits find them by name.
+    """
+    teacher = {name: weight.detach() for name, weight in trainable(pair.teacher).items()}
+    student = {f"student.{n}": weight.detach() for n, weight in trainable(pair.student).items()}
+    own = {name: teacher.pop(name) for name in local_names(site, pair.teacher)}
+    own |= {f"student.{n}": student.pop(f"student.{n}") for n in local_names(site, pair.student)}
+    for name, weight in teacher.items() if cfg.teachers == "personal" else ():
+        for factor, dim in ((".lora_A.", 0), (".lora_B.", 1)):
+            if factor in name:
+                teacher[name], own[name] = torch.chunk(weight, 2, dim)
+    return Views(teacher | student), Views(own)

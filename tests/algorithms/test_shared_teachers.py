@@ -54,7 +54,9 @@ def test_all_hospitals_have_the_same_teacher_and_student(
     assert all(equal(states[0], state) for state in states)
     names = {name for own in sent.values() for name in own}
     assert names == set(states[0]) | {"records"}
-    assert any(n.startswith("teacher.") for n in names) and any("student." in n for n in names)
+    assert set(weights(result)) | {f"student.{n}" for n in weights(result, "student")} == set(
+        states[0]
+    )
     assert all(".lora_" in name or "classifier" in name for name in names - {"records"})
     for name in ("model", "student"):
         loaded, _, task = load_exported(tmp_path / name)
@@ -110,8 +112,9 @@ def test_the_gradient_of_each_model_is_clipped_by_itself() -> None:
     cfg = shared()
     pair = make_pair(site, cfg.model_copy(update=APART))
     Δ = moves(site, pair, shared_and_own(site, pair, cfg)[0], 1, ALONE)
-    for model in ("teacher.", "student."):
-        norm = torch.stack([δ.norm() for name, δ in Δ.items() if name.startswith(model)]).norm()
+    for student in (False, True):
+        own = [δ.norm() for name, δ in Δ.items() if name.startswith("student.") == student]
+        norm = torch.stack(own).norm()
         assert float(norm) == pytest.approx(1e-3, rel=1e-2)
 
 

@@ -50,7 +50,7 @@ ADAPTED: Mapping[str, Method] = {
     LORA: {"algorithm": {"name": "fedavg"}, "model": adapter(RANK), "rate": RATE},
     SHALLOW_LORA: {
         "algorithm": {"name": "fedavg"},
-        "model": adapter(STUDENT_RANK) | {"layers": LAYERS},
+        "model": {**adapter(STUDENT_RANK), "layers": LAYERS},
         "rate": SHALLOW_RATE,
     },
     SHARED: distilled("shared"),
