@@ -8,8 +8,8 @@ is frozen and never sent, and the first adapters, which are drawn alike at all h
     each round, at each hospital: train both by Eqs. 1, 2 and 4, with a fresh optimiser
     one sealed sum of nᵢ·Δᵢ and nᵢ, Δᵢ the moves of both models' adapters and heads
 
-Adapters are factors of a low rank already: there is no SVD, no second sum and no residual. Eqs. 3
-and 5 are off, since a student knows nothing that its teacher does not.
+Adapters are factors of a low rank already, so there is no SVD and no second sum. Eqs. 3 and 5 are
+off, since a student knows nothing that its teacher does not.
 
 A personal teacher has an adapter of twice the rank, B·A = B₁·A₁ + B₂·A₂. The first half is summed,
 the second stays at its hospital.

@@ -95,7 +95,7 @@ class Tiered(Algorithm):
     sample: Fraction = 1.0
     """Fraction of the hospitals that take part in a round, drawn at random."""
     server_optimizer: Literal["linear", "fedadam"] = "linear"
-    """fedadam: the paper's."""
+    """fedadam: the paper's. Each tier then needs protection.min_cohort hospitals."""
     server_learning_rate: Rate = 2e-3
     """η of FedAdam. At 2τ, means far below τ are applied unscaled."""
     beta1: Decay = 0.9
