@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import isabstract
@@ -71,6 +71,18 @@ class Algorithm(Section):
     def reads(self, model: ModelSettings) -> tuple[str, ...]:
         """Name the models that a site loads, given [model]; its policy lists the permitted ones."""
         return (model.name,)
+
+    def check_model(self, model: ModelSettings, shared: ModelSettings) -> None:
+        """Refuse a party's model that these settings cannot train; `shared` is [model]."""
+
+    def sharing(self, tiers: Mapping[str, str], model: ModelSettings, min_cohort: int) -> str:
+        """Describe the parts of [model] that each hospital shares; "": all share everything."""
+        return ""
+
+    @property
+    def judged(self) -> str | None:
+        """Label of the model that a guard judges; None: the entry's `undoable`."""
+        return None
 
     @property
     def pinned(self) -> bool:

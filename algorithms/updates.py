@@ -23,10 +23,19 @@ Update = dict[str, Tensor]
 
 
 def local_update(
-    site: Site, model: nn.Module, epochs: int, round: Round, steps: int | None = None
+    site: Site,
+    model: nn.Module,
+    epochs: int,
+    round: Round,
+    steps: int | None = None,
+    *,
+    own: Collection[str] = (),
 ) -> Update:
-    """Train on the local records; return the shared weights' update, and restore these weights."""
-    local = local_names(site, model)
+    """Train on the local records; return the shared weights' update, and restore these weights.
+
+    `own`: weights that are not shared, besides a head of this party's own.
+    """
+    local = local_names(site, model) | set(own)
     return update_by(model, lambda: site.fit(model, epochs, round, steps=steps), local)
 
 

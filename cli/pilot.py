@@ -51,6 +51,7 @@ def init(roster: Path, folder: Path, passphrase_file: Path | None, **options: An
     secure-fl pilot init roster.json --host hub.example.org --plan plan.toml
     """  # noqa: D301
     from secure_fl.cli.keyring import open_ring
+    from secure_fl.cli.rosters import shared_layers
     from secure_fl.crypto.keys.roster_files import load_roster
     from secure_fl.errors import KeyringError, RunError
     from secure_fl.pilot.kit_files import write_sealed_kits
@@ -62,7 +63,8 @@ def init(roster: Path, folder: Path, passphrase_file: Path | None, **options: An
         require_host(host)
     dealt = load_roster(roster)
     dealt.verify()
-    text = write_plan(load_plan(options["plan"])) if options["plan"] else None
+    asked = load_plan(options["plan"]) if options["plan"] else None
+    text = write_plan(asked) if asked else None
     me = open_ring(folder, passphrase_file).identity()
     if me.public != dealt.coordinator:
         what = f"these are the keys of {me.name!r}, not of the roster's coordinator"
@@ -76,6 +78,8 @@ def init(roster: Path, folder: Path, passphrase_file: Path | None, **options: An
     )
     for name, kit in kits.items():
         click.echo(f"{name}: {kit}")
+    for line in shared_layers(asked, dealt) if asked else ():
+        click.echo(line)
     for what, end in load_kit(kits[dealt.coordinator.name]).ends().items():
         click.echo(f"last day of the {what}: {end:%Y-%m-%d}")
 

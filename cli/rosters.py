@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from secure_fl.crypto.keys.keyring import KeyRing
 from secure_fl.crypto.keys.roster import Member, Roster, make_roster
 from secure_fl.crypto.keys.roster_files import load_card, load_roster, roster_bytes
 from secure_fl.errors import KeyringError
+
+if TYPE_CHECKING:
+    from secure_fl.policy.plan import Plan
 
 QUESTION = "Are these the right sites, and did you compare the fingerprints by phone?"
 
@@ -73,6 +77,13 @@ def approved(file: Path, ring: KeyRing, *, yes: bool = False) -> Roster:
         write_atomic(file, roster_bytes(read))
     read.verify(me=me.public)
     return read
+
+
+def shared_layers(plan: Plan, roster: Roster) -> list[str]:
+    """Describe the parts of the models that the hospitals of a roster would share."""
+    tiers = {member.name: member.tier for member in roster.members if member.tier is not None}
+    text = plan.algorithm.sharing(tiers, plan.model, plan.protection.min_cohort) if tiers else ""
+    return [f"sums: {text}"] if text else []
 
 
 def describe(roster: Roster) -> dict[str, object]:

@@ -24,6 +24,7 @@ from secure_fl.display.figures import size as size
 from secure_fl.display.figures import traffic as traffic
 from secure_fl.display.grid import grid as grid
 from secure_fl.display.result_tables import entity_table as entity_table
+from secure_fl.display.result_tables import layers_line as layers_line
 from secure_fl.display.result_tables import model_line as model_line
 from secure_fl.display.result_tables import noise_line as noise_line
 from secure_fl.display.result_tables import result_table as result_table

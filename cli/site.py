@@ -247,6 +247,7 @@ def approve(
     yes: bool,
 ) -> None:
     """Approve a PLAN under the rules of SITE, with a person's own keys."""
+    from secure_fl.cli.rosters import shared_layers
     from secure_fl.pilot.approvals import FOLDER, Approval, ApprovalFiles, rules_of
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.plan import load_plan, write_plan
@@ -256,8 +257,9 @@ def approve(
     rules, asked = load_site(file), load_plan(plan)
     me = open_ring(folder, passphrase_file).identity()
     _require_listed(rules, me.public.fingerprint())
-    name = load_kit(kit or file.absolute().parent / "kit").connection.name
-    for line in (*describe(rules.policy), write_plan(asked)):
+    opened = load_kit(kit or file.absolute().parent / "kit")
+    name = opened.connection.name
+    for line in (*describe(rules.policy), write_plan(asked), *shared_layers(asked, opened.roster)):
         click.echo(line)
     question = f"{me.name}: do you approve this plan under these rules, for {name}?"
     if not yes and not click.confirm(question, err=True):

@@ -103,6 +103,7 @@ def _print_result(document: dict[str, Any], folder: Path) -> None:
         show.entity_table(document),
         f"\n{seconds}, {protection_line(document)}; the run is in {folder}",
         show.model_line(document),
+        show.layers_line(document),
         *figures,
         document["protection"]["statement"],
         show.noise_line(document),

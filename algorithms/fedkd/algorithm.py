@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.fedkd.factor_exchange import factor_exchange
 from secure_fl.algorithms.fedkd.lowrank import energy_threshold
-from secure_fl.algorithms.fedkd.mutual_distillation import make_pair
+from secure_fl.algorithms.fedkd.mutual_distillation import losses, make_pair
 from secure_fl.algorithms.fedkd.settings import FedKD
+from secure_fl.algorithms.fedkd.shared_teachers import shared_teachers
 from secure_fl.algorithms.updates import Update, add_, agree_on, shared_and_local, update_by
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.learning_rates import pace
@@ -42,6 +43,9 @@ from secure_fl.party.rounds import Round
 
 async def fedkd(cohort: Cohort, site: Site, cfg: FedKD) -> None:
     """Run FedKD at one party."""
+    if cfg.teachers != "private":
+        await shared_teachers(cohort, site, cfg)
+        return
     pair = make_pair(site, cfg)
     shared, local = shared_and_local(site, pair.student)
     Θ = shared.weights()
@@ -76,12 +80,6 @@ async def fedkd(cohort: Cohort, site: Site, cfg: FedKD) -> None:
         site.score(pair.teacher, round.number)  # "the teacher model is used for label inference"
     site.deliver(pair.student, "student", shared=not local.names)
     site.deliver(pair.teacher, shared=False)
-
-
-def losses(pair: nn.Module, batch: Batch) -> Tensor:
-    """Compute both models' losses, summed for each record (lines 25-28)."""
-    per_record: Tensor = pair(batch)
-    return per_record
 
 
 def shared_fingerprint(site: Site, cfg: FedKD) -> bytes:

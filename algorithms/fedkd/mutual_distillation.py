@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
+from secure_fl.algorithms.fedkd.made_up import Words
 from secure_fl.algorithms.fedkd.settings import Distillation, FedKD
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.learning.anatomy import begin_with, body_of, depth, repeats
@@ -26,6 +27,12 @@ from secure_fl.learning.tasks.task import inference
 
 IGNORED_LABEL = -100  # tokens with this label have no loss
 FLOOR = 1e-2  # the least denominator of Eqs. 3-5: bounds the weight of records known by heart
+
+
+def losses(pair: nn.Module, batch: Batch) -> Tensor:
+    """Compute both models' losses, summed for each record (lines 25-28)."""
+    per_record: Tensor = pair(batch)
+    return per_record
 
 
 class Outputs(NamedTuple):
@@ -46,8 +53,10 @@ class Pair(nn.Module):
         task: Task,
         cfg: Distillation,
         rates: tuple[float, float],  # learning rates ηₜ and ηₛ
+        words: Words | None = None,  # of made-up records
     ) -> None:
         super().__init__()
+        self.words = words
         self.teacher, self.student = teacher, student
         self.task, self.cfg, self.rates = task, cfg, rates
         self.layers = mapped(depth(teacher), depth(student)) if cfg.hidden else ()
@@ -84,6 +93,10 @@ class Pair(nn.Module):
             L_s = L_s + w * divergence(y_t, s.y, batch)  # Eq. 4
             if self.cfg.mutual:
                 L_t = L_t + w * divergence(y_s, t.y, batch)  # Eq. 3
+        if self.words is not None:
+            made_up = self.words.made_up(batch)
+            y_t = self._soft_labels(made_up)
+            L_s = L_s + w * divergence(y_t, self._outputs(self.student, made_up).y, made_up)
         if self.cfg.hidden:
             L_h = self._hidden_loss(t if self.cfg.mutual else detached(t), s, batch)  # Eq. 5
             L_s = L_s + w * L_h.expand_as(L_s)
@@ -95,6 +108,15 @@ class Pair(nn.Module):
         hidden = self.cfg.hidden
         out = self.task.outputs(model, batch, output_hidden_states=hidden, output_attentions=hidden)
         return Outputs(out.logits.float(), out.hidden_states or (), out.attentions or ())
+
+    @torch.no_grad()
+    def _soft_labels(self, batch: Batch) -> Tensor:
+        """Return the teacher's logits, without dropout."""
+        training = self.teacher.training
+        try:
+            return self._outputs(self.teacher.eval(), batch).y
+        finally:
+            self.teacher.train(training)
 
     def _hidden_loss(self, t: Outputs, s: Outputs, batch: Batch) -> Tensor:
         """Average MSE(Hᵗ, Wʰ·Hˢ) + MSE(Aᵗ, Aˢ) over the student's layers, without padding."""
@@ -168,25 +190,14 @@ def hidden_size(model: nn.Module) -> int:
 
 def make_pair(site: Site, cfg: FedKD) -> Pair:
     """Make the site's teacher, and the student: the first layers of the shared model."""
-    if site.training.dp is not None and cfg.adaptive == "batch":
-        raise SettingsError(
-            "adaptive weights of a whole batch depend on several records, so DP-SGD has no valid ε",
-            fix='set algorithm.adaptive = "sample" (or "none") with training.dp',
-            party=site.name,
-            field="algorithm.adaptive",
-        )
-    if site.training.dp is not None and cfg.exchange == "gradient":
-        raise SettingsError(
-            "DP-SGD accounts for passes over the records, not for single gradients",
-            fix='set algorithm.exchange = "epoch" with training.dp',
-            party=site.name,
-            field="algorithm.exchange",
-        )
+    if site.training.dp is not None:
+        require_private(site, cfg)
     require_tokens(site)
     if tied := cfg.tied and same_network(site):
         cfg = cfg.model_copy(update={"hidden": False})  # it would compare a network with itself
     attention: Attention = "maps" if cfg.hidden else "sdpa"
-    teacher, settings = site.model(attention=attention), site.shared_model_settings
+    settings = site.shared_model_settings
+    teacher = site.model(cfg.teacher(site.model_settings), attention=attention)
     if site.model_settings == settings and cfg.student_layers > depth(teacher):
         raise SettingsError(
             f"the student needs {cfg.student_layers} encoder layers, and its teacher has only "
@@ -201,7 +212,38 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
     if tied:
         begin_with(teacher, student)
     η = learning_rate_of(student, site.training)
-    return Pair(teacher, student, site.task, cfg, (cfg.teacher_learning_rate or η / 4, η))
+    default = η / 4 if cfg.teachers == "private" else η
+    words = Words.of(site.tokenizer) if cfg.made_up else None
+    return Pair(teacher, student, site.task, cfg, (cfg.teacher_learning_rate or default, η), words)
+
+
+def require_private(site: Site, cfg: FedKD) -> None:
+    """Refuse losses and exchanges that DP-SGD does not cover."""
+    refused = {
+        "adaptive": (
+            cfg.adaptive == "batch",
+            "adaptive weights of a whole batch depend on several records, so DP-SGD has no valid ε",
+            'adaptive = "sample" (or "none")',
+        ),
+        "exchange": (
+            cfg.exchange == "gradient",
+            "DP-SGD accounts for passes over the records, not for single gradients",
+            'exchange = "epoch"',
+        ),
+        "made_up": (
+            cfg.made_up,
+            "made-up records are drawn at random, so DP-SGD cannot check the gradient of a record",
+            "made_up = false",
+        ),
+    }
+    for field, (found, what, fix) in refused.items():
+        if found:
+            raise SettingsError(
+                what,
+                fix=f"set algorithm.{fix} with training.dp",
+                party=site.name,
+                field=f"algorithm.{field}",
+            )
 
 
 def same_network(site: Site) -> bool:

@@ -9,9 +9,11 @@ from pydantic import model_validator
 
 from secure_fl.algorithms.base import Algorithm, Demands, Entry, deferred
 from secure_fl.algorithms.settings import ADAPTERS, Fraction, Rate
+from secure_fl.errors import SettingsError
 from secure_fl.settings import ModelSettings, Positive, Section, TrainingSettings
 
 FactorMode = Literal["joint", "per_party", "none"]
+Teachers = Literal["private", "personal", "shared"]
 
 
 class Distillation(Section):
@@ -32,6 +34,9 @@ class Distillation(Section):
     """Learn Wʰ of Eq. 5. false: the identity."""
     joint_loss: bool = False
     """As the authors' code: nothing detached, one loss for both models."""
+    made_up: bool = False
+    """Eq. 4 also on made-up records: spans of the hospital's own records, with some words masked or
+    replaced by other words of the same record."""
 
     @model_validator(mode="after")
     def _joint_is_mutual(self) -> Self:
@@ -41,14 +46,21 @@ class Distillation(Section):
 
 
 class FedKD(Algorithm, Distillation):
-    """Parties keep their teachers; a small student is shared as sealed low-rank factors."""
+    """Parties keep their teachers, or share their adapters; a small student is always shared."""
 
     name: Literal["fedkd"] = "fedkd"
+    teachers: Teachers = "private"
+    """private: as printed, teachers never leave their hospitals. shared: adapters and heads of
+    teacher and student are summed, so all hospitals have the same teacher. personal: a teacher has
+    two adapters; one is summed, the other stays at its hospital. The last two need [model.adapter],
+    train two networks and use Eqs. 1, 2 and 4 only."""
     student_layers: Positive = 2
     """The student is the first layers of the shared model."""
+    student_rank: Positive = 8
+    """Rank of the student's adapters, unless teachers are private."""
     teacher_learning_rate: Rate | None = None
-    """Default: a quarter of the student's, training.learning_rate. The paper's Table 6 has 1/5 to
-    1/2.5."""
+    """Default: the student's, training.learning_rate; a quarter of it if teachers are private. The
+    paper's Table 6 has 1/5 to 1/2.5."""
     factors: FactorMode = "joint"
     """per_party: as printed; every hospital then sees the factors of every other."""
     energy_start: Fraction = 0.95
@@ -70,6 +82,18 @@ class FedKD(Algorithm, Distillation):
             raise ValueError("energy_start up to energy_end: precision grows with training")
         return self
 
+    @model_validator(mode="after")
+    def _adapters_once_a_round(self) -> FedKD:
+        printed = {"factors": "per_party", "exchange": "gradient", "joint_loss": True}
+        given = [name for name, value in printed.items() if getattr(self, name) == value]
+        given += ["max_rank"] * (self.max_rank is not None)
+        if given and self.teachers != "private":
+            raise ValueError(
+                f'teachers = "private" with {given[0]}: otherwise adapters are sent, once a '
+                "round, without factors"
+            )
+        return self
+
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Ask for one exchange in each round, or one at each of its steps."""
         per_round = self.steps if self.exchange == "gradient" else 1
@@ -77,12 +101,44 @@ class FedKD(Algorithm, Distillation):
         return replace(fit, exchanges=self.rounds * per_round, steps=self.steps)
 
     def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """Name the student, which is sent, and the teacher, which stays local."""
-        return (self.student(model), model)
+        """Name both models, first the larger one of those that are sent."""
+        models = (self.teacher(model), self.student(model))
+        return models if self.teachers != "private" else models[::-1]
+
+    def check_model(self, model: ModelSettings, shared: ModelSettings) -> None:
+        """Refuse shared teachers without adapters, or of another checkpoint."""
+        if self.teachers == "private":
+            return
+        if shared.adapter is None:
+            raise SettingsError(
+                f'algorithm.teachers = "{self.teachers}" sums adapters, and the model has none',
+                fix='add [model.adapter] with kind = "lora", rank = 3 and targets = "linear"; or '
+                'set algorithm.teachers = "private"',
+                field="model.adapter",
+            )
+        if model != shared:
+            raise SettingsError(
+                f'algorithm.teachers = "{self.teachers}" sums adapters of one checkpoint, and this '
+                "hospital has another model",
+                fix='use the shared model here too, or set algorithm.teachers = "private"',
+                field="model",
+            )
+
+    @property
+    def judged(self) -> str | None:
+        """The teacher, if sums move it, and not only the student."""
+        return None if self.teachers == "private" else ""
 
     def student(self, model: ModelSettings) -> ModelSettings:
         """Return the student: the first layers of the shared model."""
-        return model.model_copy(update={"layers": self.student_layers})
+        student = model.model_copy(update={"layers": self.student_layers})
+        return student if self.teachers == "private" else with_rank(student, self.student_rank)
+
+    def teacher(self, model: ModelSettings) -> ModelSettings:
+        """Return the teacher. Two adapters of rank r are halves of one of rank 2r."""
+        if self.teachers != "personal" or model.adapter is None:
+            return model
+        return with_rank(model, 2 * model.adapter.rank)
 
     @property
     def caveat(self) -> str:
@@ -106,3 +162,14 @@ class FedKD(Algorithm, Distillation):
             adapters=ADAPTERS,
             summary="parties keep large teachers and send a small student in sealed factors",
         )
+
+
+def with_rank(model: ModelSettings, rank: int) -> ModelSettings:
+    """Return a model with adapters of another rank; its output keeps its scale, alpha/r."""
+    adapter = model.adapter
+    if adapter is None:
+        return model
+    alpha = None if adapter.alpha is None else adapter.alpha * rank / adapter.rank
+    return model.model_copy(
+        update={"adapter": adapter.model_copy(update={"rank": rank, "alpha": alpha})}
+    )

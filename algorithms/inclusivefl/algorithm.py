@@ -7,6 +7,9 @@ lines 14-29 in `tier_sums` (one sum per tier) or `sealed_mixing` (mixed under en
 
 from __future__ import annotations
 
+import logging
+from typing import Any, ClassVar
+
 from torch import nn
 
 from secure_fl.algorithms.inclusivefl.mixing import (
@@ -19,7 +22,8 @@ from secure_fl.algorithms.inclusivefl.mixing import (
 from secure_fl.algorithms.inclusivefl.participants import (
     Participants,
     exchange_tiers,
-    require_large_tiers,
+    in_words,
+    sharing,
     tier_of,
 )
 from secure_fl.algorithms.inclusivefl.settings import InclusiveFL, Ladder, MomentumSource, Tiered
@@ -32,6 +36,15 @@ from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful
 from secure_fl.settings import TrainingSettings
+
+
+class LayersShared(ExtensionEvent, frozen=True, tag="layers"):
+    """The hospitals over which each part of the models is summed, if some parts stay."""
+
+    LEVEL: ClassVar[int] = logging.INFO
+
+    layers: list[dict[str, Any]]
+    """As in result.json."""
 
 
 class TierAssigned(ExtensionEvent, frozen=True, tag="tier"):
@@ -72,10 +85,12 @@ async def by_tiers(
     async for round in cohort.rounds(cfg.rounds, keep=keep):  # line 4
         before = last["parties"]
         who = members.draw(cohort, site.seed, round.number, cfg.sample, before)  # lines 5-7
-        require_large_tiers(who, site.name)
+        mixing.check(who)
+        report(site, who)
         g = None
         if model is not None and mixing.trains(who):  # lines 10-13
-            Δ = local_update(site, model, cfg.epochs, round, cfg.steps)
+            # Differs: layers with fewer owners than min_cohort are trained, and stay at the party.
+            Δ = local_update(site, model, cfg.epochs, round, cfg.steps, own=party.own(who))
             g = {name: δ.cpu() for name, δ in Δ.items()}
         moves = await mixing.step(cohort, who, g, weight)  # lines 14-29
         last["parties"] = who.contributing
@@ -85,7 +100,7 @@ async def by_tiers(
         site.score(model, round.number)
     if model is not None:
         who = members.draw(cohort, site.seed, cfg.rounds, cfg.sample, last["parties"])
-        deliver(site, model, tier or "", who)
+        deliver(site, model, party, who)
 
 
 def mixing_of(cfg: Tiered, party: PartyModel, training: TrainingSettings) -> Mixing:
@@ -107,9 +122,20 @@ def party_model(site: Site, model: nn.Module | None, tier: str | None) -> PartyM
     return PartyModel(site.name, tier, parts, weights)
 
 
-def deliver(site: Site, model: nn.Module, tier: str, who: Participants) -> None:
+def report(site: Site, who: Participants) -> None:
+    """Put the hospitals that share each layer into the result, and log them if they change."""
+    settings = site.shared_model_settings
+    trained = not settings.freeze_embeddings and settings.adapter is None
+    found = sharing(who, embeddings=trained, output=not site.local_head)
+    if found != site.findings.get("layers"):
+        site.findings["layers"] = found
+        if any(part["stay"] for part in found):
+            site.recorder.event(LayersShared(layers=found, text=in_words(found)))
+
+
+def deliver(site: Site, model: nn.Module, party: PartyModel, who: Participants) -> None:
     """Save the model: the largest tier's is the global one ("model"), others serve locally."""
-    shared = not site.local_head
+    tier, shared = party.tier or "", not site.local_head and not party.own(who)
     largest = tier == who.ladder.tiers[-1]
     site.recorder.event(TierAssigned(tier=tier, layers=who.ladder.depths[tier]))
     site.deliver(model, "model" if largest or not shared else f"model-{tier}", shared=shared)

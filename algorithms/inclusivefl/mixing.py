@@ -17,7 +17,11 @@ import torch
 from torch import Tensor
 
 from secure_fl.algorithms.fedadam import ServerAdam
-from secure_fl.algorithms.inclusivefl.participants import Participants
+from secure_fl.algorithms.inclusivefl.participants import (
+    Participants,
+    require_large_tiers,
+    require_shared_layers,
+)
 from secure_fl.algorithms.inclusivefl.settings import MomentumSource, Tiered
 from secure_fl.algorithms.layers import Part
 from secure_fl.algorithms.updates import SavedDict, Update
@@ -38,6 +42,13 @@ class PartyModel:
         """List the parameters that this party's tier shares with another tier."""
         both = {tier, self.tier}
         return tuple(n for n, part in self.parts.items() if both <= {*who.ladder.sharers(part)})
+
+    def own(self, who: Participants) -> set[str]:
+        """Return the parameters with too few owners for a sum, which stay at this party."""
+        tier = self.tier
+        if tier is None:
+            return set()
+        return {name for name, part in self.parts.items() if who.stays(part, tier)}
 
     def last(self, who: Participants) -> dict[str, str]:
         """Map the isolated encoder layer's parameters: name in the layer -> name in the model."""
@@ -68,7 +79,13 @@ class Mixing(ABC):
             return {}
         upto = ladder.tiers[: ladder.tiers.index(party.tier) + 1]
         groups = {f"shared from {tier}": party.shared_with(tier, who) for tier in upto}
-        return groups | {party.tier: tuple(party.parts)}
+        groups[party.tier] = tuple(party.parts)
+        own = party.own(who)
+        return {about: tuple(n for n in names if n not in own) for about, names in groups.items()}
+
+    @abstractmethod
+    def check(self, who: Participants) -> None:
+        """Refuse tiers that this mixing cannot sum, before any training."""
 
     @abstractmethod
     async def step(
@@ -142,8 +159,13 @@ def server_of(cfg: Tiered) -> Server:
 class SealedMixing(Mixing):
     """Mixing with one sealed result per layer and equal weights (`weights = "users"`).
 
-    Its momentum is that of this party's own last update, by name in a layer.
+    Its momentum is that of this party's own last update, by name in a layer. Layers with fewer
+    owners than `min_cohort` are in no sum, and small tiers neither give nor take momentum.
     """
+
+    def check(self, who: Participants) -> None:
+        """Refuse a tier that would share nothing."""
+        require_shared_layers(who, self._party.me, self._party.parts.values())
 
     async def step(
         self, cohort: Cohort, who: Participants, g: Update | None, weight: float
@@ -154,7 +176,7 @@ class SealedMixing(Mixing):
             **self._momentum_addends(who),
         }
         needed = self._needed(who)
-        if not who.present(who.ladder.tiers):
+        if not self._sums_anything(who):
             return {}
         reads = {name: value for name, value in needed.items() if name not in addends}
         opened = await cohort.sum(addends, partial=True, read=reads, carry=True)
@@ -166,11 +188,25 @@ class SealedMixing(Mixing):
         self._store_momentum(g, mean, who)
         return self._server.step(mean)
 
+    def _sums_anything(self, who: Participants) -> bool:
+        """Return True if any party sums a part in this round; all parties find the same."""
+        parts = self._party.parts.values()
+        return any(
+            who.summed(part, tier)
+            for tier in who.ladder.tiers
+            for part in who.ladder.parts(tier, embeddings="embeddings" in parts)
+        )
+
+    def _summed(self, who: Participants) -> dict[str, Part]:
+        """Return this party's parameters that are summed in this round."""
+        tier, parts = self._party.tier or "", self._party.parts
+        return {name: part for name, part in parts.items() if who.summed(part, tier)}
+
     def _updates(self, g: Update, who: Participants) -> dict[str, Tensor | float]:
         """Scale this round's update, under the names of the results (lines 14, 17 and 26-27)."""
         j = self._party.tier or ""
         addends: dict[str, Tensor | float] = {}
-        for name, part in self._party.parts.items():
+        for name, part in self._summed(who).items():
             factor = 1.0
             if part == who.ladder.last(j) and self._has_teacher(j, who):
                 factor = (1 - self._beta) / len(who.training(j))
@@ -194,8 +230,9 @@ class SealedMixing(Mixing):
     def _has_teacher(self, j: str, who: Participants) -> bool:
         """Return True if tier j trains and the next larger tier has an update of the last round."""
         k = who.ladder.above(j)
-        has_update = k is not None and who.training(j) and who.teachers(k)
-        return self._source != "off" and bool(has_update)
+        if k is None or who.small(j) or who.small(k):
+            return False
+        return self._source != "off" and bool(who.training(j) and who.teachers(k))
 
     def _result(self, name: str, part: Part, who: Participants) -> tuple[str, str]:
         """Name the sum that becomes this parameter's move, and the sum of its factors."""
@@ -208,7 +245,7 @@ class SealedMixing(Mixing):
     def _needed(self, who: Participants) -> dict[str, Any]:
         """List all results of this party's model, and all sums of factors."""
         needed: dict[str, Any] = {}
-        for name, part in self._party.parts.items():
+        for name, part in self._summed(who).items():
             needed[self._result(name, part, who)[0]] = self._party.weights[name]
         for tier in who.ladder.tiers:
             names = (f"shared/{tier}/weight", f"{tier}/weight", f"{tier}/last/weight")
@@ -217,10 +254,10 @@ class SealedMixing(Mixing):
 
     def _store_momentum(self, g: Update | None, mean: Update, who: Participants) -> None:
         """Apply line 22 to this party's update; as printed, line 17 has replaced its last layer."""
-        if g is None or self._source == "off":
+        j = self._party.tier or ""
+        if g is None or self._source == "off" or who.small(j):
             self._momentum = {}
             return
-        j = self._party.tier or ""
         if self._source == "mixed":
             g = g | {name: mean[name] for name in self._party.last(who).values()}
         self._momentum = momentum(g, who.ladder.distilled(j), self._party.parts)
@@ -231,6 +268,10 @@ class TierSums(Mixing):
 
     Its momentum is m^k_{t-1} of the next larger tier k, as last opened.
     """
+
+    def check(self, who: Participants) -> None:
+        """Refuse a tier with fewer members than `min_cohort`: every tier has a sum."""
+        require_large_tiers(who, self._party.me)
 
     async def step(
         self, cohort: Cohort, who: Participants, g: Update | None, weight: float

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from secure_fl.errors import SettingsError, TooFewParties
 from secure_fl.party.cohort import Cohort
 
 if TYPE_CHECKING:
+    from secure_fl.algorithms.layers import Part
     from secure_fl.learning.site import Site
 
 NO_TIER = -1  # the index of a party that holds no model
@@ -30,9 +31,34 @@ class Participants:
     min_cohort: int
 
     def training(self, tier: str) -> tuple[str, ...]:
-        """U_t^j; empty if these are too few for a sum of their own (the tier skips the round)."""
+        """U_t^j; empty if these are too few for a sum of their own (the tier skips the round).
+
+        A small tier never has a sum of its own, so it trains in any number.
+        """
         drawn = tuple(party for party in self.members.get(tier, ()) if party in self.sample)
-        return drawn if len(drawn) >= self.min_cohort else ()
+        return drawn if len(drawn) >= self.min_cohort or self.small(tier) else ()
+
+    def small(self, tier: str) -> bool:
+        """Return True if a tier has too few members for a sum of its own."""
+        return len(self.members.get(tier, ())) < self.min_cohort
+
+    def group(self, part: Part, tier: str) -> tuple[str, ...]:
+        """List the tiers whose values of a part are summed with this tier's."""
+        sharers = self.ladder.sharers(part)
+        return sharers if tier in sharers else (tier,)
+
+    def owners(self, part: Part, tier: str) -> tuple[str, ...]:
+        """List the parties of these tiers."""
+        return tuple(sorted(p for t in self.group(part, tier) for p in self.members.get(t, ())))
+
+    def stays(self, part: Part, tier: str) -> bool:
+        """Return True if a part has too few owners for a sum: each trains its own."""
+        return len(self.owners(part, tier)) < self.min_cohort
+
+    def summed(self, part: Part, tier: str) -> bool:
+        """Return True if enough of a part's owners train in this round."""
+        training = sum(len(self.training(other)) for other in self.group(part, tier))
+        return training >= self.min_cohort
 
     @property
     def contributing(self) -> list[str]:
@@ -81,21 +107,97 @@ async def exchange_tiers(cohort: Cohort, tier: str | None, ladder: Ladder) -> Ti
     return TierMembers(ladder.only(tuple(tiers.values())), tiers)
 
 
+def of_tiers(ladder: Ladder, tiers: Mapping[str, str], min_cohort: int) -> Participants:
+    """Return the parties of these tiers, all of which train."""
+    ladder = ladder.only(tuple(tiers.values()))
+    members = {t: tuple(p for p in sorted(tiers) if tiers[p] == t) for t in ladder.tiers}
+    return Participants(ladder, members, frozenset(tiers), frozenset(), min_cohort)
+
+
 def require_large_tiers(who: Participants, party: str) -> None:
     """Refuse a tier with too few members for a sum, before any training."""
     for tier, members in who.members.items():
-        if 0 < len(members) < who.min_cohort:
-            below = who.ladder.below(tier)
-            join = f"give them tier {below!r}, whose model they can hold too"
-            raise TooFewParties(
-                f"tier {tier!r} has {len(members)} part{'y' if len(members) == 1 else 'ies'} "
-                f"({', '.join(members)}), fewer than min_cohort ({who.min_cohort}), and a tier's "
-                "sum is over its own members",
-                fix=f"{join if below else 'add parties to this tier, the smallest'}; or lower "
-                "protection.min_cohort knowingly: a sum over one hospital IS that hospital",
-                party=party,
-                field="algorithm.tiers",
+        if members and who.small(tier):
+            several = len(who.ladder.tiers) > 1
+            raise too_few(
+                who,
+                tier,
+                f"fewer than min_cohort ({who.min_cohort}), and a tier's sum is over its own "
+                "members",
+                'set algorithm.server_optimizer = "linear", whose sums are over several tiers'
+                if several
+                else "add parties to this tier",
+                party,
             )
+
+
+def require_shared_layers(who: Participants, party: str, parts: Collection[Part]) -> None:
+    """Refuse a tier that would share no layer with enough parties, before any training.
+
+    `parts`: the trained parts of this party's model; only its embeddings matter here.
+    """
+    for tier, members in who.members.items():
+        layers = who.ladder.parts(tier, embeddings="embeddings" in parts)
+        if members and all(who.stays(part, tier) for part in layers):
+            raise too_few(
+                who,
+                tier,
+                f"and shares no layer with min_cohort ({who.min_cohort}) hospitals: a tier shares "
+                "the layers below its last one",
+                "give the tiers more layers in algorithm.tiers",
+                party,
+            )
+
+
+def too_few(who: Participants, tier: str, why: str, fix: str, party: str) -> TooFewParties:
+    """Make the error about a tier with too few members."""
+    members, below = who.members[tier], who.ladder.below(tier)
+    join = f"; or give them tier {below!r}, whose model they can hold too" if below else ""
+    return TooFewParties(
+        f"tier {tier!r} has {len(members)} part{'y' if len(members) == 1 else 'ies'} "
+        f"({', '.join(members)}), {why}",
+        fix=f"{fix}{join}; or lower protection.min_cohort knowingly: a sum over one hospital IS "
+        "that hospital",
+        party=party,
+        field="algorithm.tiers",
+    )
+
+
+def sharing(who: Participants, *, embeddings: bool, output: bool = True) -> list[dict[str, Any]]:
+    """List the parts of the models, and the parties over which each is summed.
+
+    Layers are counted from 1. "output": pooler and head.
+    """
+    parts: tuple[Any, ...] = who.ladder.parts(who.ladder.tiers[-1], embeddings=embeddings)
+    parts += ("output",) if output else ()
+    names = [f"layer {part + 1}" if isinstance(part, int) else part for part in parts]
+    found = [_sums_of(who, "head" if part == "output" else part) for part in parts]
+    return [{"part": name, **sums} for name, sums in zip(names, found, strict=True)]
+
+
+def in_words(layers: Sequence[Mapping[str, Any]]) -> str:
+    """Describe shared and local parts in a sentence for each kind."""
+    kinds: dict[str, list[str]] = {}
+    for one in layers:
+        for group in one["sums"]:
+            kinds.setdefault(f"summed over {', '.join(group)}", []).append(one["part"])
+        if one["stay"]:
+            kinds.setdefault(f"kept at {', '.join(one['stay'])}", []).append(one["part"])
+    return "; ".join(f"{', '.join(parts)}: {kind}" for kind, parts in kinds.items())
+
+
+def _sums_of(who: Participants, part: Part) -> dict[str, list[Any]]:
+    """List the groups of parties that sum a part, and the parties at which it stays."""
+    sums: set[tuple[str, ...]] = set()
+    stay: set[str] = set()
+    for tier, members in who.members.items():
+        if isinstance(part, int) and part >= who.ladder.depths[tier]:
+            continue
+        if who.stays(part, tier):
+            stay.update(members)
+        else:
+            sums.add(who.owners(part, tier))
+    return {"sums": [list(group) for group in sorted(sums)], "stay": sorted(stay)}
 
 
 def tier_of(

@@ -65,6 +65,10 @@ class Ladder:
             return tuple(tier for tier in self.tiers if part < self.last(tier))
         return ()
 
+    def parts(self, tier: str, *, embeddings: bool) -> tuple[Part, ...]:
+        """List a tier's layers, after the embeddings if they are trained."""
+        return (*(("embeddings",) if embeddings else ()), *range(self.depths[tier]))
+
     def distilled(self, tier: str) -> range:
         """Return the layers whose mean update teaches a smaller tier (lines 21-22, from 0).
 
@@ -91,7 +95,7 @@ class Tiered(Algorithm):
     sample: Fraction = 1.0
     """Fraction of the hospitals that take part in a round, drawn at random."""
     server_optimizer: Literal["linear", "fedadam"] = "linear"
-    """fedadam: the paper's."""
+    """fedadam: the paper's. Each tier then needs protection.min_cohort hospitals."""
     server_learning_rate: Rate = 2e-3
     """η of FedAdam. At 2τ, means far below τ are applied unscaled."""
     beta1: Decay = 0.9
@@ -158,6 +162,17 @@ class InclusiveFL(Tiered):
                 "sealing, and a party does not know how many records the others have"
             )
         return self
+
+    def sharing(self, tiers: Mapping[str, str], model: ModelSettings, min_cohort: int) -> str:
+        """Describe the hospitals over which each layer is summed."""
+        from secure_fl.algorithms.inclusivefl.participants import in_words, of_tiers, sharing
+
+        who = of_tiers(self.ladder, tiers, min_cohort)
+        if not who.ladder.tiers:
+            return ""
+        return in_words(
+            sharing(who, embeddings=not model.freeze_embeddings and model.adapter is None)
+        )
 
     @classmethod
     def entry(cls) -> Entry:

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.algorithms.fedkd.algorithm import losses
-from secure_fl.algorithms.fedkd.mutual_distillation import Pair
+from secure_fl.algorithms.fedkd.mutual_distillation import Pair, losses
 from secure_fl.algorithms.fedkd.settings import Distillation
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
 from secure_fl.data.examples import Example

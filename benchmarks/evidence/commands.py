@@ -14,7 +14,16 @@ from secure_fl.cli.group import INTERRUPTED, stop
 from secure_fl.errors import ModelError, RunError, SettingsError
 
 # Importing `benchmarks.evidence.tables` would import torch for a help text.
-TABLES = ("fedid", "fedkd", "inclusivefl", "adapters", "whole", "dp")
+TABLES = (
+    "fedid",
+    "fedkd",
+    "inclusivefl",
+    "adapters",
+    "whole",
+    "shared",
+    "tiers",
+    "dp",
+)
 OUTDATED, FAILED = 1, 5
 FOLDER, PAGE = Path("benchmarks") / "results", Path("docs") / "results.md"
 DIRECTORY = click.Path(path_type=Path, file_okay=False)

@@ -84,8 +84,35 @@ def model_line(document: Mapping[str, Any]) -> str | None:
     if len(dev) < 2 or document.get("use") not in dev:
         return None
     said = ", ".join(f"{name} {number(score)}" for name, score in sorted(dev.items()))
-    whose = "the student" if document["use"] == "student" else "each hospital's teacher"
+    common = document.get("algorithm_settings", {}).get("teachers") == "shared"
+    teacher = "the teacher" if common else "each hospital's teacher"
+    whose = "the student" if document["use"] == "student" else teacher
     return f"to use: {whose}; dev {main_metric(document)} over all records: {said}"
+
+
+def layers_line(document: Mapping[str, Any]) -> str | None:
+    """Describe the layers that hospitals do not share; None if there are none."""
+    own: dict[str, list[str]] = {}
+    for one in document.get("layers") or ():
+        if one["stay"]:
+            own.setdefault(", ".join(one["stay"]), []).append(one["part"])
+    if not own:
+        return None
+    kept = "; ".join(f"{', '.join(parts)} at {who}" for who, parts in own.items())
+    least = document["protection"]["min_cohort"]
+    return f"not shared, because fewer than min_cohort ({least}) hospitals have them: {kept}"
+
+
+def layers_table(document: Mapping[str, Any]) -> list[list[str]]:
+    """List each part of the models, the groups that sum it, and its other hospitals."""
+    return [
+        [
+            one["part"],
+            "; ".join(", ".join(group) for group in one["sums"]) or "-",
+            ", ".join(one["stay"]) or "-",
+        ]
+        for one in document.get("layers") or ()
+    ]
 
 
 def score_line(document: Mapping[str, Any], split: str = "test") -> str | None:

@@ -19,6 +19,7 @@ from secure_fl.display.result_tables import (
     approved,
     convicted,
     entity_table,
+    layers_table,
     noise_line,
     result_table,
     score_line,
@@ -113,7 +114,7 @@ def article(history: RunHistory, at: str, *, shared: bool = False, level: int = 
         section(f"{at}-privacy", "Privacy budget", _privacy(history.document, shared), level),
         section(f"{at}-class", "Correct predictions", _classes(history, shared), level),
         section(f"{at}-cost", "What it cost", _cost(history, at, shared), level),
-        section(f"{at}-who", "Members", _presence(history, at), level),
+        section(f"{at}-who", "Members", _presence(history, at) + _layers(history), level),
         paragraph("" if shared else approved(history.document)),
         section(f"{at}-set", "Settings and versions", _settings(history), level),
     ]
@@ -250,6 +251,11 @@ def _classes(history: RunHistory, shared: bool) -> str:
 
 def _share(part: float, whole: float) -> str:
     return number(part / whole) if whole else "-"
+
+
+def _layers(history: RunHistory) -> str:
+    heads = ["part", "summed over", "kept at"]
+    return table("Parts of the models and their hospitals", heads, layers_table(history.document))
 
 
 def _cost(history: RunHistory, at: str, shared: bool) -> str:

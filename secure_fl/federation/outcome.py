@@ -100,6 +100,7 @@ def _measurements(run: ResultContext, sites: Sequence[Site]) -> dict[str, Any]:
         "history": [{"party": r.party} | entry for r in recorders for entry in r.history],
         "model_round": delivered.get("round"),
         "values": _values(sites),
+        "layers": sites[0].findings.get("layers"),
     }
 
 

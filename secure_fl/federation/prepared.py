@@ -16,6 +16,7 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.data.silo import Silo
+from secure_fl.errors import SettingsError
 from secure_fl.events import EventLog, Listener
 from secure_fl.federation.assembly import PartyContext, join_run
 from secure_fl.federation.run_feature import SiteLimits, passes_of, run_features
@@ -107,7 +108,11 @@ class PartyState:
 
 def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
     """Make one party's site, with its earlier rounds and its spent budget."""
-    check_model(spec, silo.model or spec.model)
+    try:
+        check_model(spec, silo.model or spec.model)
+    except SettingsError as error:
+        error.at(party=silo.name)
+        raise
     folder, limits, identity = context.folder, context.limits, context.identity
     path = None if folder is None else folder.path
     rate = spec.algorithm.step_rate

@@ -60,7 +60,8 @@ def check_spec(spec: RunSpec) -> None:
 
 
 def check_model(spec: RunSpec, model: ModelSettings) -> None:
-    """Refuse a party's model that a feature of the run cannot work with."""
+    """Refuse a party's model that the algorithm or a feature of the run cannot work with."""
+    spec.algorithm.check_model(model, spec.model)
     for feature in run_features():
         feature.check_model(spec, model)
 

@@ -52,6 +52,8 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "history": "every measurement: party, round, split, metrics",
         "model_round": "round of the delivered models; with `training.patience` the best round",
         "values": "number of trained values of a party's largest model",
+        "layers": "`null` without tiers of depth; else for each `part` of the models `sums`, the "
+        "groups of parties over which it is summed, and `stay`, the parties that keep their own",
         "bytes": "party → {`up`, `down`}: bytes on its connection, message heads and signatures "
         "included",
         "seconds": "`total`, and party → phase → seconds (`tokenise`, `load model`, `train`, "

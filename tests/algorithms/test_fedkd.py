@@ -11,8 +11,8 @@ from torch import Tensor
 
 from secure_fl import FedAvg, Silo
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.algorithms.fedkd.algorithm import Descent, losses
-from secure_fl.algorithms.fedkd.mutual_distillation import Pair, make_pair
+from secure_fl.algorithms.fedkd.algorithm import Descent
+from secure_fl.algorithms.fedkd.mutual_distillation import Pair, losses, make_pair
 from secure_fl.algorithms.fedkd.settings import FactorMode
 from secure_fl.corpora import make
 from secure_fl.crypto.keys.identity import Identity

@@ -306,6 +306,62 @@ def test_nothing_follows_about_fewer_than_min_cohort_parties(
         assert exposed(*knowing(curious, rows, columns), below=2) == set()
 
 
+SMALL = [(2, 1, 1), (3, 1, 3), (1, 3, 3), (3, 3, 1), (1, 1, 4)]
+
+
+@pytest.mark.parametrize("counts", SMALL, ids=str)
+def test_nothing_follows_about_fewer_where_small_tiers_keep_their_layers(
+    counts: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, columns = opened(SealedMixing, counts, monkeypatch)
+    assert exposed(rows, columns, below=3) == set()
+    for curious in columns:
+        assert exposed(*knowing(curious, rows, columns), below=2) == set()
+
+
+def test_layers_with_enough_owners_are_summed_over_all_of_them_and_no_others() -> None:
+    """Two weak hospitals, one medium and one strong: only the first layer has three owners."""
+    tiers = crowd((2, 1, 1))
+    updates: Any = random_updates(tiers, THREE, 3, 4)
+    out = play(SealedMixing, tiers, THREE, updates, server=plain, size=4, min_cohort=3)
+    for round in range(3):
+        shared = {name: sum(updates[p][round][name] for p in tiers) / 4 for name in FIRST}
+        for party in tiers:
+            before = out.results[party][round - 1] if round else {}
+            for name, weight in out.results[party][round].items():
+                move = weight - before.get(name, 0)
+                expected = shared.get(name, np.zeros(4))
+                np.testing.assert_allclose(move, expected, atol=1e-5, err_msg=name)
+
+
+FIRST = ("emb.w", "enc.0.w", "enc.0.b.weight")
+
+
+def test_a_tier_with_enough_members_mixes_as_printed_beside_a_small_one() -> None:
+    """Three weak, three medium and one strong hospital: medium's teacher is too small to teach."""
+    tiers = crowd((3, 3, 1))
+    updates = random_updates(tiers, THREE, 3, 4)
+    out = play(SealedMixing, tiers, THREE, updates, server=plain, size=4, min_cohort=3)
+    expected = Reference(tiers, THREE, plain, 0.5, "unmixed").run(updates)
+    for party in ("w0", "m0"):
+        tier = tiers[party]
+        for found, models in zip(out.results[party], expected, strict=True):
+            for name in set(found) - ({"enc.2.w", "enc.2.b.weight"} if tier == "medium" else set()):
+                np.testing.assert_allclose(found[name], models[tier][name], atol=1e-5)
+    last = [sum(updates[f"m{i}"][r]["enc.2.w"] for i in range(3)) / 3 for r in range(3)]
+    np.testing.assert_allclose(out.results["m0"][2]["enc.2.w"], sum(last), atol=1e-5)
+
+
+def test_a_draw_with_too_few_owners_moves_nothing_that_they_share() -> None:
+    tiers = crowd((2, 1, 1))
+    updates: Any = random_updates(tiers, THREE, 2, 3)
+    updates["w0"][0] = updates["m0"][0] = None  # two of the first layer's four owners are left
+    out = play(SealedMixing, tiers, THREE, updates, server=plain, size=3, min_cohort=3)
+    for party in tiers:
+        assert all(not weight.any() for weight in out.results[party][0].values())
+        assert out.results[party][1]["enc.0.w"].any()
+
+
 def test_mixing_a_small_tier_with_its_teachers_would_not_hide_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

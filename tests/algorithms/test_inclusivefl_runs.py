@@ -23,8 +23,10 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.reference_points import AllLarge, AllSmall, ExclusiveFL
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.inclusivefl.mixing import ServerSGD, TierSums
-from secure_fl.algorithms.inclusivefl.participants import spread, tier_of
+from secure_fl.algorithms.inclusivefl.participants import of_tiers, spread, tier_of
+from secure_fl.algorithms.inclusivefl.settings import Ladder
 from secure_fl.algorithms.updates import agree_by_name
+from secure_fl.capture.opening import RecordedRun
 from secure_fl.data.silo import Silo
 from secure_fl.errors import Disagreement, ModelError, SecureFLError, SettingsError, TooFewParties
 from secure_fl.events import EventLog
@@ -37,6 +39,7 @@ from secure_fl.settings import Protection
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.equality import equal, weights
+from tests.support.event_documents import into
 from tests.support.killing import Killed, after, kill_when
 from tests.support.raising import raises
 from tests.support.toy_tiers import names_of, play
@@ -131,10 +134,95 @@ def test_equal_tiers_are_fedadam() -> None:
 
 
 @pytest.mark.parametrize(("alone", "others"), [("weak", "strong"), ("strong", "weak")])
-def test_a_tier_too_small_for_its_sums_is_refused_before_training(alone: str, others: str) -> None:
+@pytest.mark.parametrize("way", SERVERS)
+def test_a_tier_that_can_share_nothing_is_refused_before_training(
+    way: str, alone: str, others: str
+) -> None:
+    """Weak models have one layer, which is their own. FedAdam sums every layer tier by tier."""
     with raises(TooFewParties, f"'{alone}'", "hospital-1", field="algorithm.tiers") as caught:
-        tiers(inclusive(), "he+secagg", (alone, *[others] * 3), min_cohort=3).run()
+        tiers(inclusive(**SERVERS[way]), "he+secagg", (alone, *[others] * 3), min_cohort=3).run()
     assert ("'weak'" in str(caught.value.fix)) == (alone == "strong")  # a tier that it can join
+    assert ("server_optimizer" in str(caught.value.fix)) == (way == "fedadam")
+
+
+def test_a_single_tier_that_is_too_small_is_refused() -> None:
+    places = ("weak", "weak", "strong", "strong")
+    with raises(TooFewParties, "'strong'", field="algorithm.tiers") as caught:
+        tiers(ExclusiveFL(tiers=DEPTHS), places=places, min_cohort=3).run()
+    assert "add parties" in str(caught.value.fix)
+
+
+# --- tiers with fewer members than `min_cohort` -----------------------------------------------
+
+FOUR = ("weak", "weak", "medium", "strong")
+LAYERS = {"weak": 2, "medium": 3, "strong": 4}
+ALL = [f"hospital-{i}" for i in (1, 2, 3, 4)]
+
+
+def test_four_hospitals_in_three_tiers_share_what_enough_of_them_have(tmp_path: Path) -> None:
+    """With default rules: the first layer is summed over all, and nothing over fewer than three."""
+    events: list[dict[str, Any]] = []
+    algorithm = InclusiveFL(rounds=2, tiers=LAYERS, momentum="unmixed")
+    options: dict[str, Any] = {"min_cohort": 3, "folder": tmp_path, "record": True}
+    result = tiers(algorithm, "he+secagg", FOUR, listener=into(events), **options).run()
+    assert set(result.models) == {f"{name}/model" for name in ALL}
+    found = [trainable(model) for model in result.models.values()]
+    for name in found[0]:
+        same = [torch.equal(found[0][name], other[name]) for other in found[1:]]
+        assert same == [".layer.0." in name] * 3
+    view = RecordedRun(tmp_path)
+    sums = [note for party in ALL for note in view.notes(party)]
+    assert sums and all(len(s.owners) >= 3 for note in sums for s in note.segments)
+    assert {part.of for part in view.parts if part.total} == {tuple(ALL)}
+    layers = {one["part"]: (one["sums"], one["stay"]) for one in result.document["layers"]}
+    assert layers == {
+        "layer 1": ([ALL], []),
+        "layer 2": ([], ALL),
+        "layer 3": ([], ALL[2:]),
+        "layer 4": ([], ALL[3:]),
+        "output": ([], ALL),
+    }
+    said = [event["text"] for event in events if event["event"] == "layers"]
+    assert len(said) == 4 and f"layer 1: summed over {', '.join(ALL)}" in said[0]
+    page = (tmp_path / "report.html").read_text()
+    assert "Parts of the models and their hospitals" in page
+    plan = algorithm.sharing(dict(zip(ALL, FOUR, strict=True)), ModelSettings(), 3)
+    assert plan == said[0]
+
+
+def test_own_layers_are_trained_by_themselves_and_the_rest_as_printed() -> None:
+    """Only medium's second layer is its own: two hospitals have it as their last."""
+    places = ("weak",) * 3 + ("medium",) * 2
+    depths = {"weak": 1, "medium": 2}
+    made = InclusiveFL(rounds=1, tiers=depths)
+    free: dict[str, Any] = {"model": ModelSettings(freeze_embeddings=False)}
+    some, all_ = (tiers(made, places=places, min_cohort=n, **free).run() for n in (3, 2))
+    assert equal(weights(some, "model-weak"), weights(all_, "model-weak"))
+    own, mixed = weights(some, "hospital-4/model"), weights(all_, "model")
+    same = {name for name in own if torch.equal(own[name], mixed[name])}
+    assert same == {name for name in own if "embeddings" in name}
+    assert some.document["layers"][-1] == {
+        "part": "output", "sums": [ALL[:3]], "stay": ["hospital-4", "hospital-5"],
+    }  # fmt: skip
+
+
+def test_no_layer_stays_where_all_tiers_are_large_enough() -> None:
+    events: list[dict[str, Any]] = []
+    result = tiers(inclusive(1), places=ONE_EACH * 2, min_cohort=2, listener=into(events)).run()
+    assert set(result.models) == {"model-weak", "model-medium", "model"}
+    assert all(one["sums"] and not one["stay"] for one in result.document["layers"])
+    assert not [event for event in events if event["event"] == "layers"]
+
+
+def test_a_layer_whose_owners_are_lost_stays_from_then_on() -> None:
+    every = {f"{t[0]}{i}": t for t in LAYERS for i in range(3)}
+    before, after = (
+        of_tiers(Ladder.of(LAYERS), {p: t for p, t in every.items() if p not in lost}, 3)
+        for lost in ((), ("s2",))
+    )
+    assert not any(before.stays(part, t) for t in LAYERS for part in range(LAYERS[t]))
+    assert {part for part in range(4) if after.stays(part, "strong")} == {2, 3}
+    assert not any(after.stays(part, t) for t in ("weak", "medium") for part in range(LAYERS[t]))
 
 
 def test_bad_tiers_are_explained() -> None:

@@ -26,6 +26,7 @@ from tests.support.token_hospitals import HEAD, corpora, ner
 
 ADAPTER = ModelSettings(layers=1, adapter=AdapterSettings(kind="exact", rank=2))
 DEPTHS = {"weak": 1, "medium": 2, "strong": 3}
+DEEP = {"weak": 2, "medium": 3, "strong": 4}
 
 
 def tiered(algorithm: Algorithm, mode: Any, **options: Any) -> Federation:
@@ -33,6 +34,17 @@ def tiered(algorithm: Algorithm, mode: Any, **options: Any) -> Federation:
     protection = ProtectionSettings(mode=mode, bits=16, min_cohort=1)
     given = {"silos": parties, "model": ModelSettings(), "protection": protection} | options
     return small(algorithm, mode, **given)
+
+
+def own_layers(algorithm: Algorithm, mode: Any, **options: Any) -> Federation:
+    places = ("weak", "weak", "medium", "strong")
+    parties = [replace(s, tier=t) for s, t in zip(silos(4, 24), places, strict=True)]
+    return small(algorithm, mode, **{"silos": parties, "model": ModelSettings()} | options)
+
+
+def lora(algorithm: Algorithm, mode: Any, **options: Any) -> Federation:
+    model = ModelSettings(layers=2, adapter=AdapterSettings(rank=2))
+    return small(algorithm, mode, model=model, **options)
 
 
 def adapters(algorithm: Algorithm, mode: Any, **options: Any) -> Federation:
@@ -45,9 +57,12 @@ RUNS: dict[str, tuple[Callable[..., Federation], Algorithm, Any]] = {
     "fedkd joint": (fedkd_run, kd(max_rank=8), "he+secagg"),
     "fedkd per party": (fedkd_run, kd(max_rank=8, factors="per_party"), "none"),
     "fedkd gradient": (fedkd_run, kd(max_rank=8, exchange="gradient", steps=2), "none"),
+    "fedkd shared": (lora, kd(teachers="shared"), "he+secagg"),
+    "fedkd personal": (lora, kd(teachers="personal"), "none"),
     "fedid": (hosted, FedID(rounds=2, feedback="scalar", batches_per_exchange=1), "he+secagg"),
     "sealed mixing": (tiered, MIXED, "he+secagg"),
     "tier sums": (tiered, MIXED.model_copy(update={"server_optimizer": "fedadam"}), "he+secagg"),
+    "own layers": (own_layers, InclusiveFL(rounds=3, tiers=DEEP), "he+secagg"),
     "heterofl": (small, HeteroFL(rounds=2, mix="wide"), "he+secagg"),
     "feddropout": (small, FedDropout(rounds=3), "he+secagg"),
     "probe": (small, Probe(fit="logistic", rounds=4), "he+secagg"),

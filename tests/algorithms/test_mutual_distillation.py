@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from secure_fl.algorithms.fedkd.algorithm import losses
 from secure_fl.algorithms.fedkd.mutual_distillation import (
     FLOOR,
     Pair,
     divergence,
     intensity,
+    losses,
     mapped,
     masked_mse,
 )

@@ -235,6 +235,7 @@ MODEL, TRAINING = ModelSettings(), TrainingSettings()
 # Whole numbers that a site's limits need not know, and why.
 JUDGED_OTHERWISE = {
     "fedkd.max_rank": "an upper bound: factors are never larger than the matrices they stand for",
+    "fedkd.student_rank": "of adapters, if the model has any: `trains` has the student",
     "fedid.batches_per_exchange": "predictions that travel together; records are still read by "
     "the batch",
     "fetchsgd.k": "how many of the model's own weights move",

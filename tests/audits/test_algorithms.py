@@ -40,7 +40,11 @@ SUMMING: dict[str, dict[str, Any]] = {
     "fedkd": KD | {"more": "student_layers = 1"},
     "fedkd whole": KD | {"more": 'student_layers = 1\nfactors = "none"'},
     "fedkd gradient": KD | {"more": 'student_layers = 1\nexchange = "gradient"\nsteps = 2'},
+    "fedkd shared": KD
+    | {"more": 'student_layers = 1\nteachers = "shared"', "tail": "[model.adapter]\nrank = 2"},
     "inclusivefl": {"algorithm": "inclusivefl"} | TIERS,
+    "own layers": {"algorithm": "inclusivefl", "parties": 4, "layers": 3}
+    | {"more": "tiers = {small = 2, large = 3}\nshares = {small = 2, large = 1}"},
     "heterofl": {"algorithm": "heterofl"} | TIERS | {"more": "widths = {s = 0.5, l = 1.0}"},
     "alllarge": {"algorithm": "alllarge"} | TIERS | {"parties": 3},
     "allsmall": {"algorithm": "allsmall"} | TIERS | {"parties": 3},
@@ -54,7 +58,16 @@ SUMMING: dict[str, dict[str, Any]] = {
     "ranking": {"kind": "ranking", "corpus": "news"},
     "pair": {"kind": "pair", "corpus": "pairs"},
 }
-QUICK = ("fetchsgd", "fedkd", "inclusivefl", "heterofl", "feddf", "gong")
+QUICK = (
+    "fetchsgd",
+    "fedkd",
+    "fedkd shared",
+    "inclusivefl",
+    "own layers",
+    "heterofl",
+    "feddf",
+    "gong",
+)
 
 ONE, SUM = "one hospital's update", "a sum of updates"
 COUNTS = "the number of records that a hospital sends along"

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from secure_fl.algorithms.fedkd.algorithm import losses
-from secure_fl.algorithms.fedkd.mutual_distillation import Pair
+from secure_fl.algorithms.fedkd.mutual_distillation import Pair, losses
 from secure_fl.algorithms.fedkd.settings import Distillation
 from secure_fl.audits.findings import Prior, Verdict
 from secure_fl.audits.selftest.composition import (

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.cli.keys import keys
 from secure_fl.cli.main import main
+from secure_fl.pilot.plan import write_plan
+from secure_fl.settings import ProtectionSettings
+from tests.support.local_pilot import plan_of
 
 NAMES = ("north", "south", "east")
 
@@ -63,6 +67,21 @@ def test_from_identities_to_rotation() -> None:
     assert Path("south/archive/cohort-1.key").exists()
     facts = json.loads(run("show", "--json", "--keys", "south").output)
     assert facts["cohort keys for roster version"] == 2
+
+
+@pytest.mark.usefixtures("sites")
+def test_kits_of_a_plan_with_tiers_show_which_layers_are_summed_over_whom() -> None:
+    assemble("--tier", "north=weak", "--tier", "south=weak", "--tier", "east=strong")
+    run("ceremony", "roster.json", "--yes", "--keys", "north")
+    plan = plan_of(InclusiveFL(tiers={"weak": 2, "strong": 3}), protection=ProtectionSettings())
+    Path("plan.toml").write_text(write_plan(plan))
+    init = ["pilot", "init", "roster.json", "--host", "localhost", "--plan", "plan.toml"]
+    done = CliRunner().invoke(main, [*init, "--keys", "hub"])
+    assert done.exit_code == 0, done.output
+    assert (
+        "sums: layer 1: summed over east, north, south; layer 2, output: kept at east, north, "
+        "south; layer 3: kept at east"
+    ) in done.output
 
 
 @pytest.mark.usefixtures("sites")

@@ -29,7 +29,13 @@ from secure_fl.policy.model_size import BUILT_IN, check_size, trained_values, va
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.rules import PolicyRefusal
-from secure_fl.settings import ModelSettings, ProtectionSettings, Section, TrainingSettings
+from secure_fl.settings import (
+    AdapterSettings,
+    ModelSettings,
+    ProtectionSettings,
+    Section,
+    TrainingSettings,
+)
 from tests.support.clinic import Clinic
 from tests.support.local_pilot import plan_of
 from tests.support.raising import raises
@@ -118,6 +124,19 @@ def test_a_sketch_larger_than_any_model_is_refused(bomb: FetchSGD) -> None:
 def test_all_models_that_are_trained_at_once_count() -> None:
     teacher, student = (trained_values(ModelSettings(layers=layers)) for layers in (3, 1))
     assert values_asked(plan(FedKD(student_layers=1), layers=3)) == teacher + student
+    lora = ModelSettings(layers=3, adapter=AdapterSettings(rank=2))
+    ranks = {"shared": (2, 5), "personal": (4, 5)}
+    for teachers, (of_teacher, of_student) in ranks.items():
+        asked = plan(FedKD(teachers=teachers, student_layers=1, student_rank=5)).model_copy(
+            update={"model": lora}
+        )
+        teacher, student = (
+            trained_values(
+                lora.model_copy(update={"layers": n, "adapter": AdapterSettings(rank=r)})
+            )
+            for n, r in ((3, of_teacher), (1, of_student))
+        )
+        assert values_asked(asked) == teacher + student
     deepest = trained_values(ModelSettings(layers=4))
     assert values_asked(plan(InclusiveFL(), layers=1)) == deepest  # tiers have their own depths
 
@@ -192,7 +211,7 @@ LEARNING = set(  # how an algorithm learns, from sums that are protected all the
     "targets feedback_weight distill batches_per_exchange "
     "fresh_optimizers labelled temperature distance logit_bound widths shares weights mix "
     "server_optimizer linear_rate beta own_shares feedback_scale alone scaler "
-    "fit components sample_rate".split()
+    "fit components sample_rate teachers student_rank made_up".split()
 )
 JUDGED = {
     "run.name", "run.folder", "run.record", "run.keep_checkpoints", "task.kind", "model.name",

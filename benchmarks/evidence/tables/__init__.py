@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.evidence.tables import adapters, dp, fedid, fedkd, inclusivefl, whole
+from benchmarks.evidence.tables import (
+    adapters,
+    dp,
+    fedid,
+    fedkd,
+    inclusivefl,
+    shared,
+    tiers,
+    whole,
+)
 from benchmarks.evidence.tables.base import Table
 
 __all__ = ["TABLES", "Table"]
 
 TABLES: Mapping[str, Table] = {
-    module.TABLE.name: module.TABLE for module in (fedid, fedkd, inclusivefl, adapters, whole, dp)
+    module.TABLE.name: module.TABLE
+    for module in (fedid, fedkd, inclusivefl, adapters, whole, shared, tiers, dp)
 }

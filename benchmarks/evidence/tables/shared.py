@@ -1,0 +1,130 @@
+"""FedKD with shared and personal teachers on whole data sets, iid and by Dirichlet.
+
+Rows that the table `whole` has, too, have the same settings, so a copy of its finished cells counts
+here. Sums of adapters are sealed; sums of whole models are in the clear, and their bytes are
+compared with fp32 values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.datasets import Spread
+from benchmarks.evidence.cells import Cell
+from benchmarks.evidence.claims import PLAIN_FEDAVG, Arm, Claim
+from benchmarks.evidence.tables import fedkd, whole
+from benchmarks.evidence.tables.base import Section, Table
+
+Method = Mapping[str, Any]
+
+IID, SKEWED, RATES = "whole sets, iid", "whole sets, Dirichlet 0.3", "rates, seed 100"
+LORA, SHALLOW_LORA = "LoRA", "LoRA, first 2 layers"
+SHARED, PERSONAL, MADE_UP = "FedKD, shared", "FedKD, personal", "FedKD, shared, made-up"
+SEALED = {"mode": "he+secagg", "bits": 8}
+RANK, STUDENT_RANK, LAYERS = 3, 8, 2
+RATE, SHALLOW_RATE = 2e-3, 2e-3  # of LoRA and of LoRA of two layers: not chosen yet
+TRIED = (1e-3, 2e-3, 4e-3, 8e-3)
+TUNING_SEED = 100
+
+
+def adapter(rank: int) -> Method:
+    """Return the settings of adapters on all linear layers."""
+    return {"pooling": "attentive", "adapter": {"kind": "lora", "rank": rank, "targets": "linear"}}
+
+
+def distilled(teachers: str, **settings: Any) -> Method:
+    """Return a row of FedKD whose teachers share adapters."""
+    given = {"teachers": teachers, "student_layers": LAYERS, "student_rank": STUDENT_RANK}
+    return {
+        "algorithm": {"name": "fedkd", "teacher_learning_rate": RATE, **given, **settings},
+        "model": adapter(RANK),
+        "rate": SHALLOW_RATE,
+    }
+
+
+PRINTED: Mapping[str, Method] = {
+    name: fedkd.METHODS[name] for name in (fedkd.LOCAL, fedkd.FEDAVG, fedkd.SHALLOW, fedkd.FEDKD)
+}
+ADAPTED: Mapping[str, Method] = {
+    LORA: {"algorithm": {"name": "fedavg"}, "model": adapter(RANK), "rate": RATE},
+    SHALLOW_LORA: {
+        "algorithm": {"name": "fedavg"},
+        "model": {**adapter(STUDENT_RANK), "layers": LAYERS},
+        "rate": SHALLOW_RATE,
+    },
+    SHARED: distilled("shared"),
+    PERSONAL: distilled("personal"),
+    MADE_UP: distilled("shared", made_up=True),
+}
+
+
+def cells(seed: int) -> Iterator[Cell]:
+    """Yield all methods on both sets; with the first seed also the rates that were tried."""
+    for group, alpha in ((IID, None), (SKEWED, 0.3)):
+        for data in whole.LENGTHS:
+            for method, settings in PRINTED.items():
+                algorithm, model, rate = fedkd.rated(settings, whole.RATES, whole.ROUNDS)
+                row = {"algorithm": algorithm, "model": model, "rate": rate}
+                yield _cell(group, data, method, row, seed, alpha, fedkd.NONE, whole.CLEAR)
+            for method, settings in ADAPTED.items():
+                yield _cell(group, data, method, settings, seed, alpha, SEALED)
+    for rate in () if seed else TRIED:
+        for data in whole.LENGTHS:
+            for method in (LORA, SHALLOW_LORA):
+                row = {**ADAPTED[method], "rate": rate}
+                yield _cell(RATES, data, f"{method}, {rate:g}", row, TUNING_SEED, None, fedkd.NONE)
+
+
+def _cell(
+    group: str,
+    data: str,
+    method: str,
+    settings: Method,
+    seed: int,
+    alpha: float | None,
+    protection: Method,
+    note: str = "",
+) -> Cell:
+    return Cell(
+        data,
+        method,
+        seed,
+        Spread((data,), fedkd.PARTIES, even=True, dev=400, alpha=alpha),
+        {"rounds": whole.ROUNDS, **settings["algorithm"]},
+        settings["model"],
+        fedkd.UNWEIGHTED | {"learning_rate": settings["rate"], "batch_size": whole.BATCH},
+        protection,
+        whole.LENGTHS[data],
+        group,
+        note,
+    )
+
+
+def _claims(group: str) -> Iterator[Claim]:
+    """List the claims about one distribution of records."""
+    teacher, student = Arm(SHARED), Arm(SHARED, "student")
+    near = "Shared teachers are at most 1.5 points behind FedAvg of the whole model."
+    yield Claim(near, group, teacher, (Arm(fedkd.FEDAVG),), more_than=-1.5)
+    above = "Their student is better than FedAvg of a model as shallow."
+    yield Claim(above, group, student, (Arm(fedkd.SHALLOW),))
+    few = "Teacher and student take at most 1/30 of the bytes of FedAvg."
+    yield Claim(few, group, teacher, (PLAIN_FEDAVG,), more_than=30, figure="bytes")
+    yield Claim("Shared teachers", group, teacher, (Arm(LORA), Arm(fedkd.FEDKD)), more_than=None)
+    yield Claim("Personal teachers", group, Arm(PERSONAL), (teacher,), more_than=None)
+    taught = (Arm(SHALLOW_LORA), Arm(MADE_UP, "student"))
+    yield Claim("Students of shared teachers", group, student, taught, more_than=None)
+
+
+TABLE = Table(
+    "shared",
+    "FedKD with shared teachers on whole data sets",
+    cells,
+    reference=fedkd.FEDAVG,
+    sections=(
+        Section(IID, f"LoRA of rank {RANK} (teachers) and {STUDENT_RANK} (students)."),
+        Section(SKEWED, "Each hospital's class mixture is drawn with α = 0.3."),
+        Section(RATES, "Rates are chosen by dev records; no other row uses this seed."),
+    ),
+    claims=(*_claims(IID), *_claims(SKEWED)),
+)
