@@ -39,9 +39,9 @@ RULES: Rules = {
         "{who} presents with {name}", "troubled by {name}",
     ),
     "remark.not": (
-        "no {name}", "{name} excluded", "denies {name}", "{relative} had {name}", "never had {name}",
-        "family history of {name}", "fears {name}", "screened negative for {name}",
-        "was counselled about {name}", "{name} in the {relative}",
+        "no {name}", "{name} excluded", "denies {name}", "{relative} had {name}",
+        "never had {name}", "family history of {name}", "fears {name}",
+        "screened negative for {name}", "was counselled about {name}", "{name} in the {relative}",
     ),
     "course": ("worse", "improving", "persisting", "stable", "unchanged", "progressing"),
     "grade": ("chronic", "acute", "recurrent", "severe", "end stage"),
