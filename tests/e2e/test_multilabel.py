@@ -23,6 +23,7 @@ from secure_fl import (
 from secure_fl.cli.main import main
 from secure_fl.corpora import make, public
 from secure_fl.corpora.codes import LABELS
+from secure_fl.data.examples import Text
 from secure_fl.data.splits import write
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.features.evaluation.evaluation import evaluate
@@ -114,9 +115,7 @@ def test_a_label_that_one_hospital_has_must_be_declared() -> None:
 
 
 def _with_label(label: str, count: int) -> list[Any]:
-    from dataclasses import replace
-
-    return [replace(r, id=f"z{k}", label=(label,)) for k, r in enumerate(SPLITS[1].train[:count])]
+    return [Text(f"z{k}", f"fever and cough {k}", label=(label,)) for k in range(count)]
 
 
 def test_owners_see_their_labels(tmp_path: Path) -> None:

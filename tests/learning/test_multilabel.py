@@ -55,7 +55,8 @@ TRUTH = torch.cat([batch["labels"] for _, batch in HOSPITALS]).numpy()
 
 def pooled() -> dict[str, Any]:
     """The sum of all hospitals' counts, each split and joined as in transport."""
-    task, summed = task_of(), {}
+    task = task_of()
+    summed: dict[str, Any] = {}
     for one in HOSPITALS:
         for name, piece in pieces(task.counts(*halves(*one))).items():
             summed[name] = summed.get(name, 0) + piece.astype(float)
@@ -123,7 +124,7 @@ def test_intervals_are_those_of_drawing_the_records_again() -> None:
     task = task_of()
     intervals, rng = task.intervals(pooled()), np.random.default_rng(1)
     names = ["micro_f1", "macro_f1", "precision_at_1", "auroc", f"f1/{CODES[0]}"]
-    drawn = {name: [] for name in names}
+    drawn: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(200):
         at = rng.integers(len(Z), size=len(Z))
         rates = task.rates(task.counts([Z[at]], [{"labels": torch.from_numpy(TRUTH[at])}]))
