@@ -25,7 +25,7 @@ LABELS = (
     "or list is a record without any label, and null is unlabelled"
 )
 
-_SEPARATOR = re.compile(r"[;|]")
+SEPARATOR = re.compile(r"[;|]")  # of labels in one text
 _SHAPE = re.compile(r"O|[BIESLU]-\S.*")
 _BILOU = MappingProxyType({"L": "E", "U": "S"})
 _LETTERS = MappingProxyType({"S": "B", "E": "I"})
@@ -211,7 +211,7 @@ def _labels(row: Row, value: object) -> tuple[str, ...] | None:
     """Read zero or more labels: a list, or a text with ; or | between them."""
     if value is None:
         return None
-    entries = _SEPARATOR.split(value) if isinstance(value, str) else value
+    entries = SEPARATOR.split(value) if isinstance(value, str) else value
     if not isinstance(entries, list | tuple):
         raise row.error(f"is {_kind(value)} instead of labels", field="label", fix=LABELS)
     if isinstance(value, str):
