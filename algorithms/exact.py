@@ -108,6 +108,11 @@ def solve(A: Matrix, B: Matrix) -> Matrix:
     return X
 
 
+def columns(A: Matrix, B: Matrix) -> Matrix:
+    """Compute the diagonal of AᵀB, each sum rounded once."""
+    return np.array([fsum(a * b) for a, b in zip(A.T, B.T, strict=True)])
+
+
 def inner(A: Matrix, B: Matrix) -> Matrix:
     """Compute AᵀB for few columns, each sum rounded once."""
     return np.array([[fsum(a * b) for b in B.T] for a in A.T])

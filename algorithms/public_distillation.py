@@ -40,9 +40,11 @@ class PublicRecords:
     """The records of D⁰ in batches. All members draw the same order from the run's public seed."""
 
     def __init__(self, site: Site, batch: int | None = None) -> None:
-        if site.task.head != "sequence" or not site.task.labels:
+        exclusive = site.task.labels and site.task.exclusive
+        if site.task.head != "sequence" or not exclusive:
+            has = "several per record" if site.task.labels else "none here"
             raise SettingsError(
-                f"this algorithm sums predictions of classes, and {site.task.kind} has none here",
+                f"this algorithm sums predictions of classes, and {site.task.kind} has {has}",
                 fix='set task.kind = "classification" or "pair", or choose another algorithm',
                 field="task.kind",
             )

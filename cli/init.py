@@ -16,6 +16,7 @@ from secure_fl.thresholds import MOST_MASKED
 CORPORA = {
     "classification": "ade",
     "pair": "pairs",
+    "multilabel": "codes",
     "regression": "similarity",
     "ner": "ner",
     "ranking": "news",

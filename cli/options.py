@@ -58,7 +58,9 @@ class FiniteRange(click.FloatRange):
 
 
 # A literal: reading the names from `settings` would import pydantic for a help text.
-KINDS = Names(["classification", "pair", "regression", "ner", "ranking", "completion"])
+KINDS = Names(
+    ["classification", "pair", "multilabel", "regression", "ner", "ranking", "completion"]
+)
 FRACTION = FiniteRange(0, 1, max_open=True)
 
 

@@ -164,7 +164,8 @@ def _class_row(example: Any, answer: Mapping[str, Any]) -> list[str]:
     ranked = sorted(chances, key=chances.__getitem__, reverse=True)[:3]
     shown = ", ".join(f"{label} {chances[label]:.3f}" for label in ranked)
     pair = f" | {_cut(example.pair)}" if example.pair else ""
-    return [_cut(example.text) + pair, answer["label"], shown]
+    given = answer["label"] if "label" in answer else ", ".join(answer["labels"]) or "-"
+    return [_cut(example.text) + pair, given, shown]
 
 
 def _score_row(example: Any, answer: Mapping[str, Any]) -> list[str]:
@@ -191,6 +192,7 @@ SHAPES: Mapping[str, tuple[tuple[str, ...], Callable[[Any, Mapping[str, Any]], l
         {
             "classification": _CLASSES,
             "pair": _CLASSES,
+            "multilabel": (("text", "labels", "probabilities"), _class_row),
             "regression": (("text", "score"), _score_row),
             "ner": (("text", "entities"), _entity_row),
             "ranking": (("impression", "best titles"), _ranking_row),

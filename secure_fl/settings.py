@@ -22,7 +22,8 @@ from pydantic import (
 from secure_fl.errors import SettingsError
 from secure_fl.field_errors import error_list, field_errors, in_python
 
-Kind = Literal["classification", "pair", "regression", "ner", "ranking", "completion"]
+Kind = Literal["classification", "pair", "multilabel", "regression", "ner", "ranking", "completion"]
+LABELLED: frozenset[Kind] = frozenset({"classification", "pair", "multilabel", "ner"})
 Protection = Literal["none", "secagg", "he", "he+secagg"]
 Positive = Annotated[int, Field(ge=1)]
 PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -72,7 +73,7 @@ class TaskSettings(Section):
     labels: tuple[str, ...] | None = None
     """Labels of all hospitals. Default: read from their records."""
     positive: str | None = None
-    """Class whose F1 score is reported. Default: the last label."""
+    """Class whose F1 score is reported, if a record has one class. Default: the last label."""
     max_length: Positive = 128
     """Maximum number of tokens; longer texts are truncated."""
     score_range: tuple[float, float] | None = None

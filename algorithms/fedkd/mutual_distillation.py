@@ -90,13 +90,14 @@ class Pair(nn.Module):
         L_t, L_s = Lt_t, Lt_s
         if self.cfg.soft_labels:
             y_t, y_s = (t.y.detach(), s.y.detach()) if separate else (t.y, s.y)
-            L_s = L_s + w * divergence(y_t, s.y, batch)  # Eq. 4
+            kl = divergence if self.task.exclusive else divergence_of_labels
+            L_s = L_s + w * kl(y_t, s.y, batch)  # Eq. 4
             if self.cfg.mutual:
-                L_t = L_t + w * divergence(y_s, t.y, batch)  # Eq. 3
+                L_t = L_t + w * kl(y_s, t.y, batch)  # Eq. 3
         if self.words is not None:
             made_up = self.words.made_up(batch)
             y_t = self._soft_labels(made_up)
-            L_s = L_s + w * divergence(y_t, self._outputs(self.student, made_up).y, made_up)
+            L_s = L_s + w * kl(y_t, self._outputs(self.student, made_up).y, made_up)
         if self.cfg.hidden:
             L_h = self._hidden_loss(t if self.cfg.mutual else detached(t), s, batch)  # Eq. 5
             L_s = L_s + w * L_h.expand_as(L_s)
@@ -160,6 +161,12 @@ def divergence(model: Tensor, learner: Tensor, batch: Batch) -> Tensor:
         return kl
     labelled = batch["labels"] != IGNORED_LABEL
     return (kl * labelled).sum(-1) / labelled.sum(-1).clamp(min=1)
+
+
+def divergence_of_labels(model: Tensor, learner: Tensor, _: Batch) -> Tensor:
+    """Compute the sum of KL(model ‖ learner) over a record's labels, each of which may apply."""
+    log_p, log_q = (F.logsigmoid(torch.stack([z, -z], dim=-1)) for z in (model, learner))
+    return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum((-2, -1))
 
 
 def masked_mse(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:

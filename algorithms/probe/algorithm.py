@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import torch
 
 from secure_fl.algorithms.exact import Matrix
@@ -75,7 +76,8 @@ async def ridge(cohort: Cohort, site: Site, rows: Rows) -> Matrix:
         own = fits.moments(rows, classes)
     sums = await cohort.sum({"moments": own})
     with site.recorder.phase("train"):
-        return fits.ridge(sums["moments"], d, classes, balanced=balances(site))
+        balanced, exclusive = balances(site), site.task.exclusive
+        return fits.ridge(sums["moments"], d, classes, balanced=balanced, exclusive=exclusive)
 
 
 async def logistic_start(cohort: Cohort, site: Site, rows: Rows, steps: int) -> dict[str, Any]:
@@ -84,17 +86,18 @@ async def logistic_start(cohort: Cohort, site: Site, rows: Rows, steps: int) -> 
     Without DP, the rate is the inverse of a bound on the mean curvature of the records. Curvature
     and counts of classes are not private, so under DP neither is summed.
     """
-    classes = len(site.task.labels)
-    state = fits.start(rows.x.shape[1], classes)
+    classes, exclusive = len(site.task.labels), site.task.exclusive
+    state = fits.start(rows.x.shape[1], classes, exclusive=exclusive)
     if site.privacy is not None:
         units = float(len(site.privacy.units))
         state["units"] = float((await cohort.sum({RECORDS: units}))[RECORDS])
         rate = private_rate(steps_of(cohort, site, state["units"]), steps)
     else:
-        counts = torch.bincount(rows.y, minlength=classes).double()
-        sums = await cohort.sum({"classes": counts, "curvature": fits.curvature(rows)})
-        state["counts"] = fits.require_classes(sums["classes"])
-        rate = float(state["counts"].sum() / sums["curvature"])
+        counts = torch.bincount(rows.y, minlength=classes) if exclusive else rows.y.sum(0)
+        own = {"classes": counts.double(), "curvature": fits.curvature(rows), RECORDS: len(rows.y)}
+        sums = await cohort.sum(own)
+        state["counts"] = fits.require_classes(sums["classes"], exclusive=exclusive)
+        rate = float(np.rint(sums[RECORDS]) / sums["curvature"])
     return state | {"rate": site.training.learning_rate or rate}
 
 
@@ -113,7 +116,7 @@ async def logistic_step(
     else:
         steps = steps_of(cohort, site, state["units"])
         mean = await private_gradient(steps, rows, state["W"], classes)
-        if "counts" not in state:
+        if balances(site) and "counts" not in state:
             state["counts"] = counts_from(mean, steps.bound, steps.expected, classes)
     state.update(fits.step(state, mean, classes, average=round.progress > 1 - fits.TAIL))
     if balances(site):
@@ -151,8 +154,14 @@ def require_fit(site: Site, cfg: Probe) -> None:
     if kind in ("ranking", "completion") or (kind == "regression" and cfg.fit != "ridge"):
         raise SettingsError(
             f'a probe with fit = "{cfg.fit}" cannot learn a task of {kind}',
-            fix='classification, pairs and entities work; regression works with fit = "ridge"',
+            fix='classes, several labels and entities work; regression works with fit = "ridge"',
             field="task.kind",
+        )
+    if dp is not None and kind == "multilabel":
+        raise SettingsError(
+            "a probe's private steps are for one class per record, not for several labels",
+            fix="remove training.dp, or train with fedavg, whose DP-SGD covers several labels",
+            field="training.dp",
         )
     if dp is not None and (cfg.fit == "ridge" or kind == "ner"):
         raise SettingsError(

@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     """A site's training rows: one for each text, or for each word of a sentence."""
 
     x: Tensor  # features, then the constant
-    y: Tensor  # number of the class; regression: score
+    y: Tensor  # number of the class; regression: score; several labels: a row of 0 and 1
 
 
 class Probing(ProbeClassifier):
@@ -108,6 +108,7 @@ def training_rows(site: Site, model: Probing) -> Rows:
     if not model.words:  # in the order of the records, which DP-SGD samples by number
         back = by_length(site.train).argsort()
         x, y = x[back], y[back]
+    y = y.float() if y.dtype == torch.bool else y
     return Rows(torch.cat([x, torch.full((len(x), 1), CONSTANT)], dim=1), y)
 
 

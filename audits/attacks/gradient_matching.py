@@ -89,6 +89,8 @@ class Match:
         ids = torch.full((1, length), int(self.prior.tokenizer.pad_token_id))
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         logits = self.prior.task.forward(self.model, batch)
+        if not self.prior.task.exclusive:
+            return nn.functional.binary_cross_entropy_with_logits(logits, Z.sigmoid())
         return -(Z.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
 
 
@@ -192,12 +194,14 @@ def replaced(module: nn.Module, output: Tensor) -> Iterator[None]:
 
 
 def labels_of(match: Match, values: Arrays, length: int) -> Tensor:
-    """Choose initial soft labels: the class whose bias rose; for tags, nothing is known."""
+    """Choose initial soft labels: those whose bias rose; for tags, nothing is known."""
     classes, rows = len(match.prior.task.labels), length
     if match.prior.task.head == "token":
         return torch.zeros(1, rows, classes)
     for name in sorted(head_names(match.model)):
         if name in values and values[name].shape == (classes,):
+            if not match.prior.task.exclusive:
+                return 6.0 * torch.from_numpy(np.sign(values[name]).astype(np.float32))[None]
             risen = torch.tensor([int(np.argmax(values[name]))])
             return 6.0 * nn.functional.one_hot(risen, classes).float()
     return torch.zeros(1, classes)

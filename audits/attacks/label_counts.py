@@ -57,8 +57,9 @@ class InitialOutputs:
 
 def label_counts(view: View, prior: Prior) -> AuditFinding:
     """Guess the share of each label in a party's records, or in a sum's."""
-    if not prior.task.labels:
-        why = f"a {prior.task.kind} task has no labels to count"
+    if not prior.task.labels or not prior.task.exclusive:
+        few = "several labels per record" if prior.task.labels else "no labels to count"
+        why = f"a {prior.task.kind} task has {few}"
         return nothing(NAME, view.role, MEASURE, why)
     names = _head(prior.model())
 

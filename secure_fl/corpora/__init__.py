@@ -15,7 +15,7 @@ from random import Random
 from typing import Literal, TypeAlias
 from zlib import crc32
 
-from secure_fl.corpora import ade, entities, news, pairs
+from secure_fl.corpora import ade, codes, entities, news, pairs
 from secure_fl.corpora.grammar import Rules, Voice, rng, voice, words
 from secure_fl.data.examples import Example, Impression, Tagged
 from secure_fl.data.rows import of_patient
@@ -43,6 +43,7 @@ _CORPORA: Mapping[str, _Corpus] = {
     "ade": _Corpus(ade.RULES, ade.draw, 400, 0.5),
     "pairs": _Corpus(pairs.RULES, pairs.draw_pair, 500, 0.5),
     "similarity": _Corpus(pairs.RULES, pairs.draw_score, 500, 0.5),
+    "codes": _Corpus(codes.RULES, codes.draw, 400, 0.5),
     "ner": _Corpus(entities.RULES, entities.draw_own, 400, 0.5, entities.draw),
     "news": _Corpus(news.RULES, news.draw, 300, 0.5),
     "summaries": _Corpus(ade.SUMMARY_RULES, ade.draw_summary, 400, 0.5),

@@ -8,15 +8,16 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text or a pair of texts with a class or a score (`None`: unlabelled).
+    """A text or a pair of texts with a class, a score or several labels (`None`: unlabelled).
 
-    For completion: a prompt, with its completion as the pair.
+    An empty tuple is a record that was read and has no label. For completion: a prompt, with its
+    completion as the pair.
     """
 
     id: str
     text: str
     pair: str | None = None
-    label: str | float | None = None
+    label: str | float | tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,8 @@ def partition(
 def classes(examples: Corpus) -> Indices:
     """Number the classes by which examples are balanced, from 0 and without gaps.
 
-    A class is a label, a score's quantile bin, or a sentence's first entity type (else "O").
-    Unlabelled examples are one class, and so are all impressions.
+    A class is a label, a score's quantile bin, a record's first label of several, or a sentence's
+    first entity type (else "O"). Unlabelled examples are one class, and so are all impressions.
     """
     scores = np.array([_score(example) for example in examples])
     scored = ~np.isnan(scores)
@@ -130,6 +130,8 @@ def _score(example: Example) -> float:
 def _class(example: Example) -> str:
     if isinstance(example, Text) and isinstance(example.label, str):
         return example.label
+    if isinstance(example, Text) and isinstance(example.label, tuple):
+        return next(iter(example.label), "")
     if isinstance(example, Tagged) and example.tags is not None:
         return next((tag[1:] for tag in example.tags if tag != "O"), "O")
     return ""

@@ -12,6 +12,7 @@ from itertools import combinations
 
 from secure_fl.data.examples import Example
 from secure_fl.data.positive_class import counted_labels, reversed_class
+from secure_fl.data.rows import named
 from secure_fl.data.splits import (
     OURS,
     PARTS,
@@ -22,7 +23,7 @@ from secure_fl.data.splits import (
     patient,
     texts_of,
 )
-from secure_fl.settings import TaskSettings, TrainingSettings
+from secure_fl.settings import LABELLED, TaskSettings, TrainingSettings
 
 Lengths = Callable[[Sequence[str]], Sequence[int]]  # the numbers of tokens of texts
 RARE = 0.5  # of an equal share: models may never predict such a class
@@ -57,7 +58,7 @@ def problems(
     listed = [
         *_patients(parts, by_patient),
         *_repeated(parts),
-        *(_classes(parts, labels) if kind in ("classification", "pair", "ner") else ()),
+        *(_classes(parts, labels) if kind in LABELLED else ()),
         *(_rare(parts, labels) if kind in ("classification", "pair") and not weighed else ()),
         *_reversed(parts, task),
         *(_long(parts, lengths, longest) if lengths is not None else ()),
@@ -124,9 +125,9 @@ def _classes(
             continue
         if other := set(counts) - set(labels):
             what = f"{sum(counts[name] for name in other)} labels of {part} are not in the plan"
-            yield what, "correct them, or add theirs to task.labels: " + ", ".join(labels)
+            yield what, f"correct them, or add theirs to task.labels: {named(labels)}"
         if lacking := [name for name in labels if not counts[name] and name != "O"]:
-            what = f"no record of {part} has the label {', '.join(lacking)}"
+            what = f"no record of {part} has the label {named(lacking)}"
             yield what, "scores of this class will mean nothing here; check the export"
 
 

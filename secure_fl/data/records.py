@@ -20,6 +20,12 @@ Scheme = Literal["IOB2", "IOB1", "BIOES"]
 
 ALLOWED = "a tag is O, or one of B- I- E- S- L- U- followed by the entity's type"
 
+LABELS = (
+    "put ; or | between the labels of a record, or give a list in jsonl or parquet; an empty text "
+    "or list is a record without any label, and null is unlabelled"
+)
+
+SEPARATOR = re.compile(r"[;|]")  # of labels in one text
 _SHAPE = re.compile(r"O|[BIESLU]-\S.*")
 _BILOU = MappingProxyType({"L": "E", "U": "S"})
 _LETTERS = MappingProxyType({"S": "B", "E": "I"})
@@ -49,12 +55,19 @@ def _completed(row: Row, position: int, columns: Columns) -> Text:
     return _text(row, position, columns, lambda *_: None)
 
 
+def _coded(row: Row, position: int, columns: Columns) -> Text:
+    return _text(row, position, columns, _labels)
+
+
 def _scored(row: Row, position: int, columns: Columns) -> Text:
     return _text(row, position, columns, _score)
 
 
 def _text(
-    row: Row, position: int, columns: Columns, label: Callable[[Row, object], str | float | None]
+    row: Row,
+    position: int,
+    columns: Columns,
+    label: Callable[[Row, object], str | float | tuple[str, ...] | None],
 ) -> Text:
     text = _string(row, "text", required(row, "text", columns))
     pair = optional(row, "pair", columns)
@@ -86,6 +99,7 @@ BUILDERS: Mapping[Kind, Callable[[Row, int, Columns], Text | Impression]] = Mapp
     {
         "classification": _classified,
         "pair": _pair_text,
+        "multilabel": _coded,
         "regression": _scored,
         "ranking": _impression,
         "completion": _completed,
@@ -191,6 +205,26 @@ def _class(row: Row, value: object) -> str | None:
         return str(int(value))
     fix = "classes are text, integers or true/false; null is unlabelled; scores need regression"
     raise row.error(f"is {_kind(value)} instead of a class", field="label", fix=fix)
+
+
+def _labels(row: Row, value: object) -> tuple[str, ...] | None:
+    """Read zero or more labels: a list, or a text with ; or | between them."""
+    if value is None:
+        return None
+    entries = SEPARATOR.split(value) if isinstance(value, str) else value
+    if not isinstance(entries, list | tuple):
+        raise row.error(f"is {_kind(value)} instead of labels", field="label", fix=LABELS)
+    if isinstance(value, str):
+        if value.strip().startswith("["):
+            raise row.error("is a list that was written as text", field="label", fix=LABELS)
+        entries = [entry for entry in entries if entry.strip()]
+    names = [_class(row, entry) for entry in entries]
+    if None in names:
+        raise row.error("one of the labels is empty", field="label", fix=LABELS)
+    if len(set(names)) < len(names):
+        fix = "name each label of a record once"
+        raise row.error("a label is named twice", field="label", fix=fix)
+    return tuple(name for name in names if name is not None)
 
 
 def _score(row: Row, value: object) -> float | None:

@@ -10,6 +10,8 @@ from typing import Literal
 
 from secure_fl.errors import DataError
 
+NAMED = 12  # labels in a message
+
 Field = Literal[
     "id", "patient", "text", "pair", "label", "tokens", "tags", "history", "candidates", "clicks"
 ]
@@ -108,6 +110,12 @@ def patient_of(id: str) -> str:
 def shown(name: str) -> str:
     """A column's name or a label for display, withheld if it could be a record's text."""
     return name if is_name(name) else f"(a name of {len(name)} characters, withheld)"
+
+
+def named(labels: Sequence[str]) -> str:
+    """List labels for a message, and count those beyond the first ones."""
+    more = len(labels) - NAMED
+    return ", ".join(labels[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_name(text: str) -> bool:

@@ -27,8 +27,9 @@ from secure_fl.settings import Kind
 __all__ = ["FORMATS", "SUFFIXES", "Columns", "load"]  # for importers of the other names here
 
 PARTS = ("train", "dev", "test")
-UNLABELLED, NO_ENTITY, CLICKED, PASSED = "(unlabelled)", "(no entity)", "clicked", "passed over"
-OURS = (UNLABELLED, NO_ENTITY, CLICKED, PASSED)  # used instead of labels
+UNLABELLED, NO_LABEL, NO_ENTITY = "(unlabelled)", "(no label)", "(no entity)"
+CLICKED, PASSED = "clicked", "passed over"
+OURS = (UNLABELLED, NO_LABEL, NO_ENTITY, CLICKED, PASSED)  # used instead of labels
 BINS = 5  # of the scores in a description
 LONGEST = 60  # characters of a displayed label
 
@@ -164,6 +165,8 @@ def labels_in(example: Example) -> list[str]:
         return [CLICKED if click else PASSED for click in example.clicks]
     if isinstance(example, Tagged) and example.tags is not None:
         return [tag[2:] for tag in example.tags if tag[0] == "B"] or [NO_ENTITY]
+    if isinstance(example, Text) and isinstance(example.label, tuple):
+        return list(example.label) or [NO_LABEL]
     if isinstance(example, Text) and example.label is not None:
         return [example.label] if isinstance(example.label, str) else []
     return [UNLABELLED]

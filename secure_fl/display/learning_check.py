@@ -43,6 +43,8 @@ def guesses(
     records = f"{counts['loss'][0]:.0f} {split} records"
     if kind == "ner":
         return _entities(counts, intervals, records)
+    if kind == "multilabel":
+        return _labels(counts, intervals, records)
     answers = _answers(counts)
     given = [name for name, count in answers.items() if count]
     if len(given) == 1 and sum(answers.values()) > 1:
@@ -114,6 +116,25 @@ def _answers(counts: Mapping[str, Sequence[float]]) -> dict[str, float]:
         for name, row in counts.items()
         if name.startswith(ROW)
     }
+
+
+def _labels(
+    counts: Mapping[str, Sequence[float]], intervals: Mapping[str, Any], records: str
+) -> str | None:
+    """Describe a model that is no better than the best answer that is the same for all records."""
+    rows = [row for name, row in counts.items() if name.startswith(ROW)]
+    support = sorted((row[0] + row[2] for row in rows), reverse=True)
+    total, n = sum(support), counts["loss"][0]
+    if not total:
+        return None
+    best = max(2 * sum(support[:k]) / (k * n + total) for k in range(1, len(rows) + 1))
+    low, high = intervals.get("micro_f1", (1.0, 1.0))
+    if low > best:
+        return None
+    return (
+        f"The model has not learned, by {records}: the 95 % interval of its micro_f1, {number(low)}"
+        f" to {number(high)}, is not above {number(best)}, the best of the same labels for all."
+    )
 
 
 def _entities(

@@ -9,7 +9,7 @@ from typing import Any
 from secure_fl.display.figures import LOCAL, duration, main_metric, metric_of, number, size, traffic
 from secure_fl.display.grid import TOGETHER, Grid, grid
 
-ENTITY = "f1/"  # prefix of the F1 of an entity type
+ENTITY = "f1/"  # prefix of the F1 of an entity type or a label
 
 
 def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
@@ -44,7 +44,7 @@ def _without_repetition(title: str, columns: list[str], rows: list[list[str]]) -
 
 
 def entity_table(document: Mapping[str, Any], which: str = "last") -> Grid | None:
-    """Make a table of the test F1 per entity type and hospital; None without entities."""
+    """Make a table of the test F1 per entity type or label, and hospital; None without these."""
     metrics = document.get("metrics", {}).get(which, {})
     pooled, mean = (metrics.get(kind, {}).get("test", {}) for kind in ("pooled", "mean"))
     by_type = any(name.startswith(ENTITY) for name in pooled)  # else label sets differ
@@ -54,7 +54,9 @@ def entity_table(document: Mapping[str, Any], which: str = "last") -> Grid | Non
     types = sorted({name for row in first.values() for name in row if name.startswith(ENTITY)})
     rows = [[party, *(number(f1.get(name)) for name in types)] for party, f1 in scores.items()]
     columns = ["hospital", *(name.removeprefix(ENTITY) for name in types)]
-    return grid("test F1 of each entity type", columns, rows) if types else None
+    kind = document.get("task", {}).get("kind")
+    what = "label" if kind == "multilabel" else "entity type"
+    return grid(f"test F1 of each {what}", columns, rows) if types else None
 
 
 def _row(document: Mapping[str, Any], label: str, party: str, model: str = "") -> list[str]:

@@ -240,7 +240,7 @@ def _classes(history: RunHistory, shared: bool) -> str:
         ]
         for name, (hits, false, missed) in sorted(found.items())
     ]
-    what = "Entities" if kind == "ner" else "Classes"
+    what = {"ner": "Entities", "multilabel": "Labels"}.get(kind, "Classes")
     heads = [what, "precision", "recall", "F1", "test records"]
     body += table(f"{what} of all hospitals' test records, last round", heads, rows)
     entities = None if shared else entity_table(document)

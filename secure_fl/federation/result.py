@@ -49,6 +49,7 @@ class Prediction(TypedDict):
 
     id: str
     label: str  # classification, pairs
+    labels: list[str]  # several labels
     probabilities: dict[str, float]
     score: float  # regression
     entities: list[Entity]

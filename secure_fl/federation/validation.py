@@ -8,7 +8,7 @@ from dataclasses import replace
 from secure_fl.algorithms.registry import Entry
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.public_set import HOW, first_unlabelled
-from secure_fl.data.rows import shown
+from secure_fl.data.rows import named, shown
 from secure_fl.data.silo import Silo
 from secure_fl.display.figures import counted
 from secure_fl.errors import DataError, SettingsError, TooFewParties
@@ -23,6 +23,7 @@ from secure_fl.learning.dp.scope import (
 )
 from secure_fl.learning.tasks import Task, labels_of, make_task
 from secure_fl.settings import (
+    LABELLED,
     ModelSettings,
     ProtectionSettings,
     TaskSettings,
@@ -205,7 +206,7 @@ def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:
 
 def require_ready(silo: Silo, entry: Entry, settings: TaskSettings) -> None:
     """Refuse records or settings that one site alone can recognise as unfit."""
-    labelled = settings.kind in ("classification", "pair", "ner") and not entry.records
+    labelled = settings.kind in LABELLED and not entry.records
     if settings.labels is None and labelled:
         raise SettingsError(
             "a plan must declare all labels, because no hospital sees the records of the others",
@@ -263,7 +264,7 @@ def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dic
         if len(set(sets.values())) > 1:
             every = set().union(*sets.values())
             lacking = "; ".join(
-                f"{name} lacks {', '.join(map(shown, sorted(every - set(labels))))}"
+                f"{name} lacks {named([*map(shown, sorted(every - set(labels)))])}"
                 for name, labels in sets.items()
                 if set(labels) != every
             )

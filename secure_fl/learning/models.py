@@ -257,7 +257,8 @@ def head_fields(task: Task, name: str = "") -> dict[str, Any]:
         "label2id": {name: index for index, name in enumerate(names)},
     }
     if task.head == "sequence":
-        fields["problem_type"] = "single_label_classification" if task.labels else "regression"
+        answers = "single_label" if task.exclusive else "multi_label"
+        fields["problem_type"] = f"{answers}_classification" if task.labels else "regression"
     return fields
 
 

@@ -31,7 +31,10 @@ from tests.support.saved_models import dropping
 
 __all__ = ["dropping"]  # a fixture
 
-CORPORA = {"classification": "ade", "ner": "ner", "regression": "similarity", "ranking": "news"}
+CORPORA = {
+    "classification": "ade", "multilabel": "codes", "ner": "ner", "regression": "similarity",
+    "ranking": "news",
+}  # fmt: skip
 KINDS: tuple[Any, ...] = tuple(CORPORA)
 ROWS = 6
 
@@ -97,6 +100,9 @@ def task_losses(kind: Any, y: Tensor, batch: Batch) -> Tensor:
     labels = batch["labels"]
     if kind == "regression":
         return (y[:, 0] - labels) ** 2
+    if kind == "multilabel":
+        p = torch.where(labels, 1 / (1 + (-y).exp()), 1 / (1 + y.exp()))
+        return -p.log().sum(-1)
     log = y - y.logsumexp(-1, keepdim=True)
     if kind == "ranking":  # one click of each impression
         return torch.stack([-row[list(l_).index(1)] for row, l_ in zip(log, labels, strict=True)])
@@ -115,6 +121,9 @@ def kl(kind: Any, of: Tensor, to: Tensor, batch: Batch) -> Tensor:
     """KL(of ‖ to) of each record."""
     if kind == "regression":
         return (of[:, 0] - to[:, 0]) ** 2
+    if kind == "multilabel":
+        p, q = 1 / (1 + (-of).exp()), 1 / (1 + (-to).exp())
+        return (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).sum(-1)
     p = of.exp() / of.exp().sum(-1, keepdim=True)
     q = to.exp() / to.exp().sum(-1, keepdim=True)
     each = torch.where(p > 0, p * (p.clamp(min=1e-30) / q.clamp(min=1e-30)).log(), 0.0).sum(-1)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
 from secure_fl import ModelSettings, ProtectionSettings, Silo, TrainingSettings
 from secure_fl.algorithms.probe import Probe, fits
@@ -26,6 +27,7 @@ from secure_fl.algorithms.probe.features import (
 )
 from secure_fl.algorithms.probe.private import private_gradient, steps_of
 from secure_fl.corpora import make, public
+from secure_fl.corpora.codes import LABELS as CODES
 from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.data.examples import Example, Text
 from secure_fl.errors import DataError, SettingsError
@@ -145,6 +147,40 @@ def test_more_features_than_records_and_a_class_that_is_absent() -> None:
     assert float((z.argmax(-1) == given.y).double().mean()) > 0.7
 
 
+def coded(n: int, d: int, labels: int, seed: int = 0) -> Rows:
+    """Rows with zero or more labels, each with its own direction and frequency; the last is rare.
+
+    Nobody has the label before the last, and everybody the one before that.
+    """
+    g = torch.Generator().manual_seed(seed)
+    y = (torch.rand(n, labels, generator=g) < torch.linspace(0.6, 0.1, labels)).float()
+    y[:, -3], y[:, -2] = 1, 0
+    means = 2 * torch.randn(labels, d, generator=torch.Generator().manual_seed(1)) / d**0.5
+    x = torch.nn.functional.normalize(torch.randn(n, d, generator=g) / d**0.5 + y @ means, dim=1)
+    return Rows(torch.cat([x, torch.full((n, 1), CONSTANT)], 1), y)
+
+
+def test_every_label_of_a_ridge_is_calibrated_on_other_records() -> None:
+    train, test = coded(150, 60, 7), coded(4000, 60, 7, 7)
+    W = torch.from_numpy(fits.ridge(fits.moments(train, 7), 61, 7, exclusive=False))
+    z = test.x.double() @ W
+    assert bool((z[:, -3] > 20).all()) and bool((z[:, -2] < -20).all())
+    learned = [0, 1, 2, 3, 6]
+
+    def loss(t: float) -> float:
+        y = test.y[:, learned].double()
+        return float(F.binary_cross_entropy_with_logits(z[:, learned] * t, y))
+
+    assert loss(1.0) < min(map(loss, np.arange(0.3, 3, 0.05))) + 0.02
+    assert loss(1.0) < 0.8 * loss(0.0)
+    off = (z.sigmoid().mean(0) - test.y.double().mean(0)).abs()
+    assert float(off[learned].max()) < 0.08
+
+
+def test_sums_of_several_labels_have_no_products_of_labels() -> None:
+    assert len(fits.moments(coded(20, 10, 7), 7)) == 11 * 12 // 2 + 11 * 7 + 7
+
+
 # --- steps ----------------------------------------------------------------------------------------
 
 
@@ -159,6 +195,31 @@ def test_steps_end_near_the_least_loss(classes: int) -> None:
     loss = torch.nn.functional.cross_entropy(given.x.double() @ W, given.y)
     (slope,) = torch.autograd.grad(loss, W)
     assert loss.item() < 0.9 * np.log(classes) and slope.norm().item() < 0.01
+
+
+@pytest.mark.parametrize("labels", [4, 5])
+def test_steps_of_several_labels_end_near_the_least_loss(labels: int) -> None:
+    given = coded(300, 10, labels)
+    state: dict[str, Any] = fits.start(11, labels, exclusive=False)
+    state |= {"rate": 300 / fits.curvature(given)}
+    for t in range(60):
+        g = fits.gradient(given, state["W"], labels)
+        W = torch.from_numpy(state["W"]).requires_grad_()
+        loss = F.binary_cross_entropy_with_logits(
+            given.x.double() @ W, given.y.double(), reduction="sum"
+        )
+        torch.testing.assert_close(g, torch.autograd.grad(loss, W)[0], rtol=1e-4, atol=1e-4)
+        state |= fits.step(state, g.numpy() / 300, labels, average=t >= 45)
+    free = [0, labels - 1]
+    before, after = (
+        float(
+            F.binary_cross_entropy_with_logits(
+                (given.x.double() @ w)[:, free], given.y.double()[:, free]
+            )
+        )
+        for w in (torch.zeros(11, labels).double(), torch.from_numpy(state["weights"]))
+    )
+    assert after < 0.85 * before
 
 
 def slopes(given: Rows, W: torch.Tensor, classes: int) -> torch.Tensor:
@@ -247,6 +308,25 @@ def test_a_probe_learns_in_every_mode(mode: str, fit: Probe) -> None:
     parts = silos(3, 120)
     result = run(fit, mode, silos=parts, model=ModelSettings())
     assert result.pooled("test")["auroc"] > 0.62
+
+
+@pytest.mark.parametrize("fit", [Probe(), Probe(fit="logistic", rounds=30)])
+def test_a_probe_learns_several_labels(fit: Probe, tmp_path: Path) -> None:
+    splits = make("codes", parties=3, seed=0, size=120)
+    notes = public("codes", seed=0, size=240)
+    own = [Silo(f"h{k}", s.train, s.dev, s.test, public=notes) for k, s in enumerate(splits)]
+    task = TaskSettings(kind="multilabel", labels=CODES, max_length=48)
+    result = run(fit, "he+secagg", silos=own, model=ModelSettings(), task=task, folder=tmp_path)
+    assert result.pooled("test")["auroc"] > 0.65
+    (answer,) = result.predict([own[0].test[0].text])  # type: ignore[union-attr]
+    text = own[0].test[0].text  # type: ignore[union-attr]
+    said = elsewhere("text-classification", tmp_path / "model", text, tmp_path)
+    assert {one["label"]: one["score"] for one in said} == pytest.approx(
+        answer["probabilities"], abs=1e-5
+    )
+    dp = TrainingSettings(device="cpu", dp=DPSettings(epsilon=8.0))
+    with pytest.raises(SettingsError, match="one class per record"):
+        run(Probe(fit="logistic", rounds=2), silos=own, task=task, training=dp)
 
 
 def test_private_steps_stay_within_their_budget(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ DIGESTS = {  # of repr, which spells every float and string exactly
     "ade": "eb2346cd27ef",
     "pairs": "4c7275684612",
     "similarity": "e82266a33170",
+    "codes": "ed80b0432850",
     "ner": "245448661231",
     "news": "b057087b68ae",
     "summaries": "019bde2f7126",

@@ -245,3 +245,68 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert load("hub:someone/notes:test", "classification") == (Text("0", "x"),)
     assert fails("hub:someone/notes:train").where["split"] == "train"
     assert fails("hub:").where == {"source": ""}
+
+
+# --- several labels -------------------------------------------------------------------------------
+
+CODED = (Text("1", "a", label=("I10", "E11.9")), Text("2", "b", label=()), Text("3", "c"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "id,text,label\n1,a,I10; E11.9\n2,b,\n"),
+        ("a.csv", "id;text;labels\n1;a;I10|E11.9\n2;b;\n"),
+        ("a.tsv", "id\ttext\tlabel\n1\ta\tI10;E11.9;\n2\tb\t\n"),
+        ("a.jsonl", jsonl({"id": 1, "text": "a", "label": ["I10", "E11.9"]},
+                          {"id": 2, "text": "b", "label": []},
+                          {"id": 3, "text": "c", "label": None})),
+    ],
+)  # fmt: skip
+def test_several_labels_in_every_format(tmp_path: Path, name: str, content: str) -> None:
+    found = load(put(tmp_path, name, content), "multilabel")
+    assert found == CODED[: len(found)] and len(found) >= 2
+
+
+def test_several_labels_of_other_libraries(tmp_path: Path) -> None:
+    import datasets
+    import pandas
+
+    from secure_fl.data.silo import Silo
+    from secure_fl.data.splits import write
+
+    columns = {"id": ["1", "2"], "text": ["a", "b"], "label": [["I10", "E11.9"], []]}
+    plain = datasets.Dataset.from_dict(columns)
+    names = datasets.Sequence(datasets.ClassLabel(names=["E11.9", "I10"]))
+    named = plain.cast_column("label", names)
+    assert named[0]["label"] == [1, 0]
+    for given in (plain, named):
+        assert Silo.from_dataset("h", given, kind="multilabel").train == CODED[:2]
+    named.save_to_disk(tmp_path / "saved")
+    assert load(tmp_path / "saved", "multilabel") == CODED[:2]
+    frame = pandas.DataFrame(columns)
+    assert Silo.from_pandas("h", frame, kind="multilabel").train == CODED[:2]
+    frame.to_parquet(tmp_path / "a.parquet")
+    assert load(tmp_path / "a.parquet", "multilabel") == CODED[:2]
+    write(CODED, tmp_path / "again.jsonl")
+    assert load(tmp_path / "again.jsonl", "multilabel") == CODED
+
+
+@pytest.mark.parametrize(
+    ("label", "what"),
+    [
+        (["I10", "I10"], "named twice"),
+        ("I10;I10", "named twice"),
+        (["I10", None], "is empty"),
+        (["I10", ""], "is empty"),
+        ([{"code": SECRET}], "instead of a class"),
+        (10, "instead of labels"),
+        (f"['I10', '{SECRET}']", "written as text"),
+    ],
+)
+def test_wrong_lists_of_labels_are_refused(tmp_path: Path, label: object, what: str) -> None:
+    path = put(tmp_path, "a.jsonl", jsonl({"text": SECRET, "label": label}))
+    with pytest.raises(DataError, match=what) as caught:
+        load(path, "multilabel")
+    assert caught.value.where == {"file": str(path), "line": 1, "field": "label"}
+    assert SECRET not in str(caught.value)

@@ -74,6 +74,27 @@ def test_a_tagger_that_finds_little_is_named(row: list[int], said: str) -> None:
     assert said in found and bool(said) == bool(found)
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[60, 60, 0], [0, 0, 20]], "not above 0.600, the best of the same labels for all"),
+        ([[0, 0, 60], [0, 0, 20]], "0.000 to 0.000"),
+        ([[55, 5, 5], [15, 2, 5]], ""),
+    ],
+)
+def test_several_labels_are_compared_with_the_best_equal_answer(
+    rows: list[list[int]], said: str
+) -> None:
+    """Of 120 records 60 have the first label: giving it to all has a micro F1 of 120/200."""
+    codes = TaskSettings(kind="multilabel", labels=("A", "B"))
+    h, f, m = (float(sum(column)) for column in zip(*rows, strict=True))
+    squares = [h, 0.0, 0.0, f, 0.0, m]  # every record has at most one outcome
+    counts = {"loss": [120, 1.0], "of A": rows[0], "of B": rows[1]}
+    counts |= {"outcomes": [h, f, m], "squares": squares}
+    found = not_learned(result(codes, counts)) or ""
+    assert said in found and bool(said) == bool(found)
+
+
 def test_a_hospital_without_sums_is_judged_by_its_own_records_and_a_card_is_not() -> None:
     empty = {"round": 3, "counts": {}, "pooled": {}}
     own = {"party": "north", "round": 3, "split": "test", "counts": crossed([30, 0], [9, 0])}

@@ -14,6 +14,7 @@ from secure_fl.settings import Kind, TaskSettings
 KINDS: dict[str, tuple[Kind, str, tuple[str, ...] | None]] = {
     "ade": ("classification", "accuracy", ("ade", "no-ade")),
     "pairs": ("pair", "accuracy", None),
+    "codes": ("multilabel", "micro_f1", None),
     "similarity": ("regression", "pearson", None),
     "ner": ("ner", "f1", None),
     "news": ("ranking", "auc", None),

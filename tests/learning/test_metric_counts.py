@@ -27,6 +27,7 @@ from secure_fl.settings import Kind
 CORPUS: dict[Kind, str] = {
     "classification": "ade",
     "pair": "pairs",
+    "multilabel": "codes",
     "regression": "similarity",
     "ner": "ner",
     "ranking": "news",

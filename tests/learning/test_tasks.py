@@ -47,6 +47,9 @@ def toy_example(kind: Kind, i: int) -> Example:
             shown[i % 2 :],
             tuple(title == shown[-1] for title in shown[i % 2 :]),
         )
+    if kind == "multilabel":
+        signs = ("wet", "dry", "red")[i % 4 :]
+        return Text(str(i), f"patient {filler} has {symptom}", label=signs)
     label: str | float = float(i % 4) if kind == "regression" else ("no", "yes")[i % 4 // 2]
     pair = {"pair": "no dose", "completion": f"{symptom} news"}.get(kind)
     return Text(str(i), f"patient {filler} has {symptom}", pair, label)
@@ -253,6 +256,8 @@ def test_predictions_are_readable(tokenizer: Any) -> None:
     assert [row["label"] for row in found] == ["no", "no", "yes", "yes"]
     assert [row["id"] for row in found] == ["0", "1", "2", "3"]
     assert sum(found[0]["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
+    coded = predictions("multilabel", tokenizer, texts)
+    assert [row["labels"] for row in coded] == [["dry", "red", "wet"], ["dry", "red"], ["red"], []]
     (entity,) = predictions("ner", tokenizer, [Tagged("0", ("patient", "has", "rash"))])[0][
         "entities"
     ]

@@ -26,7 +26,7 @@ from secure_fl.federation.federation import Federation
 from secure_fl.federation.run_spec import feature_sections
 from secure_fl.learning.tasks import make_task
 from secure_fl.runs.folder import RESULT, write_json
-from secure_fl.settings import ProtectionSettings, TaskSettings, TrainingSettings
+from secure_fl.settings import LABELLED, ProtectionSettings, TaskSettings, TrainingSettings
 
 OUTSIDE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -208,7 +208,7 @@ def _to_use(run: Path) -> Path:
 
 def with_labels(task: TaskSettings, cfg: Evaluate) -> TaskSettings:
     """Return the task with its labels, by default those of the first model."""
-    if task.labels is not None or task.kind not in ("classification", "pair", "ner"):
+    if task.labels is not None or task.kind not in LABELLED:
         return task
     labels = labels_of(cfg.models[0].name) if cfg.models else None
     return task.model_copy(update={"labels": labels})

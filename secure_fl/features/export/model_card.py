@@ -27,6 +27,7 @@ ADAPTERS = "adapter_config.json"
 PIPELINES = {
     "classification": "text-classification",
     "pair": "text-classification",
+    "multilabel": "text-classification",
     "regression": "text-classification",
     "ner": "token-classification",
     "completion": "text-generation",
@@ -124,9 +125,10 @@ def _use(model: Path, task: Mapping[str, Any]) -> str:
     answers = f"It answers {labels}; texts are cut to {task['max_length']} tokens.\n"
     if task["pooling"] == "attentive":
         return f"## Use\n\n{ours}\n{OWN_CODE}\n{answers}"
+    every = ", top_k=None" if kind == "multilabel" else ""
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
-        f'ask = pipeline("{PIPELINES[kind]}", model="THIS FOLDER")\n```\n\n{answers}'
+        f'ask = pipeline("{PIPELINES[kind]}", model="THIS FOLDER"{every})\n```\n\n{answers}'
     )
 
 

@@ -43,9 +43,10 @@ class DevRecords:
     def wrong(self) -> Errors:
         """Return 1 - e^-loss of each record: for a class, 1 minus its probability.
 
-        The loss itself has no bound, so that one record could outweigh all others. NaN counts as 1.
+        For several labels, it is 1 minus the geometric mean of their probabilities. The loss itself
+        has no bound, so that one record could outweigh all others. NaN counts as 1.
         """
-        wrong = 1 - np.exp(-self.site.losses(self.label))
+        wrong = 1 - np.exp(-self.site.losses(self.label) / self.site.task.decisions)
         errors: Errors = np.nan_to_num(wrong, nan=1.0)
         return errors
 

@@ -16,6 +16,7 @@ from secure_fl.settings import ModelSettings, Positive, PositiveReal, Section, T
 NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,59}$"
 Name = Annotated[str, Field(pattern=NAME)]
 Bound = float | str  # a number, or a day as "2026-01-31"
+OF_LABEL = "label:"  # before a label: whether a record has it, among several
 REFUSED = "codebook refused"  # code of the event with a hospital's reason
 MOST_CELLS = 10_000  # of all tables
 SKETCH = re.compile(r"\d{4}-\d\d-\d\d")

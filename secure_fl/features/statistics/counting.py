@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from secure_fl.data.records import SEPARATOR
 from secure_fl.errors import DataError
-from secure_fl.features.statistics.codebook import Codebook, Variable
+from secure_fl.features.statistics.codebook import OF_LABEL, Codebook, Variable
 from secure_fl.features.statistics.partitions import Partition
 from secure_fl.features.statistics.tables import PRIVATE, RecordTable
 
@@ -80,6 +81,8 @@ def _counted_rows(codebook: Codebook, table: RecordTable) -> Integers:
 
 
 def _column(table: RecordTable, column: str) -> Any:
+    if (label := label_of(column)) and "label" in table.frame:
+        return table.frame["label"].map(lambda cell: _has(cell, label))
     if column in PRIVATE:
         raise DataError(
             "this column has texts or identifiers, which no codebook counts",
@@ -94,6 +97,18 @@ def _column(table: RecordTable, column: str) -> Any:
             field=column,
         )
     return table.frame[column]
+
+
+def label_of(column: str) -> str:
+    """Return the label that "label:LABEL" asks for; empty for any other column."""
+    return column.removeprefix(OF_LABEL) if column.startswith(OF_LABEL) else ""
+
+
+def _has(cell: Any, label: str) -> str:
+    """Write whether a record has a label among several; empty for an unlabelled record."""
+    if isinstance(cell, str):
+        cell = [name.strip() for name in SEPARATOR.split(cell)]
+    return str(label in cell).lower() if isinstance(cell, list | tuple | np.ndarray) else ""
 
 
 def _written(series: Any, column: str) -> Sequence[str]:

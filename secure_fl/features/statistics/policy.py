@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from secure_fl.features.statistics.codebook import Codebook
+from secure_fl.features.statistics.codebook import OF_LABEL, Codebook
 from secure_fl.policy.site_rules import SiteRules
 from secure_fl.policy.violations import Violation, at_least, at_most, listed
 from secure_fl.settings import Positive, Section
@@ -85,7 +85,8 @@ def broken_rules(rules: StatisticsRules, codebook: Codebook) -> Iterator[Violati
     tables = len(codebook.scopes)
     if rules.columns is not None:
         for column in sorted({codebook.column(name) for name in codebook.variables}):
-            yield from listed(f"{at}.columns", column, rules.columns)
+            given = "label" if column.startswith(OF_LABEL) else column
+            yield from listed(f"{at}.columns", given, rules.columns)
     yield from at_most(f"{at}.max_tables", tables, rules.max_tables)
     most = rules.records_per_patient
     yield from at_most(f"{at}.records_per_patient", codebook.records_per_patient, most)

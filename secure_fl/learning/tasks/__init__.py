@@ -1,13 +1,15 @@
-"""Tasks: classification of texts and pairs, regression, entities, news ranking, completion."""
+"""Tasks: classes of texts and pairs, several labels, scores, entities, ranking, completion."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from secure_fl.data.examples import Example
+from secure_fl.data.rows import named
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.tasks.classification import Classification, class_labels
 from secure_fl.learning.tasks.completion import Completion
+from secure_fl.learning.tasks.multilabel import MultiLabel, occurring_labels
 from secure_fl.learning.tasks.ner import NER, entity_labels, tag_labels
 from secure_fl.learning.tasks.ranking import Ranking
 from secure_fl.learning.tasks.regression import Regression
@@ -19,6 +21,7 @@ __all__ = ["KINDS", "Batch", "Encoded", "Task", "labels_of", "make_task", "setti
 KINDS: dict[Kind, type[Task]] = {
     "classification": Classification,
     "pair": Classification,
+    "multilabel": MultiLabel,
     "regression": Regression,
     "ner": NER,
     "ranking": Ranking,
@@ -30,6 +33,8 @@ def labels_of(kind: Kind, examples: Sequence[Example]) -> tuple[str, ...]:
     """The labels that occur in the data, in the order of their ids (NER: "O" first)."""
     if kind in ("classification", "pair"):
         return class_labels(examples)
+    if kind == "multilabel":
+        return occurring_labels(examples)
     return entity_labels(examples) if kind == "ner" else ()
 
 
@@ -61,11 +66,12 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
             field="task.labels",
             fix="declare the labels in [task] labels, equally for all parties",
         )
-    if settings.positive is not None and (kind == "ner" or settings.positive not in labels):
+    one_class = kind in ("classification", "pair")
+    if settings.positive is not None and (not one_class or settings.positive not in labels):
         raise SettingsError(
             "the positive class is not one of the labels",
             field="task.positive",
-            fix=f"choose one of: {', '.join(labels)}" if kind != "ner" else "remove it",
+            fix=f"choose one of: {named(labels)}" if one_class else "remove it",
         )
     return KINDS[kind](kind, labels, settings.max_length, settings.positive)
 

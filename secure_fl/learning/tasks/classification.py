@@ -115,7 +115,7 @@ class Classification(Task):
             return {ALL: Contributions.of_cells((gold != predicted).astype(np.int64), 2)}
         names = dict(enumerate(self.labels))
         if classes > MAX_CROSSED:
-            rows = {name: outcome_rows(gold, predicted, k) for k, name in names.items()}
+            rows = {name: outcome_rows(gold == k, predicted == k) for k, name in names.items()}
             matrix = by_name(rows, by_label=True)
         else:
             matrix = {
@@ -149,11 +149,7 @@ class Classification(Task):
             rates = outcome_rates(outcomes, self.labels.index(self.scored_class))
         if SURE in counts:
             rates |= calibration(counts[SURE], counts[CONFIDENCE])
-        scores = [separation(counts[name]) for name in self._separable(counts)]
-        means = (
-            {name: fmean(score[name] for score in scores) for name in scores[0]} if scores else {}
-        )
-        return rates | means
+        return rates | mean_separation(counts)
 
     def intervals(self, counts: Counts) -> dict[str, Interval]:
         """Wilson's for proportions; the delta method's for others, except calibration."""
@@ -173,20 +169,14 @@ class Classification(Task):
         }
         intervals = {name: value for name, value in proportions.items() if value is not None}
         cells = {name: counts[name] for name in counts if name.startswith((TRULY, ROW))}
-        bins = {name: counts[name] for name in self._separable(counts)}
+        bins = {name: counts[name] for name in separable(counts)}
         intervals |= delta(self.rates, cells, ["f1", "macro_f1"])
         intervals |= delta(self.rates, cells, ["mcc"], within=(-1.0, 1.0))
         return intervals | delta(self.rates, bins, ["auroc", "average_precision"])
 
     def bounds(self, counts: Counts) -> dict[str, Interval]:
         """The bounds of AUROC and average precision."""
-        if NOISE in counts:
-            return {}
-        bounds = [separation_bounds(counts[name]) for name in self._separable(counts)]
-        return {
-            name: (fmean(each[name][0] for each in bounds), fmean(each[name][1] for each in bounds))
-            for name in (bounds[0] if bounds else ())
-        }
+        return {} if NOISE in counts else mean_bounds(counts)
 
     def _noised(self, counts: Counts) -> tuple[tuple[str, ...], int, str]:
         """The classes, the scored one, and the name of its scores in bins if there are some."""
@@ -200,11 +190,6 @@ class Classification(Task):
                 rows = np.stack([counts[prefix + name] for name in self.labels])
                 return outcomes_of(rows) if prefix == TRULY else rows
         return None
-
-    def _separable(self, counts: Counts) -> list[str]:
-        """The histograms that contain records of their class and other records."""
-        names = [name for name in counts if name.startswith(SCORED)]
-        return [n for n in names if counts[n][:BINS].sum() and counts[n][BINS:].sum()]
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
         """The label and every class's probability."""
@@ -270,12 +255,32 @@ def matrix_row(gold: Array, predicted: Array, label: int, classes: int) -> Contr
     return Contributions(len(gold), classes, records, predicted[records], ones)
 
 
-def outcome_rows(gold: Array, predicted: Array, label: int) -> Contributions:
-    """Hits, false alarms and misses of a class."""
-    actual, guessed = gold == label, predicted == label
-    (record,) = np.nonzero(actual | guessed)
-    place = np.where(~actual, 1, np.where(guessed, 0, 2))[record]
-    return Contributions(len(gold), 3, record, place, np.ones(len(record), np.int64))
+def outcome_rows(actual: Array, predicted: Array) -> Contributions:
+    """Hits, false alarms and misses of a class, of the records that have it and that get it."""
+    (record,) = np.nonzero(actual | predicted)
+    place = np.where(~actual, 1, np.where(predicted, 0, 2))[record]
+    return Contributions(len(actual), 3, record, place, np.ones(len(record), np.int64))
+
+
+def separable(counts: Counts) -> list[str]:
+    """The histograms that contain records of their class and other records."""
+    names = [name for name in counts if name.startswith(SCORED)]
+    return [n for n in names if counts[n][:BINS].sum() and counts[n][BINS:].sum()]
+
+
+def mean_separation(counts: Counts) -> dict[str, float]:
+    """The means of AUROC and of average precision over classes."""
+    scores = [separation(counts[name]) for name in separable(counts)]
+    return {name: fmean(score[name] for score in scores) for name in scores[0]} if scores else {}
+
+
+def mean_bounds(counts: Counts) -> dict[str, Interval]:
+    """The bounds of `mean_separation`."""
+    bounds = [separation_bounds(counts[name]) for name in separable(counts)]
+    return {
+        name: (fmean(each[name][0] for each in bounds), fmean(each[name][1] for each in bounds))
+        for name in (bounds[0] if bounds else ())
+    }
 
 
 def scored(gold: Array, z: Array, label: int) -> Contributions:

@@ -117,8 +117,8 @@ def score_of(example: Example, row: int) -> float:
     """The score of an example; refuse one that is missing or infinite."""
     label = example.label if isinstance(example, Text) else None
     try:
-        value = float("nan" if label is None else label)
-    except ValueError:
+        value = float("nan" if label is None else label)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
         raise DataError(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from secure_fl.data.examples import Example
+from secure_fl.data.rows import named
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.metric_counts import LOSS, Contributions, Counts, add
 from secure_fl.learning.metrics import Interval, loss_rate
@@ -111,6 +112,7 @@ class Task(ABC):
     positive: str | None = None
 
     head: ClassVar[Head] = "sequence"
+    exclusive: ClassVar[bool] = True  # a record has one class at most: probabilities add up to 1
 
     @property
     def outputs_per_row(self) -> int:
@@ -121,6 +123,11 @@ class Task(ABC):
     @abstractmethod
     def metric(self) -> str:
         """The main metric's name in `evaluate`; higher is better."""
+
+    @property
+    def decisions(self) -> int:
+        """The number of terms in a record's loss."""
+        return 1
 
     @property
     def scored_class(self) -> str | None:
@@ -313,7 +320,7 @@ def wrong_label(row: int, field: str, allowed: Sequence[str]) -> DataError:
         "the label is missing or is not one of the task's labels",
         record=row + 1,
         field=field,
-        fix=f"allowed: {', '.join(allowed)}; or declare it in [task] labels",
+        fix=f"allowed: {named(allowed)}; or declare it in [task] labels",
     )
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from secure_fl import Codebook, Tables, open_codebook
+from secure_fl import Codebook, Silo, Tables, open_codebook
+from secure_fl.corpora import make
 from secure_fl.errors import Disagreement, SecureFLError
 from secure_fl.features.statistics.policy import StatisticsRules
 from secure_fl.policy.violations import PolicyRefusal
@@ -44,6 +45,24 @@ def test_counts_are_those_of_the_pooled_tables(mode: Any) -> None:
     assert found.to_json()["records"] == len(pooled) == sum(found.tables["ages"]["counts"])
     mean = found.tables["ages"]["figures"]["mean"]
     assert mean == pytest.approx(pooled.age.mean() + 0.5, abs=2)  # ages are in their bins
+
+
+def test_each_of_several_labels_is_a_variable_of_its_own() -> None:
+    notes = make("codes", parties=3, seed=0, size=60)
+    silos = {f"h{k}": Silo(f"h{k}", s.train) for k, s in enumerate(notes)}
+    codes = {"e11": "E11", "none": "Z99"}  # nobody has the second
+    found = opened(
+        silos,
+        variables={
+            n: {"column": f"label:{c}", "values": ("true", "false")} for n, c in codes.items()
+        },
+        tables={name: (name,) for name in codes},
+        min_patients=1,
+        rules=StatisticsRules(columns=("label",), min_patients=1),
+    )
+    has = sum("E11" in r.label for s in notes for r in s.train)  # type: ignore[union-attr, operator]
+    assert found.to_frame("e11")["records"]["true"] == has > 0
+    assert found.to_frame("none")["records"].sum() == 180
 
 
 def test_small_categories_are_merged_and_small_counts_hidden() -> None:

@@ -1,0 +1,240 @@
+"""Zero or more labels per text, as in the coding of diagnoses.
+
+Every label is a decision of its own, with a probability of its own. A record contributes to its
+sums of hits, false alarms and misses over all labels, to these counts of each label, to bins of the
+labels' log-odds, and to the number of right labels among the likeliest ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
+from torch import Tensor
+
+from secure_fl.data.examples import Example, Text
+from secure_fl.errors import DataError
+from secure_fl.learning.metric_counts import (
+    ROW,
+    SCORED,
+    Contributions,
+    Counts,
+    by_name,
+    products,
+)
+from secure_fl.learning.metrics import (
+    BINS,
+    Interval,
+    Z,
+    delta,
+    odds_bin,
+    separation,
+    slopes,
+    span_rates,
+)
+from secure_fl.learning.tasks.classification import (
+    MAX_SCORED,
+    Array,
+    encode_texts,
+    joined,
+    mean_bounds,
+    mean_separation,
+    outcome_rows,
+    separable,
+)
+from secure_fl.learning.tasks.task import Batch, Reduction, Task, expect, wrong_label
+from secure_fl.learning.tasks.token_table import TokenTable
+
+OUTCOMES = "outcomes"  # [hits, false alarms, misses] over all labels
+SQUARES = "squares"  # the sums of products of a record's outcomes
+FIRST = "first "  # before k: records by how many of their k likeliest labels are right
+DEPTHS = (1, 5)  # k of precision at k; the task has more labels than this
+MICRO = "micro_"  # before a metric over all decisions
+
+
+@dataclass(frozen=True)
+class MultiLabel(Task):
+    """Zero or more labels per text."""
+
+    exclusive: ClassVar[bool] = False
+
+    @property
+    def metric(self) -> str:
+        """F1 over all decisions."""
+        return "micro_f1"
+
+    @property
+    def decisions(self) -> int:
+        """One for each label."""
+        return len(self.labels)
+
+    def encode(
+        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
+    ) -> TokenTable:
+        """Tokenise every text, and mark its labels."""
+        table = encode_texts(examples, tokenizer, self.kind, self.max_length)
+        if not labelled:
+            return table
+        places = {label: place for place, label in enumerate(self.labels)}
+        truth = torch.zeros(len(examples), len(self.labels), dtype=torch.bool)
+        for row, example in enumerate(examples):
+            for name in labels_at(example, row):
+                if name not in places:
+                    raise wrong_label(row, "label", self.labels)
+                truth[row, places[name]] = True
+        return TokenTable(table.tokens, table.lengths, {"labels": truth})
+
+    def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
+        """The sum over labels of the binary cross-entropy: minus the log-probability of all."""
+        truth = batch["labels"].float()
+        losses = F.binary_cross_entropy_with_logits(logits.float(), truth, reduction="none").sum(-1)
+        return losses if reduction == "none" else losses.mean()
+
+    def decode(self, logits: Tensor, batch: Batch) -> list[tuple[str, ...]]:
+        """The labels of each text with a probability above 0.5."""
+        rows = (logits > 0).cpu()
+        return [tuple(self.labels[k] for k in row.nonzero().flatten().tolist()) for row in rows]
+
+    def contributions(
+        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
+    ) -> dict[str, Contributions]:
+        """Outcomes over all labels and of each, bins of scores, and hits of the likeliest."""
+        width = len(self.labels)
+        nothing = np.zeros((0, width), bool)
+        actual = np.concatenate([nothing, *(batch["labels"].cpu().numpy() for batch in batches)])
+        guessed = np.concatenate([nothing, *((z > 0).cpu().numpy() for z in logits)])
+        counted = (actual & guessed, guessed & ~actual, actual & ~guessed)
+        sums = np.stack([cells.sum(1) for cells in counted], axis=1).astype(float)
+        parts = {OUTCOMES: Contributions.of_values(sums), SQUARES: products(sums)}
+        if not by_label:
+            return parts
+        rows = {n: outcome_rows(actual[:, k], guessed[:, k]) for k, n in enumerate(self.labels)}
+        scored = self.labels if width <= MAX_SCORED else ()
+        odds = joined(logits, width) if scored else None
+        return {
+            **parts,
+            **by_name(rows, by_label=True),
+            **{FIRST + str(k): first_hits(logits, batches, k) for k in self.depths},
+            **{
+                SCORED + name: Contributions.of_cells(
+                    odds_bin(odds[:, k]) + BINS * ~actual[:, k], 2 * BINS
+                )
+                for k, name in enumerate(scored)
+                if odds is not None
+            },
+        }
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The numbers of likeliest labels whose precision is measured."""
+        return tuple(k for k in DEPTHS if k < len(self.labels))
+
+    def rates(self, counts: Counts) -> dict[str, float]:
+        """Micro and macro F1, precision at k, and the means over labels of scores in bins.
+
+        With at most 30 labels, also the F1 of each label that occurs. A label that no record has
+        and the model never gives is not in macro F1.
+        """
+        rates: dict[str, float] = {}
+        if OUTCOMES in counts:
+            rates = {MICRO + name: x for name, x in span_rates(counts[OUTCOMES]).items()}
+        rows = outcomes_by_label(counts)
+        f1 = {name: span_rates(row)["f1"] for name, row in rows.items()}
+        if rows:
+            rates["macro_f1"] = float(np.mean([*f1.values()]))
+        if len(self.labels) <= MAX_SCORED:
+            rates |= {f"f1/{n}": f1[n] for n, row in rows.items() if row[0] + row[2]}
+        for k in self.depths:
+            if FIRST + str(k) in counts and (cells := counts[FIRST + str(k)]).sum():
+                rates[f"precision_at_{k}"] = float(cells @ np.arange(k + 1) / (k * cells.sum()))
+        return rates | mean_separation(counts)
+
+    def intervals(self, counts: Counts) -> dict[str, Interval]:
+        """The delta method's over records; means over labels as if labels were independent."""
+        sums = {name: counts[name] for name in (OUTCOMES, SQUARES)}
+        names = [MICRO + name for name in ("precision", "recall", "f1")]
+        intervals = delta(self.rates, sums, names, SQUARES, OUTCOMES)
+        rows = outcomes_by_label(counts)
+        named = [name for name in self.rates(rows_only(counts)) if name.startswith("f1/")]
+        for name in named:
+            row = {ROW + name.removeprefix("f1/"): rows[name.removeprefix("f1/")]}
+            intervals |= delta(self.rates, row, [name])
+        of_f1 = mean_intervals(span_rates, [*rows.values()], ["f1"])
+        intervals |= {f"macro_{name}": interval for name, interval in of_f1.items()}
+        firsts = {name: counts[name] for name in counts if name.startswith(FIRST)}
+        intervals |= delta(self.rates, firsts, [f"precision_at_{k}" for k in self.depths])
+        bins = [counts[name] for name in separable(counts)]
+        return intervals | mean_intervals(separation, bins, ["auroc", "average_precision"])
+
+    def bounds(self, counts: Counts) -> dict[str, Interval]:
+        """The bounds of the means of AUROC and average precision."""
+        return mean_bounds(counts)
+
+    def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
+        """The labels with a probability above 0.5, and every label's probability."""
+        chances = dict(zip(self.labels, logits[0].sigmoid().tolist(), strict=True))
+        return {"labels": list(self.decode(logits, batch)[0]), "probabilities": chances}
+
+
+def labels_at(example: Example, row: int) -> tuple[str, ...]:
+    """The labels of a record; refuse an unlabelled one, or one with a single class."""
+    expect(example, Text, row, "multilabel")
+    label = example.label if isinstance(example, Text) else None
+    if not isinstance(label, tuple):
+        raise DataError(
+            "the record is unlabelled, or its label is not a tuple of labels",
+            record=row + 1,
+            field="label",
+            fix='give a tuple, as in Text(..., label=("I10", "E11")), or () for a record without '
+            "any label",
+        )
+    return label
+
+
+def occurring_labels(examples: Sequence[Example]) -> tuple[str, ...]:
+    """The labels that occur, sorted."""
+    named = (labels_at(example, row) for row, example in enumerate(examples))
+    return tuple(sorted(set(chain.from_iterable(named))))
+
+
+def first_hits(logits: Sequence[Tensor], batches: Sequence[Batch], k: int) -> Contributions:
+    """Records by how many of their k likeliest labels are right."""
+    hits = [
+        batch["labels"].cpu().gather(-1, z.cpu().topk(k).indices).sum(-1)
+        for z, batch in zip(logits, batches, strict=True)
+    ]
+    return Contributions.of_cells(joined(hits).astype(np.int64), k + 1)
+
+
+def rows_only(counts: Counts) -> Counts:
+    """The counts of each label's outcomes."""
+    return {name: row for name, row in counts.items() if name.startswith(ROW)}
+
+
+def outcomes_by_label(counts: Counts) -> dict[str, Array]:
+    """[hits, false alarms, misses] of the labels that a record has or gets."""
+    return {n.removeprefix(ROW): row for n, row in rows_only(counts).items() if row.any()}
+
+
+def mean_intervals(
+    rates: Callable[[Array], Mapping[str, float]], rows: Sequence[Array], names: Sequence[str]
+) -> dict[str, Interval]:
+    """The intervals of means over labels of metrics that follow from each label's cells."""
+    if not rows:
+        return {}
+    every, variance = [rates(row) for row in rows], dict.fromkeys(names, 0.0)
+    for row in rows:
+        slope = slopes(lambda counts: rates(counts[ROW]), {ROW: row}, names)
+        for name in names:
+            variance[name] += float(row @ slope[name][ROW] ** 2)
+    intervals = {}
+    for name in names:
+        middle = float(np.mean([one[name] for one in every]))
+        half = Z * float(np.sqrt(variance[name])) / len(rows)
+        intervals[name] = max(0.0, middle - half), min(1.0, middle + half)
+    return intervals

@@ -1,0 +1,127 @@
+"""Several labels per record from files to a federation, DP-SGD, a pipeline and commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from click.testing import CliRunner
+
+from secure_fl import (
+    FedAvg,
+    Federation,
+    FedID,
+    FedKD,
+    ModelSettings,
+    ProtectionSettings,
+    Silo,
+    TrainingSettings,
+)
+from secure_fl.cli.main import main
+from secure_fl.corpora import make, public
+from secure_fl.corpora.codes import LABELS
+from secure_fl.data.examples import Text
+from secure_fl.data.splits import write
+from secure_fl.errors import DataError, SettingsError
+from secure_fl.features.evaluation.evaluation import evaluate
+from secure_fl.settings import DPSettings, TaskSettings
+
+TASK = TaskSettings(kind="multilabel", labels=LABELS, max_length=48)
+SPLITS = make("codes", parties=3, seed=1, size=48)
+CPU = TrainingSettings(device="cpu", batch_size=8)
+
+
+def silos() -> list[Silo]:
+    return [Silo(f"h{k}", s.train, s.dev, s.test) for k, s in enumerate(SPLITS, 1)]
+
+
+def run(algorithm: Any, task: TaskSettings = TASK, **options: Any) -> Any:
+    given: dict[str, Any] = {"model": ModelSettings(layers=1), "training": CPU, "silos": silos()}
+    given |= {"protection": ProtectionSettings(mode="none"), "task": task} | options
+    return Federation(given.pop("silos"), algorithm, **given).run()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sealed run whose model transformers can load as it is."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    run(
+        FedAvg(rounds=2), folder=folder, model=ModelSettings(layers=1, pooling="cls"),
+        protection=ProtectionSettings(mode="he+secagg"),
+    )  # fmt: skip
+    return folder
+
+
+def test_a_pipeline_answers_each_label_with_its_own_probability(trained: Path) -> None:
+    config = json.loads((trained / "model" / "config.json").read_text())
+    assert config["problem_type"] == "multi_label_classification"
+    text = SPLITS[0].test[0].text  # type: ignore[union-attr]
+    ask = transformers.pipeline("text-classification", model=str(trained / "model"), top_k=None)
+    said = {one["label"]: one["score"] for one in ask([text])[0]}
+    asked = ["predict", str(trained), text, "--json"]
+    done = CliRunner().invoke(main, asked, catch_exceptions=False)
+    (answer,) = json.loads(done.stdout)["predictions"]
+    assert said == pytest.approx(answer["probabilities"], abs=1e-5)
+    assert sum(said.values()) != pytest.approx(1, abs=0.01)
+    assert set(answer["labels"]) == {name for name, p in said.items() if p > 0.5}
+    shown = CliRunner().invoke(main, asked[:-1], catch_exceptions=False)
+    assert "labels" in shown.stdout
+
+
+def test_sealed_scores_are_those_of_all_records(trained: Path) -> None:
+    from secure_fl.learning.exporting import load_exported
+
+    model, tokenizer, task = load_exported(trained / "model")
+    records = [record for splits in SPLITS for record in splits.test]
+    found = json.loads((trained / "result.json").read_text())["metrics"]["last"]["pooled"]["test"]
+    expected = task.evaluate(model, task.encode(records, tokenizer))
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert {"micro_f1", "macro_f1", "auroc", "precision_at_1", "precision_at_5"} < set(found)
+    (scores,) = evaluate([trained], silos(), task=TASK).scores.values()
+    assert scores["micro_f1"] == pytest.approx(found["micro_f1"], abs=1e-9)
+
+
+def test_dp_sgd_bounds_a_record_whatever_its_labels() -> None:
+    dp = TrainingSettings(device="cpu", batch_size=16, dp=DPSettings(epsilon=8.0))
+    document = run(FedAvg(rounds=1), training=dp).document
+    assert document["privacy"]["overall_epsilon"] == pytest.approx(8.0, rel=0.02)
+
+
+def test_fedkd_distils_probabilities_of_labels() -> None:
+    result = run(FedKD(rounds=1, student_layers=1), model=ModelSettings(layers=2))
+    assert "micro_f1" in result.document["metrics"]["last"]["pooled"]["student/test"]
+
+
+def test_distillation_of_classes_is_refused_before_anything_is_computed() -> None:
+    notes = public("codes", seed=1, size=40)
+    every = [Silo(s.name, s.train, s.dev, s.test, public=notes) for s in silos()]
+    host = Silo("host", SPLITS[0].train[:16], role="host", public=notes)
+    with pytest.raises(SettingsError, match="multilabel has several per record") as caught:
+        run(FedID(rounds=1), silos=[*every, host])
+    assert caught.value.where["field"] == "task.kind"
+
+
+def test_a_label_that_one_hospital_has_must_be_declared() -> None:
+    own = silos()
+    other = Silo("h4", [*SPLITS[0].train[:8], *_with_label("Z99", 2)], test=SPLITS[0].test)
+    with pytest.raises(DataError, match="different label sets") as caught:
+        run(FedAvg(rounds=1), TaskSettings(kind="multilabel", max_length=48), silos=[*own, other])
+    assert "h1 lacks Z99" in str(caught.value) and "task.labels" in str(caught.value)
+    with pytest.raises(DataError, match="not one of the task's labels"):
+        run(FedAvg(rounds=1), silos=[*own, other])
+
+
+def _with_label(label: str, count: int) -> list[Any]:
+    return [Text(f"z{k}", f"fever and cough {k}", label=(label,)) for k in range(count)]
+
+
+def test_owners_see_their_labels(tmp_path: Path) -> None:
+    write(SPLITS[0].train, file := tmp_path / "notes.jsonl")
+    asked = ["data", "describe", str(file), "--task", "multilabel", "--json"]
+    done = CliRunner().invoke(main, asked, catch_exceptions=False)
+    counts = json.loads(done.stdout)["train"]["labels"]
+    assert counts["E11"] == sum("E11" in r.label for r in SPLITS[0].train)  # type: ignore[union-attr, operator]
+    assert counts["(no label)"] == sum(r.label == () for r in SPLITS[0].train)  # type: ignore[union-attr]
