@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from statistics import fmean
@@ -182,8 +183,9 @@ def _added(now: Mapping[str, N], before: Mapping[str, N] | None) -> dict[str, N]
     return sums
 
 
-def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Return the versions of packages."""
+@cache
+def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    """Return the versions of packages, which are read from their files once."""
     found = {"python": platform.python_version()}
     for package in packages:
         try:
