@@ -11,10 +11,12 @@ import pytest
 from secure_fl.config import load as config
 from secure_fl.config.data import HUB, CorpusData, Data, PartyData, SourceData
 from secure_fl.federation.federation import Federation
+from tests.support.sampling import mostly_slow
 
 FOLDER = Path(__file__).parent.parent / "examples"
 FILES = sorted(FOLDER.glob("*.toml"))
 FEW = 24  # training records of a party
+ABLATION = re.compile("fedkd-(no|first)-")  # variants of fedkd-tiny
 
 
 def sources(data: Data) -> list[str]:
@@ -53,7 +55,11 @@ def test_it_is_well_formed_and_says_how_to_run_it(file: Path) -> None:
     assert f"secure-fl train examples/{file.name}" in file.read_text()
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    mostly_slow(FILES, *(f for f in FILES if not ABLATION.match(f.stem))),
+    ids=lambda f: f.stem,
+)
 def test_it_runs_at_reduced_size(file: Path) -> None:
     smaller = ["algorithm.rounds=1", "algorithm.epochs=1", "task.max_length=24"]
     smaller += ["training.device=cpu"]
