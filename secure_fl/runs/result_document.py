@@ -66,8 +66,8 @@ def summarise(
         if judged := {n: value for n, value in dev.items() if value is not None}:
             break
     best = max(judged, key=lambda n: (judged[n], -n)) if judged else numbers[-1]
-    last, first = rounds[numbers[-1]], rounds[best]
-    return {"last": last | _sure(last, reader), "best": first | _sure(first, reader)}
+    shown = {n: rounds[n] | _sure(rounds[n], reader) for n in {numbers[-1], best}}
+    return {"last": shown[numbers[-1]], "best": dict(shown[best])}
 
 
 def _sure(found: Mapping[str, Any], reader: Reader | None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from tests.support.event_documents import into
 from tests.support.fedkd_runs import kd
 from tests.support.fedkd_runs import run as fedkd_run
 from tests.support.killing import Killed, at_event, kill_when
+from tests.support.sampling import mostly_slow
 from tests.support.token_hospitals import HEAD, corpora, ner
 
 ADAPTER = ModelSettings(layers=1, adapter=AdapterSettings(kind="exact", rank=2))
@@ -56,7 +57,7 @@ RUNS: dict[str, tuple[Callable[..., Federation], Algorithm, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", mostly_slow(RUNS, *(RUNS.keys() - {"sealed mixing"})))
 def test_a_killed_run_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
     """Killed at 60 % of all events, and once more a quarter of them later."""
     make, algorithm, mode = RUNS[name]
