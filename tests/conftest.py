@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,22 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing in the tests may wait for a network
+
+
+def pytest_collection_finish() -> None:
+    """Leave the imported modules out of every later collection of garbage."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Draw no charts of short runs, which take longer than they, except in tests of pages."""
+    from secure_fl.display import run_page
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.node.nodeid.startswith("tests/display/"):
+            patch.setattr(run_page, "FEWEST", 30)
+        yield
 
 
 @pytest.fixture(scope="session")

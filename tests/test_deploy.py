@@ -22,6 +22,7 @@ from secure_fl.engines.flare.diagnosis import PATIENT
 from tests.support import sealed_root
 from tests.support.names import ROOT
 from tests.support.processes import PROGRAM
+from tests.support.sampling import mostly_slow
 
 yaml = pytest.importorskip("yaml")
 DEPLOY = ROOT / "deploy"
@@ -195,7 +196,7 @@ def test_the_image_is_made_of_what_was_checked() -> None:
     assert parse(re.findall(r"^RUN secure-fl (.*)$", text, re.M)) == "doctor"
 
 
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("device", mostly_slow(["cpu", "gpu"], "gpu"))
 def test_an_image_for_the_other_device_is_not_built(device: str) -> None:
     """The Containerfile's own line, with the torch that is here."""
     text = re.sub(r"\\\n\s*", "", (DEPLOY / "Containerfile").read_text())

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 PAGE = "report.html"
 FLOAT32 = 4  # bytes
 MANY = 6  # hospitals with named curves
+FEWEST = 3  # rounds that need a picture, which takes longer to draw than all else of the page
 AGAIN = 10  # seconds after which a browser reloads the page of an unfinished run
 PROTECTIONS = {
     "-": "Nothing was shared",
@@ -193,9 +194,14 @@ def _learning(history: RunHistory, at: str, shared: bool) -> str:
         Curve("all test records", history.curve("test", "loss") or history.mean("test", "loss")),
     ]
     drawn = chart(
-        f"{at}-curve", curves, "round", f"Score over rounds ({history.metric_name})", number
+        f"{at}-curve",
+        curves,
+        "round",
+        f"Score over rounds ({history.metric_name})",
+        number,
+        fewest=FEWEST,
     )
-    drawn += chart(f"{at}-loss", losses, "round", "Loss over rounds", number)
+    drawn += chart(f"{at}-loss", losses, "round", "Loss over rounds", number, fewest=FEWEST)
     return drawn + paragraph(_rates(history))
 
 
@@ -262,11 +268,12 @@ def _cost(history: RunHistory, at: str, shared: bool) -> str:
     up = [(float(n), float(b)) for n, b in sorted(history.up.items())]
     down = [(float(n), float(b)) for n, b in sorted(history.down.items())]
     curves = [Curve("from hospitals", up), Curve("to hospitals", down)]
+    options = {"from_zero": True, "fewest": FEWEST}
     body = chart(
-        f"{at}-bytes", curves, "round", "Bytes of all hospitals per round", size, from_zero=True
+        f"{at}-bytes", curves, "round", "Bytes of all hospitals per round", size, **options
     )
     spent = [Curve("a round", history.seconds)]
-    body += chart(f"{at}-seconds", spent, "round", "Seconds per round", duration, from_zero=True)
+    body += chart(f"{at}-seconds", spent, "round", "Seconds per round", duration, **options)
     body += paragraph(cost_beside_float32(history.document))
     if not history.document:
         return body

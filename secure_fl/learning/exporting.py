@@ -196,15 +196,23 @@ def _read_attentive(folder: Path, attention: Attention) -> tuple[Any, Any]:
     return loaded.eval().model, tokenizer
 
 
+_savable: set[tuple[Any, ...]] = set()
+
+
 def require_savable(model: nn.Module, tokenizer: Any) -> None:
     """Check before training that the model can be saved and read again, by its shapes alone.
 
     It writes the configuration and the tokenizer, reads them back, and compares all shapes. So an
     invalid configuration of a cut model is an error before the first round, not after the last.
+    A process checks equal models once: a search trains many.
     """
     inner = unwrapped(model)
     saved: Any = inner if isinstance(inner, transformers.PreTrainedModel) else body_of(inner)
     attention = saved.config._attn_implementation
+    shapes = {name: value.shape for name, value in base_state(saved).items()}
+    checked = type(saved), saved.config.to_json_string(), repr(tokenizer), tuple(shapes.items())
+    if checked in _savable:
+        return
     try:
         with TemporaryDirectory() as folder, quiet():
             saved.config.save_pretrained(folder)
@@ -215,11 +223,11 @@ def require_savable(model: nn.Module, tokenizer: Any) -> None:
                 again = type(saved)(config)
     except Exception as error:  # each family checks its configuration with errors of its own
         raise _unsavable(saved, str(error)) from error
-    shapes = {name: value.shape for name, value in base_state(saved).items()}
     restored = {name: value.shape for name, value in again.state_dict().items()}
     lost = sorted(name for name, shape in shapes.items() if restored.get(name) != shape)
     if lost:
         raise _unsavable(saved, f"{lost[0]} would be missing or have another shape")
+    _savable.add(checked)
 
 
 def _unsavable(model: Any, reason: str) -> ModelError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from statistics import fmean
@@ -65,8 +66,8 @@ def summarise(
         if judged := {n: value for n, value in dev.items() if value is not None}:
             break
     best = max(judged, key=lambda n: (judged[n], -n)) if judged else numbers[-1]
-    last, first = rounds[numbers[-1]], rounds[best]
-    return {"last": last | _sure(last, reader), "best": first | _sure(first, reader)}
+    shown = {n: rounds[n] | _sure(rounds[n], reader) for n in {numbers[-1], best}}
+    return {"last": shown[numbers[-1]], "best": dict(shown[best])}
 
 
 def _sure(found: Mapping[str, Any], reader: Reader | None) -> dict[str, Any]:
@@ -182,8 +183,9 @@ def _added(now: Mapping[str, N], before: Mapping[str, N] | None) -> dict[str, N]
     return sums
 
 
-def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Return the versions of packages."""
+@cache
+def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    """Return the versions of packages, which are read from their files once."""
     found = {"python": platform.python_version()}
     for package in packages:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -106,7 +105,7 @@ def test_an_entry_point_is_an_algorithm_that_is_imported_on_use(install: Install
 
 
 def test_settings_files_and_commands_know_it(install: Install, tmp_path: Path) -> None:
-    place = install(mine="faraway:ENTRY")
+    install(mine="faraway:ENTRY")
     settings = config.loads(FILE)
     assert config.loads(config.dump(settings)) == settings
     made = Federation.of(settings)
@@ -114,10 +113,8 @@ def test_settings_files_and_commands_know_it(install: Install, tmp_path: Path) -
     shown = CliRunner().invoke(main, ["settings", "mine"])
     assert "a field of its own" in shown.output
     assert "algorithm, mine" in CliRunner().invoke(main, ["settings"]).output
-    where = os.environ | {"PYTHONPATH": f"{place}:{os.environ.get('PYTHONPATH', '')}"}
-    code = "from secure_fl.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "init", str(tmp_path), "--algorithm", "mine"]
-    subprocess.run(command, check=True, env=where, capture_output=True)
+    done = CliRunner().invoke(main, ["init", str(tmp_path), "--algorithm", "mine"])
+    assert done.exit_code == 0, done.output
     written = config.load(tmp_path / "federation.toml")
     assert written.algorithm.model_dump()["patience"] == 3
 

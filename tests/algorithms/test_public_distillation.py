@@ -41,6 +41,7 @@ from tests.support.attacker import Heard, Wiretap
 from tests.support.equality import equal, kept_model, weights
 from tests.support.hands import AS_PRINTED, LOCAL, NAMES, Hand, ce, order, sgd, site_of
 from tests.support.raising import raises
+from tests.support.sampling import mostly_slow
 
 C, D0, T = 2, 16, 2  # classes, public records, rounds
 SIZES = (12, 20, 7)
@@ -221,7 +222,9 @@ def test_members_with_other_models_cannot_share_one() -> None:
     hosted(short("dsfl"), silos=silos).run()  # members send predictions only, so models may differ
 
 
-@pytest.mark.parametrize("name", [n for n, e in ALGORITHMS.items() if e.has_host])
+@pytest.mark.parametrize(
+    "name", mostly_slow([n for n, e in ALGORITHMS.items() if e.has_host], "fedid", "mhat", "gong")
+)
 def test_as_many_predictions_are_opened_as_the_noise_is_sized_for(name: str) -> None:
     rounds = 1 if name == "gong" else 2
     make: Any = ALGORITHMS[name].settings
@@ -285,6 +288,9 @@ COUNTS = 4 * 2  # a party's records and its weight, once a round; the paper leav
 def test_traffic_of_predictions(method: Any) -> None:
     up, down = traffic(method(rounds=T))
     assert up == T * K * (Y + COUNTS) and down == T * Y  # |D⁰| x (K + 1) x T
+
+
+def test_traffic_of_gong() -> None:
     assert traffic(Gong()) == (K * (Y + COUNTS), 0)  # |D⁰| x K
 
 

@@ -27,6 +27,7 @@ from secure_fl.testing.harness import LossyEngine
 from tests.support.audited_runs import settings_text, train
 from tests.support.matrices import cells
 from tests.support.raising import raises
+from tests.support.sampling import mostly_slow
 
 HOST = {"data": "public = 24\nlabelled = 8"}
 TIERS = {"parties": 6, "layers": 3, "more": "tiers = {small = 1, large = 3}"}
@@ -58,16 +59,7 @@ SUMMING: dict[str, dict[str, Any]] = {
     "ranking": {"kind": "ranking", "corpus": "news"},
     "pair": {"kind": "pair", "corpus": "pairs"},
 }
-QUICK = (
-    "fetchsgd",
-    "fedkd",
-    "fedkd shared",
-    "inclusivefl",
-    "own layers",
-    "heterofl",
-    "feddf",
-    "gong",
-)
+QUICK = ("fetchsgd", "fedkd shared", "inclusivefl", "feddf")
 
 ONE, SUM = "one hospital's update", "a sum of updates"
 COUNTS = "the number of records that a hospital sends along"
@@ -78,10 +70,7 @@ def looked(folder: Path, **options: Any) -> AuditDocument:
     return audit(folder, quick=True, code=False, **options)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SUMMING],
-)
+@pytest.mark.parametrize("name", mostly_slow(SUMMING, *QUICK))
 def test_what_is_read_unprotected_is_hidden_by_protection(name, tmp_path):
     case = SUMMING[name]
     controls = tmp_path / "controls"
@@ -157,7 +146,8 @@ def test_colluders_are_tried_up_to_the_bound_and_when_all_but_one(
     assert finding.status == ("beyond policy" if parties == 2 else "within policy")
 
 
-@pytest.mark.parametrize("exchange", [5, 6, 7])  # before its input, at it, and when masks go
+# Before its input, at it, and when masks are removed.
+@pytest.mark.parametrize("exchange", mostly_slow([5, 6, 7], 7))
 def test_a_party_is_lost(exchange, tmp_path):
     case = {"parties": 5, "mode": "he+secagg"}
     lossy = lambda sessions: LossyEngine(sessions, {"hospital-1": exchange})  # noqa: E731

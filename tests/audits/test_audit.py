@@ -101,9 +101,8 @@ def test_evidence_is_a_frame_that_the_coordinator_carried(documents, place):
 
 
 def test_the_same_run_gives_the_same_bytes(documents, place):
-    for _ in range(2):
-        again = audit(place / "he+secagg", quick=True, code=False, controls=place / "controls")
-        assert encode(again) == encode(documents["he+secagg"])
+    again = audit(place / "he+secagg", quick=True, code=False, controls=place / "controls")
+    assert encode(again) == encode(documents["he+secagg"])
 
 
 def test_what_was_left_out_is_said(documents):

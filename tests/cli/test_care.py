@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -42,77 +43,74 @@ def test_a_mistyped_word_gets_a_suggestion(arguments: tuple[str, ...], meant: st
 
 
 LIGHT = """
-import sys
+import json, sys
 from secure_fl.cli.main import main
-try:
-    main(sys.argv[1:], standalone_mode=False)
-except Exception as error:
-    print(error)
 heavy = {"torch", "transformers", "scipy", "pyarrow", "datasets", "matplotlib", "nvflare"}
-heavy &= set(sys.modules)
-print(" ".join(sorted(heavy)) or "none")
+for arguments in json.loads(sys.argv[1]):
+    try:
+        main(arguments, standalone_mode=False)
+    except Exception as error:
+        print(error)
+    print("LOADED", *arguments, *sorted(heavy & set(sys.modules)), sep="|")
 """
+LOOKING_UP = [
+    "init study",
+    "init other --algorithm fedid",
+    "settings",
+    "settings run",
+    "settings fedkd",
+    "docs settings",
+    "docs commands",
+    "docs no-such-page",
+    "runs",
+    "runs show nosuch",
+    "status nosuch",
+    "status pilot",
+    "audit nosuch",
+    "report nosuch",
+    "compare nosuch neither",
+    "predict nosuch text",
+    "push nosuch there",
+    "docs",
+    "data corpora",
+    "train nosuch.toml",
+    "train syntax.toml",
+    "tune nosuch.toml",
+    "evaluate nosuch --plan nosuch.toml",
+    "preflight nosuch.toml",
+]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("init", "study"),
-        ("init", "other", "--algorithm", "fedid"),
-        ("settings",),
-        ("settings", "run"),
-        ("settings", "fedkd"),
-        ("docs", "settings"),
-        ("docs", "commands"),
-        ("docs", "no-such-page"),
-        ("runs",),
-        ("runs", "show", "nosuch"),
-        ("status", "nosuch"),
-        ("status", "pilot"),
-        ("audit", "nosuch"),
-        ("report", "nosuch"),
-        ("compare", "nosuch", "neither"),
-        ("predict", "nosuch", "a text"),
-        ("push", "nosuch", "there"),
-        ("docs",),
-        ("data", "corpora"),
-        ("train", "nosuch.toml"),
-        ("train", "syntax.toml"),
-        ("tune", "nosuch.toml"),
-        ("evaluate", "nosuch", "--plan", "nosuch.toml"),
-        ("preflight", "nosuch.toml"),
-    ],
-)
-def test_what_looks_up_loads_nothing_heavy(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_looks_up_loads_nothing_heavy(tmp_path: Path) -> None:
+    """All in one process: what one command loads, those after it report, too."""
     (tmp_path / "runs").mkdir()
     (tmp_path / "syntax.toml").write_text("[algorithm\n")
     (tmp_path / "pilot").mkdir()
     (tmp_path / "pilot" / "settings.toml").write_text(write_plan(plan_of()))
-    command = [sys.executable, "-c", LIGHT, *arguments]
+    commands = [line.split() for line in LOOKING_UP]
+    command = [sys.executable, "-c", LIGHT, json.dumps(commands)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert done.stdout.splitlines()[-1] == "none", done.stdout
+    told = [line for line in done.stdout.splitlines() if line.startswith("LOADED")]
+    assert told == ["|".join(["LOADED", *arguments]) for arguments in commands], done.stdout
 
 
-@pytest.mark.parametrize(
-    ("module", "heavy", "loads"),
-    [
-        (
-            "secure_fl.pilot.coordinator_process",
-            "transformers.modeling_utils",
-            False,
-        ),  # the coordinator's program
-        ("secure_fl.pilot.hospital", "transformers.modeling_utils", False),  # until a run begins
-        ("secure_fl.learning.tasks.attentive_pooling", "transformers.modeling_utils", True),
-        ("secure_fl.pilot.hospital", "pandas", False),  # until a codebook is opened
-        ("secure_fl.features.statistics.codebook", "pandas", False),
-        ("secure_fl.features.statistics.counting", "pandas", True),
-        ("secure_fl.cli.site_check", "torch", False),  # until the rehearsal
-    ],
-)
-def test_what_is_heavy_waits_until_it_is_needed(module: str, heavy: str, loads: bool) -> None:
-    code = f"import sys, {module}; print({heavy!r} in sys.modules)"
+WAITING = [  # modules in this order, and what is not loaded after each
+    ("secure_fl.cli.site_check", "torch", False),  # until the rehearsal
+    ("secure_fl.pilot.coordinator_process", "transformers.modeling_utils", False),
+    ("secure_fl.pilot.hospital", "transformers.modeling_utils", False),  # until a run begins
+    ("secure_fl.pilot.hospital", "pandas", False),  # until a codebook is opened
+    ("secure_fl.features.statistics.codebook", "pandas", False),
+    ("secure_fl.features.statistics.counting", "pandas", True),
+]
+
+
+def test_what_is_heavy_waits_until_it_is_needed() -> None:
+    assert all(importlib.util.find_spec(heavy) for _, heavy, _ in WAITING)
+    code = "import sys\n" + "".join(
+        f"import {module}\nprint({heavy!r} in sys.modules)\n" for module, heavy, _ in WAITING
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == str(loads)
+    assert done.stdout.split()[-len(WAITING) :] == [str(loads) for _, _, loads in WAITING]
 
 
 def test_a_start_that_fails_leaves_nothing_in_the_way(tmp_path: Path) -> None:

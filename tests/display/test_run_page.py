@@ -101,6 +101,7 @@ def test_a_training_run_writes_its_page(tmp_path: Path) -> None:
     assert 0 < sum(seen) < len(seen)  # from the first round on
     page = (tmp_path / "run" / PAGE).read_text(encoding="utf-8")
     assert "finished" in page and "predicted " in page and "float32" in page
+    assert "<svg" not in page  # two rounds
     assert len(read_run_history(tmp_path / "run").seconds) == 2
 
 

@@ -23,8 +23,10 @@ from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import HOST, LABELS, hosted
 from tests.support.hands import NAMES
 from tests.support.private import notes
+from tests.support.sampling import mostly_slow
 
 SLOW = pytest.mark.slow
+HOSTED = ("fedid", "dsfl", "mhat", "gong", "feded", "feddf")
 FILE = """
 [data]
 corpus = "ade"
@@ -107,7 +109,7 @@ def test_with_noise_the_document_says_what_it_cost_and_every_party_has_a_ledger(
     assert all(ledgers.values())
 
 
-@pytest.mark.parametrize("name", ["fedid", "dsfl", "mhat", "gong", "feded", "feddf"])
+@pytest.mark.parametrize("name", HOSTED)
 def test_what_init_writes_runs(name: str, tmp_path: Path) -> None:
     text = template("classification", name, 3, tmp_path / "x.toml")
     smaller: dict[str, Any] = {
@@ -127,7 +129,7 @@ def test_what_init_writes_runs(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [pytest.param("none", marks=SLOW), "he+secagg"])
-@pytest.mark.parametrize("name", ["fedid", "dsfl", "mhat", "gong", "feded", "feddf"])
+@pytest.mark.parametrize("name", mostly_slow(HOSTED, "fedid", "feddf"))
 def test_a_central_model_that_learns_no_label_itself_learns_what_the_parties_know(
     name: str, mode: Any
 ) -> None:

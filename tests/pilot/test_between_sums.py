@@ -53,8 +53,9 @@ def over(town: Storm, round: int, number: int) -> dict[str, tuple[str, ...]]:
     }
 
 
-@pytest.mark.parametrize("mode", ["secagg", "he+secagg"])
-@pytest.mark.parametrize("cut", CUT)
+@pytest.mark.parametrize(
+    ("cut", "mode"), [*zip(CUT, ["secagg", "he+secagg", "secagg", "he+secagg"], strict=True)]
+)
 def test_who_was_lost_between_two_sums_is_left_out_of_the_second_again(
     tmp_path: Path, cut: str, mode: Any
 ) -> None:

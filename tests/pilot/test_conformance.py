@@ -43,6 +43,7 @@ from tests.support.faults import Storm
 from tests.support.hubs import free_url
 from tests.support.local_pilot import LocalPilot, plan_of
 from tests.support.raising import raises
+from tests.support.sampling import mostly_slow
 
 # Settings that make models small or tiers known, for whichever algorithm has them.
 SMALL = {"student_layers": 1, "tiers": {"weak": 1, "strong": 2}, "columns": 2000}
@@ -218,7 +219,7 @@ def town_of(kind: type[LocalPilot], folder: Path, entry: Entry, **options: Any) 
     return kind(folder, plan(entry), {silo.name: silo for silo in people(entry)}, **options)
 
 
-@pytest.mark.parametrize("name", PILOTED)
+@pytest.mark.parametrize("name", mostly_slow(PILOTED, "fedavg", "fedid", "fedkd", "inclusivefl"))
 def test_the_engine_changes_no_bit(tmp_path: Path, line: Line, name: str) -> None:
     entry = ALGORITHMS[name]
     alone(tmp_path / "alone", entry)

@@ -24,6 +24,7 @@ from secure_fl.learning.anatomy import adapted
 from secure_fl.learning.models import load_model
 from secure_fl.settings import AdapterSettings, ModelSettings
 from tests.support.readings import ADE, outsiders, permuted, sgd, tokenizer
+from tests.support.sampling import mostly_slow
 
 
 def step(rank: int, at: int = 0, records: int = 1, kind: Any = "lora") -> tuple[Any, Prior]:
@@ -134,7 +135,7 @@ ATTACKS = ("span check", pytest.param("whole texts", marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("kind", ["lora", "exact"])
+@pytest.mark.parametrize("kind", mostly_slow(["lora", "exact"], "exact"))
 def test_in_the_clear_texts_are_read_and_sealed_they_are_not(
     tmp_path: Path, kind: str, attack: str
 ) -> None:

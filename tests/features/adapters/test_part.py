@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.support.clipped_sums import clipped_sum
 from tests.support.families import BY_KIND, save
 from tests.support.private import FAMILIES, loss_of, make_batch, make_model
 from tests.support.raising import raises
+from tests.support.sampling import mostly_slow
 
 KINDS = ("lora", "ffa", "exact", "dora")
 WRITING = make_task(TaskSettings(kind="completion", max_length=24))
@@ -93,8 +95,9 @@ def test_targets_are_attentions_or_all_linear_layers_and_those_before_the_output
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")  # peft asks transformers
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("task", ["classification", "ner"])
+@pytest.mark.parametrize(
+    ("kind", "task"), [*zip(KINDS, ["classification", "ner"] * 2, strict=True)]
+)
 def test_peft_loads_the_folder_around_its_base(kind: Any, task: Kind, tmp_path: Path) -> None:
     model, tokenizer, made_task = made(spec_of(kind), task)
     stir(model)
@@ -166,8 +169,14 @@ def test_adapters_of_a_writing_model_are_a_folder_for_peft(base: Any, tmp_path: 
     torch.testing.assert_close(found, ours, atol=2e-2, rtol=2e-2)
 
 
-@pytest.mark.parametrize("targets", ["attention", "linear"])
-@pytest.mark.parametrize("family", [family for family in BY_KIND if family != "albert"])
+TARGETS = ("attention", "linear")
+ADAPTED = [family for family in BY_KIND if family != "albert"]
+
+
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    mostly_slow(product(ADAPTED, TARGETS), *zip(ADAPTED, cycle(TARGETS), strict=False)),
+)
 def test_every_family_has_adapters(family: str, targets: Any, tmp_path: Path) -> None:
     adapter = AdapterSettings(rank=2, targets=targets)
     spec = save(tmp_path / "base", family).model_copy(update={"adapter": adapter})

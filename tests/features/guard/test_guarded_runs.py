@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,12 +100,17 @@ def test_a_spoilt_round_harms_without_a_guard_and_is_undone_with_it(mode: Any) -
     assert small(FedAvg(rounds=1)).run().document["guard"] is None
 
 
+@cache
+def uninterrupted(mode: Any) -> Any:
+    return guarded(Spoilt(rounds=2), mode).run()
+
+
 @pytest.mark.parametrize(
     ("moment", "mode"),
     [(after(1), "none"), (within(2), "he+secagg"), (after(2), "he+secagg"), (within(3), "none")],
 )
 def test_a_guarded_run_resumes_bit_for_bit(tmp_path: Path, moment: Any, mode: Any) -> None:
-    whole = guarded(Spoilt(rounds=2), mode).run()
+    whole = uninterrupted(mode)
     with pytest.raises(Killed):
         guarded(Spoilt(rounds=2), mode, folder=tmp_path, listener=kill_when(moment)).run()
     events: list[dict[str, Any]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.support.joining import FOUR, LATE, stopped
 from tests.support.killing import Killed, after, at_event, kill_when
 from tests.support.policy_plans import COMPANY, OPEN, TODAY, plan, policy, refused
 from tests.support.raising import raises
+from tests.support.sampling import mostly_slow
 
 
 def unequal(seed: int = 0) -> list[Silo]:
@@ -171,7 +173,7 @@ def rounds_of(result: Result) -> list[int]:
     return sorted({e["round"] for e in result.document["history"]})
 
 
-@pytest.mark.parametrize("mode", ["none", "he+secagg"])
+@pytest.mark.parametrize("mode", mostly_slow(["none", "he+secagg"], "he+secagg"))
 def test_a_run_without_progress_ends_and_delivers_the_best_round(mode: Any) -> None:
     still = frozen().model_copy(update={"patience": 2})
     result = small(FedAvg(rounds=9), mode, training=still).run()
@@ -184,24 +186,25 @@ def test_a_run_without_progress_ends_and_delivers_the_best_round(mode: Any) -> N
     assert equal(weights(until.run()), weights(learning))  # the state after the best round
 
 
-@pytest.mark.parametrize("mode", ["none", "he+secagg"])
-@pytest.mark.parametrize("algorithm", [FedAdam(rounds=12), FedKD(rounds=12, student_layers=1)])
+@pytest.mark.parametrize(
+    ("algorithm", "mode"),
+    [(FedAdam(rounds=12), "none"), (FedKD(rounds=12, student_layers=1), "he+secagg")],
+)
 def test_a_run_that_stops_early_resumes_bit_for_bit(
     tmp_path: Path, algorithm: Algorithm, mode: Any
 ) -> None:
     whole = small(algorithm, mode, training=patient()).run()
     rounds = rounds_of(whole)[-1]
     assert rounds < 12
-    moments = [at_event(60), *(after(r) for r in (1, rounds - 1))]
-    for number, moment in enumerate(moments):
-        folder = tmp_path / str(number)
-        kill = kill_when(moment)
+    run = partial(small, algorithm, mode, training=patient(), folder=tmp_path)
+    for moment in (at_event(60), after(1), after(rounds - 1)):
+        started = (tmp_path / "settings.toml").exists()
         with pytest.raises(Killed):
-            small(algorithm, mode, training=patient(), folder=folder, listener=kill).run()
-        again = small(algorithm, mode, training=patient(), folder=folder, resume=True).run()
-        assert again.document["history"] == whole.document["history"]
-        assert again.models.keys() == whole.models.keys()
-        assert all(equal(weights(again, name), weights(whole, name)) for name in whole.models)
+            run(listener=kill_when(moment), resume=started).run()
+    again = run(resume=True).run()
+    assert again.document["history"] == whole.document["history"]
+    assert again.models.keys() == whole.models.keys()
+    assert all(equal(weights(again, name), weights(whole, name)) for name in whole.models)
 
 
 def test_who_joins_late_is_handed_the_best_round(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from secure_fl.features.statistics.partitions import Partition, Tabulation, atom
 from secure_fl.features.statistics.suppression import suppressed
 from tests.support.codebooks import JointAttacker, Study
 from tests.support.raising import raises
+from tests.support.sampling import mostly_slow
 
 LEAST = 10
 
@@ -48,7 +49,7 @@ def narrowest(seed: int, least: int | None = None) -> tuple[float, list[int]]:
     return min((w for w, _ in widths), default=np.inf), [t for w, t in widths if w < 1e-6]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", mostly_slow(range(12), 0, 1, 2, 3, 4, 5))
 def test_no_hidden_count_is_narrower_than_the_rule(seed: int) -> None:
     assert narrowest(seed)[0] > LEAST - 1e-4
 

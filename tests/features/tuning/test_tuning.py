@@ -80,7 +80,7 @@ def test_trials_show_themselves_only_where_they_are_to(
 def test_what_cannot_learn_loses_to_what_can(name: str) -> None:
     """Dead rates against one that learns; beside nobody it is not trained again."""
     heard: list[Trial] = []
-    settings = study(name, size=240, rounds=6)
+    settings = study(name, size=160, rounds=6)
     found = tune(settings, {RATE: [1e-9, 3e-3, 1e-8], "algorithm.epochs": [3]}, report=heard.append)
     assert [trial.rounds for trial in heard] == [2, 2, 2]
     assert sorted(map(id, found.trials)) == sorted(map(id, heard))

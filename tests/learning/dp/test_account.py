@@ -129,6 +129,7 @@ def test_a_target_finds_the_noise_for_all_rounds_and_a_crash_leaves_less(tmp_pat
         "epsilon": 3.0,
         "passes": 3,
         "delta": 1e-3,
+        "accountant": "rdp",  # which finds noise sooner
     }
     site = make_site(ledger=ledger, listener=into(events), **settings)
     assert site.privacy is not None
