@@ -157,12 +157,6 @@ def require_fit(site: Site, cfg: Probe) -> None:
             fix='classes, several labels and entities work; regression works with fit = "ridge"',
             field="task.kind",
         )
-    if dp is not None and kind == "multilabel":
-        raise SettingsError(
-            "a probe's private steps are for one class per record, not for several labels",
-            fix="remove training.dp, or train with fedavg, whose DP-SGD covers several labels",
-            field="training.dp",
-        )
     if dp is not None and (cfg.fit == "ridge" or kind == "ner"):
         raise SettingsError(
             "DP-SGD covers a probe's steps of gradient descent on texts, not its moments and not "

@@ -328,13 +328,22 @@ def test_a_probe_learns_several_labels(fit: Probe, tmp_path: Path) -> None:
     assert result.pooled("test")["auroc"] > 0.65
     (answer,) = result.predict([own[0].test[0].text])  # type: ignore[union-attr]
     text = own[0].test[0].text  # type: ignore[union-attr]
-    said = elsewhere("text-classification", tmp_path / "model", text, tmp_path)
+    said = elsewhere(tmp_path / "model", text, tmp_path)
     assert {one["label"]: one["score"] for one in said} == pytest.approx(
         answer["probabilities"], abs=1e-5
     )
-    dp = TrainingSettings(device="cpu", dp=DPSettings(epsilon=8.0))
-    with pytest.raises(SettingsError, match="one class per record"):
-        run(Probe(fit="logistic", rounds=2), silos=own, task=task, training=dp)
+
+
+def test_steps_of_several_labels_can_share_their_noise() -> None:
+    splits = make("codes", parties=3, seed=0, size=40)
+    own = [Silo(f"h{k}", s.train, (), s.test) for k, s in enumerate(splits)]
+    task = TaskSettings(kind="multilabel", labels=CODES, max_length=48)
+    training = TrainingSettings(device="cpu", dp=DPSettings(epsilon=1e4, noise="shared"))
+    steps = Probe(fit="logistic", rounds=20)
+    result = run(
+        steps, "secagg", silos=own, model=ModelSettings(layers=1), task=task, training=training
+    )
+    assert result.pooled("test")["auroc"] > 0.6
 
 
 def test_private_steps_stay_within_their_budget(tmp_path: Path) -> None:

@@ -198,6 +198,7 @@ class ThinNoise:
 
     scale = 1.0
     reach = 100.0
+    prepaid = False
 
     def share(self, x: Any) -> Any:
         return np.rint(x).astype(np.int64) + 1

@@ -125,7 +125,7 @@ def test_all_models_that_are_trained_at_once_count() -> None:
     teacher, student = (trained_values(ModelSettings(layers=layers)) for layers in (3, 1))
     assert values_asked(plan(FedKD(student_layers=1), layers=3)) == teacher + student
     lora = ModelSettings(layers=3, adapter=AdapterSettings(rank=2))
-    ranks = {"shared": (2, 5), "personal": (4, 5)}
+    ranks: dict[Any, tuple[int, int]] = {"shared": (2, 5), "personal": (4, 5)}
     for teachers, (of_teacher, of_student) in ranks.items():
         asked = plan(FedKD(teachers=teachers, student_layers=1, student_rank=5)).model_copy(
             update={"model": lora}
