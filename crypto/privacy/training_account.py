@@ -396,7 +396,9 @@ def _colluding(settings: DPSettings) -> str:
     if settings.noise == "local":
         return ""
     most = max(1, settings.colluders)
-    return f"; at most {most} hospital{'s' * (most > 1)} reveal their noise or add too little"
+    if most == 1:
+        return "; at most 1 hospital reveals its noise or adds too little"
+    return f"; at most {most} hospitals reveal their noise or add too little"
 
 
 def _unprotected(parties: Sequence[str]) -> str:
