@@ -37,33 +37,41 @@ def targets() -> tuple[Target, ...]:
     return (*found, *((kind, BULK) for kind in WITH_BULK))
 
 
-WEIGHTS: dict[int, tuple[str, ...]] = {  # of kinds and fields that few runs change; others: 1
-    8: ("Handover", "Confirm"),
-    7: ("Broadcast", "Complaint"),
-    6: ("Share", "Lost", "Salt"),
-    5: ("Agree", "Ready.checkpoints", "Declare.at", "Confirmed", "UnmaskShares"),
+WEIGHTS: dict[int, tuple[str, ...]] = {  # of kinds and fields; fields of kinds before kinds
+    13: ("Handover", "Broadcast", "Complaint", "Share"),
+    10: (
+        *("Confirm", "Envelope.run", "Agree", "Salt", "Ready.checkpoints", "Declare.at"),
+        "UnmaskShares.seeds",
+    ),
+    8: (
+        *("Declare.names", "Gathered", "Begin.newcomers", "Total.sizes", "Lost", "Hello"),
+        "Ready.opened",
+    ),
+    6: (
+        *("Ready", "SumInput", "Boundary", "Complaint.total", "Owners.unscaled", "Confirmed"),
+        *("Unmask.survivors", "Examine.inputs", "Relayed.(bulk)", "UnmaskShares"),
+    ),
+    5: (
+        *("Declare", "Failed", "Total.more", "Segment.salts", "SurvivorStatement.number"),
+        "Envelope.size",
+    ),
     4: (
-        *("Gathered", "Hello", "Envelope.run", "Total.sizes", "Declare", "Complaint.total"),
-        *("UnmaskShares.keys", "Ready.opened", "Boundary", "Envelope.round", "Relayed"),
+        *("Segment", "SurvivorStatement", "Envelope", "Salt.peers", "Unmask.statement"),
+        *("Total.survivors", "Total.sum", "Total.(bulk)", "Examine.sum", "Examine.taken"),
+        *("Examine.(bulk)", "Declare.unscaled", "SumInput.at", "SumInput.taken"),
     ),
     3: (
-        *("SumInput", "Ready", "Failed", "Segment", "Examine.inputs", "Begin.newcomers"),
-        *("Begin.after_round", "Unmask.survivors", "Owners.unscaled", "Owners.owners"),
-        *("UnmaskShares.sum", "Total.sum", "Total.members", "Examine.taken", "HandedOver"),
+        *("UnmaskShares.sum", "Failed.about", "Begin", "Owners", "Unmask", "Total", "Relayed"),
+        *("Agreed", "HandedOver", "Continue", "Examine", "Segment.size"),
     ),
     2: (
-        *("Begin", "Unmask", "Total", "SurvivorStatement", "Examine", "Declare.unscaled", "Owners"),
-        *(
-            "Envelope",
-            "Segment.size",
-            "Segment.slots",
-            "Segment.owners",
-            "SumInput.taken",
-            "Gather",
-        ),
-        *("Start", "Continue", "Invite", "Agreed", "Relayed.sizes", "Failed.about"),
+        *("Finding", "Start", "Stop", "Invite", "Gather", "Offer", "Owners.readers"),
+        *("Envelope.sender", "Envelope.digest", "Examine.input"),
     ),
-    1: ("Examine.show", "Examine.input", "Unmask.inputs", "Envelope.sender"),
+    1: (
+        *("Unmask.inputs", "Stop.code", "Examine.seed", "Examine.show", "Offer.public"),
+        *("Offer.statement", "Deal", "Finding.(bulk)"),
+    ),
 }
 WEIGHT = {name: weight for weight, names in WEIGHTS.items() for name in names}
 
