@@ -141,7 +141,7 @@ def require_classes(task: str, algorithm: str) -> None:
     from secure_fl.algorithms.registry import ALGORITHMS
 
     if ALGORITHMS[algorithm].has_host and task not in ("classification", "pair"):
-        what = f"{algorithm} sums predictions per class, and a task of {task} has no classes"
+        what = f"{algorithm} sums predictions per class, and {task} has not one class per record"
         raise click.UsageError(f"{what}: use --task classification or pair")
 
 

@@ -10,6 +10,7 @@ from secure_fl.audits.attacks import gradient_matching as attack
 from secure_fl.audits.attacks.gradient_matching import gradient_matching, guess_words
 from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.corpora.codes import LABELS
+from secure_fl.data.examples import Text
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import TaskSettings
 from tests.support.readings import hospital, moved, outsiders, permuted, prior_of, sgd, view_of
@@ -36,16 +37,14 @@ def test_a_short_record_far_beyond_chance(control):
 
 def test_a_record_with_several_labels_far_beyond_chance():
     """The signs of the bias' moves are its labels."""
-    record = [r for r in hospital(corpus="codes") if len(r.label) > 1 and len(r.text.split()) < 9][
-        :1
-    ]
+    record = (Text("1", "Pmh gout; known asthma.", label=("M10", "J45")),)
     task = make_task(TaskSettings(kind="multilabel", labels=LABELS, max_length=32))
     prior = prior_of({"h": record}, sgd(weight_decay=0.0), task=task, public=outsiders("codes"))
     values = moved(prior, record, dropout=False)
-    (bias,) = (b for name, b in values.items() if b.shape == (len(LABELS),))
-    assert {LABELS[k] for k in np.flatnonzero(bias > 0)} == set(record[0].label)
+    (bias,) = (b for b in values.values() if b.shape == (len(LABELS),))
+    assert {LABELS[k] for k in np.flatnonzero(bias > 0)} == {"M10", "J45"}
     finding = gradient_matching(view_of((["h"], values)), prior)
-    assert finding.succeeded and finding.value > finding.chance + 0.2
+    assert finding.succeeded and (finding.value or 0.0) > finding.chance + 0.2
 
 
 def with_noise(step, times):
