@@ -141,7 +141,7 @@ def require_classes(task: str, algorithm: str) -> None:
     from secure_fl.algorithms.registry import ALGORITHMS
 
     if ALGORITHMS[algorithm].has_host and task not in ("classification", "pair"):
-        what = f"{algorithm} sums predictions per class, and a task of {task} has no classes"
+        what = f"{algorithm} sums predictions per class, and {task} has not one class per record"
         raise click.UsageError(f"{what}: use --task classification or pair")
 
 
@@ -149,7 +149,8 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
     """Return the text of a settings file with comments."""
     from secure_fl.algorithms.registry import ALGORITHMS
 
-    labels = '# labels = ["no", "yes"]' if task != "ner" else f"labels = {ENTITIES}"
+    named = {"ner": f"labels = {ENTITIES}", "multilabel": '# labels = ["E11", "I50"]'}
+    labels = named.get(task, '# labels = ["no", "yes"]')
     positive = 'positive = "ade"' if task == "classification" else '# positive = "yes"'
     hosted = ALGORITHMS[algorithm].has_host
     public, labelled = "" if hosted or algorithm == PROBE else "# ", "" if hosted else "# "

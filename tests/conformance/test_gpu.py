@@ -18,6 +18,7 @@ from secure_fl.algorithms.registry import BUILT_IN
 from secure_fl.audits.run import audit
 from secure_fl.config.load import loads
 from secure_fl.corpora import make
+from secure_fl.corpora.codes import LABELS as CODES
 from secure_fl.features.batched_simulation.trainer import BatchedTraining
 from secure_fl.federation.result import Result
 from secure_fl.settings import (
@@ -62,6 +63,7 @@ TIERS = ("strong", "weak", "medium")
 KINDS: dict[str, tuple[Kind, tuple[str, ...] | None]] = {
     "ade": ("classification", LABELS),
     "pairs": ("pair", None),
+    "codes": ("multilabel", CODES),
     "similarity": ("regression", None),
     "ner": ("ner", None),
     "news": ("ranking", None),

@@ -80,8 +80,12 @@ def test_sealed_scores_are_those_of_all_records(trained: Path) -> None:
     expected = task.evaluate(model, task.encode(records, tokenizer))
     assert found == pytest.approx(expected, abs=1e-5)
     assert {"micro_f1", "macro_f1", "auroc", "precision_at_1", "precision_at_5"} < set(found)
-    (scores,) = evaluate([trained], silos(), task=TASK).scores.values()
-    assert scores["micro_f1"] == pytest.approx(found["micro_f1"], abs=1e-9)
+    both = evaluate([trained, trained / "model"], silos(), task=TASK)
+    for scores in both.scores.values():
+        assert scores["micro_f1"] == pytest.approx(found["micro_f1"], abs=1e-9)
+    (differences,) = both.differences.values()
+    assert differences.keys() == scores.keys()
+    assert all(d["interval"] == [0.0, 0.0] for d in differences.values())
 
 
 def test_dp_sgd_bounds_a_record_whatever_its_labels() -> None:

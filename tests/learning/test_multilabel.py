@@ -196,3 +196,25 @@ def test_a_message_names_a_few_of_many_labels() -> None:
     with pytest.raises(DataError) as caught:
         task.encode([Text("1", "x", label=("other",))], tiny_tokenizer(WORDS))
     assert "and 4988 more" in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_slopes_of_labels_are_those_of_all_counts_together() -> None:
+    task, counts = task_of(), pooled()
+    del counts["squares"]
+    found, expected = task.slopes(counts), Task.slopes(task, counts)
+    assert found.keys() == expected.keys() == task.pooled([counts]).keys()
+    for metric, by_name in expected.items():
+        for name, slope in by_name.items():
+            np.testing.assert_allclose(
+                found[metric].get(name, np.zeros(len(slope))), slope, atol=1e-6, err_msg=metric
+            )
+
+
+def test_five_thousand_labels_are_counted_and_compared_in_seconds() -> None:
+    labels = tuple(f"L{k}" for k in range(5000))
+    rng, task = np.random.default_rng(0), task_of(labels)
+    truth = torch.from_numpy(rng.random((300, 5000)) < 0.002)
+    z = torch.from_numpy(rng.normal(-3, 1, truth.shape)).float() + 4 * truth
+    counts = task.counts([z], [{"labels": truth}])
+    assert set(task.slopes(counts)) == set(task.pooled([counts]))
+    assert not any(name.startswith(("f1/", "auroc")) for name in task.intervals(counts))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from secure_fl.errors import DataError, ModelError
 from secure_fl.learning.metric_counts import Contributions, Counts
-from secure_fl.learning.metrics import Z, slopes
+from secure_fl.learning.metrics import Z
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -172,14 +172,9 @@ def pulls(
     the sum of squared differences (Efron's infinitesimal jackknife).
     """
     counted = {name: vector for name, vector in totals.items() if name != SQUARES}
-
-    def rates(counts: Counts) -> Mapping[str, float]:
-        return task.pooled([counts])
-
-    moves = slopes(rates, counted, list(rates(counted))) | task.closed_slopes(counted)
     return {
         metric: np.sum([rows[name].along(slope) for name, slope in by_name.items()], axis=0)
-        for metric, by_name in moves.items()
+        for metric, by_name in task.slopes(counted).items()
     }
 
 

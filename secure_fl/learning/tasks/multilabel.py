@@ -30,6 +30,7 @@ from secure_fl.learning.metric_counts import (
 from secure_fl.learning.metrics import (
     BINS,
     Interval,
+    Slopes,
     Z,
     delta,
     odds_bin,
@@ -55,6 +56,7 @@ SQUARES = "squares"  # the sums of products of a record's outcomes
 FIRST = "first "  # before k: records by how many of their k likeliest labels are right
 DEPTHS = (1, 5)  # k of precision at k; the task has more labels than this
 MICRO = "micro_"  # before a metric over all decisions
+OF_LABEL = "f1/"  # before a label
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class MultiLabel(Task):
         if rows:
             rates["macro_f1"] = float(np.mean([*f1.values()]))
         if len(self.labels) <= MAX_SCORED:
-            rates |= {f"f1/{n}": f1[n] for n, row in rows.items() if row[0] + row[2]}
+            rates |= {OF_LABEL + n: f1[n] for n, row in rows.items() if row[0] + row[2]}
         for k in self.depths:
             if FIRST + str(k) in counts and (cells := counts[FIRST + str(k)]).sum():
                 rates[f"precision_at_{k}"] = float(cells @ np.arange(k + 1) / (k * cells.sum()))
@@ -159,17 +161,30 @@ class MultiLabel(Task):
         sums = {name: counts[name] for name in (OUTCOMES, SQUARES)}
         names = [MICRO + name for name in ("precision", "recall", "f1")]
         intervals = delta(self.rates, sums, names, SQUARES, OUTCOMES)
-        rows = outcomes_by_label(counts)
-        named = [name for name in self.rates(rows_only(counts)) if name.startswith("f1/")]
-        for name in named:
-            row = {ROW + name.removeprefix("f1/"): rows[name.removeprefix("f1/")]}
-            intervals |= delta(self.rates, row, [name])
-        of_f1 = mean_intervals(span_rates, [*rows.values()], ["f1"])
-        intervals |= {f"macro_{name}": interval for name, interval in of_f1.items()}
         firsts = {name: counts[name] for name in counts if name.startswith(FIRST)}
         intervals |= delta(self.rates, firsts, [f"precision_at_{k}" for k in self.depths])
-        bins = [counts[name] for name in separable(counts)]
-        return intervals | mean_intervals(separation, bins, ["auroc", "average_precision"])
+        rates = self.rates(counts)
+        for name, slope in self._slopes_of_labels(counts).items():
+            half = Z * float(np.sqrt(sum(counts[at] @ by**2 for at, by in slope.items())))
+            intervals[name] = max(0.0, rates[name] - half), min(1.0, rates[name] + half)
+        return intervals
+
+    def slopes(self, counts: Counts) -> Slopes:
+        """As of other tasks, but label by label: there may be thousands."""
+        rest = {n: row for n, row in counts.items() if not n.startswith((ROW, SCORED))}
+        return super().slopes(rest) | self._slopes_of_labels(counts)
+
+    def _slopes_of_labels(self, counts: Counts) -> Slopes:
+        """The derivatives of means over labels, and of each label's F1."""
+        rows = {ROW + name: row for name, row in outcomes_by_label(counts).items()}
+        bins = {name: counts[name] for name in separable(counts)}
+        found = mean_slopes(span_rates, rows, {"f1": "macro_f1"})
+        for name in self.rates(rows):
+            if name.startswith(OF_LABEL):
+                at = ROW + name.removeprefix(OF_LABEL)
+                found[name] = {at: found["macro_f1"][at] * len(rows)}
+        named = {name: name for name in ("auroc", "average_precision")}
+        return found | mean_slopes(separation, bins, named)
 
     def bounds(self, counts: Counts) -> dict[str, Interval]:
         """The bounds of the means of AUROC and average precision."""
@@ -211,30 +226,22 @@ def first_hits(logits: Sequence[Tensor], batches: Sequence[Batch], k: int) -> Co
     return Contributions.of_cells(joined(hits).astype(np.int64), k + 1)
 
 
-def rows_only(counts: Counts) -> Counts:
-    """The counts of each label's outcomes."""
-    return {name: row for name, row in counts.items() if name.startswith(ROW)}
-
-
 def outcomes_by_label(counts: Counts) -> dict[str, Array]:
     """[hits, false alarms, misses] of the labels that a record has or gets."""
-    return {n.removeprefix(ROW): row for n, row in rows_only(counts).items() if row.any()}
+    rows = {name: row for name, row in counts.items() if name.startswith(ROW)}
+    return {name.removeprefix(ROW): row for name, row in rows.items() if row.any()}
 
 
-def mean_intervals(
-    rates: Callable[[Array], Mapping[str, float]], rows: Sequence[Array], names: Sequence[str]
-) -> dict[str, Interval]:
-    """The intervals of means over labels of metrics that follow from each label's cells."""
-    if not rows:
-        return {}
-    every, variance = [rates(row) for row in rows], dict.fromkeys(names, 0.0)
-    for row in rows:
-        slope = slopes(lambda counts: rates(counts[ROW]), {ROW: row}, names)
-        for name in names:
-            variance[name] += float(row @ slope[name][ROW] ** 2)
-    intervals = {}
-    for name in names:
-        middle = float(np.mean([one[name] for one in every]))
-        half = Z * float(np.sqrt(variance[name])) / len(rows)
-        intervals[name] = max(0.0, middle - half), min(1.0, middle + half)
-    return intervals
+def mean_slopes(
+    rates: Callable[[Array], Mapping[str, float]], rows: Counts, names: Mapping[str, str]
+) -> Slopes:
+    """The derivatives of means over labels of metrics that follow from each label's cells.
+
+    `names`: each metric's name as a mean.
+    """
+    found: Slopes = {mean: {} for mean in names.values()} if rows else {}
+    for at, row in rows.items():
+        moved = slopes(lambda counts, at=at: rates(counts[at]), {at: row}, list(names))  # type: ignore[misc]
+        for name, mean in names.items():
+            found[mean][at] = moved[name][at] / len(rows)
+    return found

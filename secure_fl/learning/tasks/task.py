@@ -17,7 +17,7 @@ from secure_fl.data.examples import Example
 from secure_fl.data.rows import named
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.metric_counts import LOSS, Contributions, Counts, add
-from secure_fl.learning.metrics import Interval, loss_rate
+from secure_fl.learning.metrics import Interval, Slopes, loss_rate, slopes
 from secure_fl.settings import Kind
 
 Batch: TypeAlias = dict[str, Tensor]
@@ -197,6 +197,14 @@ class Task(ABC):
     def closed_slopes(self, counts: Counts) -> dict[str, dict[str, NDArray[np.float64]]]:
         """The derivatives of metrics by counts, where quotients of differences are inaccurate."""
         return {}
+
+    def slopes(self, counts: Counts) -> Slopes:
+        """The derivative of each metric over all records by each count that is not zero."""
+
+        def rates(given: Counts) -> Mapping[str, float]:
+            return self.pooled([given])
+
+        return slopes(rates, counts, list(rates(counts))) | self.closed_slopes(counts)
 
     def bounds(self, counts: Counts) -> dict[str, Interval]:
         """The bounds of the exact values of metrics that follow from scores in bins."""
