@@ -58,6 +58,7 @@ from secure_fl.testing.hospitals import LABELS, hosted, silos, small
 from tests.support.equality import equal, equal_nested, weights
 from tests.support.hands import site_of
 from tests.support.killing import Killed, kill_when, within
+from tests.support.sampling import mostly_slow
 
 PASSES, BATCH, PUBLIC = 2, 8, 16
 DP = DPSettings(epsilon=50.0, delta=1e-3, noise_multiplier=1.0, accountant="rdp")
@@ -135,10 +136,11 @@ def together(*optimizers: list[float]) -> Any:
     return pytest.approx(sorted(chain.from_iterable(optimizers)))
 
 
-@pytest.mark.parametrize(
-    "name",
-    sorted(n for n in ALGORITHMS if not ALGORITHMS[n].trains_nothing and n != "probe"),  # no steps
-)
+TRAINING = sorted(n for n in ALGORITHMS if not ALGORITHMS[n].trains_nothing and n != "probe")
+KINDS = ("centralized", "fedavg", "fedid", "fedkd", "feddf", "gong", "inclusivefl")
+
+
+@pytest.mark.parametrize("name", mostly_slow(TRAINING, *KINDS))  # a probe has no steps
 def test_every_optimiser_of_every_algorithm_sees_the_whole_run(
     name: str, paced: list[float]
 ) -> None:

@@ -93,8 +93,7 @@ def test_a_weight_from_the_whole_batch_breaks_the_bound(family: str, clipping: A
         return losses * float(losses.detach().mean() < mean - 1e-6)
 
     bounds = Bounds(0.05, clipping=clipping)
-    ratios = [neighbour_ratio(model, weighted, batch, bounds, row) for row in range(24)]
-    assert max(ratios) > 1.5
+    assert any(neighbour_ratio(model, weighted, batch, bounds, row) > 1.5 for row in range(24))
 
 
 @pytest.mark.parametrize("clipping", ["per_sample", "ghost"])
