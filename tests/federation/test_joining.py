@@ -25,7 +25,7 @@ from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
 from secure_fl.testing.hospitals import silos, small
 from tests.support.attacker import Wiretap
 from tests.support.equality import equal, kept_model, weights
-from tests.support.joining import FOUR, LATE, THREE, stopped, tampered
+from tests.support.joining import FOUR, LATE, THREE, stopped, stopped_after_3, tampered
 from tests.support.killing import Killed, after, kill_when, within
 from tests.support.raising import raises
 from tests.support.sampling import mostly_slow
@@ -55,7 +55,7 @@ def events(folder: Path, kind: str, party: str = "coordinator") -> list[dict[str
 @pytest.mark.parametrize("mode", mostly_slow(MODES, "none", "he+secagg"))
 def test_a_hospital_that_joins_late_gets_the_model_and_goes_on(tmp_path: Path, mode: Any) -> None:
     adam = FedAdam(rounds=4)
-    stopped(tmp_path, after(3), mode=mode, algorithm=adam)
+    stopped_after_3(tmp_path, mode=mode, algorithm=adam)
     before = kept_model(tmp_path, THREE[0].name, 3)
     result = resumed(tmp_path, FOUR, mode, adam)
     assert equal(kept_model(tmp_path, LATE, 3), before)  # what it was given
@@ -71,7 +71,7 @@ def test_a_hospital_that_joins_late_gets_the_model_and_goes_on(tmp_path: Path, m
 
 @pytest.mark.parametrize("mode", mostly_slow(["none", "he+secagg"], "he+secagg"))
 def test_a_lost_disk_costs_nobody_a_round(tmp_path: Path, mode: Any) -> None:
-    stopped(tmp_path, after(3), mode=mode)
+    stopped_after_3(tmp_path, mode=mode)
     lost = THREE[1].name
     before = kept_model(tmp_path, lost, 3)
     shutil.rmtree(tmp_path / "parties" / lost)
@@ -83,7 +83,7 @@ def test_a_lost_disk_costs_nobody_a_round(tmp_path: Path, mode: Any) -> None:
 
 
 def test_a_newcomer_s_model_goes_into_the_sum(tmp_path: Path) -> None:
-    stopped(tmp_path / "run", after(3))
+    stopped_after_3(tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "alone")
     with_it, without = resumed(tmp_path / "run", FOUR), resumed(tmp_path / "alone", THREE)
     assert not equal(weights(with_it), weights(without))
@@ -92,7 +92,7 @@ def test_a_newcomer_s_model_goes_into_the_sum(tmp_path: Path) -> None:
 def test_a_joined_run_crashes_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     """The newcomer saves what it is given, so it joins once; from then on it has its own state."""
     mode, adam = "he+secagg", FedAdam(rounds=5)
-    stopped(tmp_path / "a", after(3), mode=mode, algorithm=adam)
+    stopped_after_3(tmp_path / "a", mode=mode, algorithm=adam)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     whole = resumed(tmp_path / "a", FOUR, mode, adam)
 
@@ -105,7 +105,7 @@ def test_a_joined_run_crashes_and_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_who_left_is_not_missed_and_keeps_its_folder(tmp_path: Path) -> None:
-    stopped(tmp_path, after(3), FOUR, "he+secagg")
+    stopped_after_3(tmp_path, FOUR, "he+secagg")
     resumed(tmp_path, THREE, "he+secagg")
     assert [e["left"] for e in events(tmp_path, "membership")] == [[LATE]]
     assert not events(tmp_path, "joined")
@@ -114,7 +114,7 @@ def test_who_left_is_not_missed_and_keeps_its_folder(tmp_path: Path) -> None:
 
 
 def test_too_few_that_stay_are_refused(tmp_path: Path) -> None:
-    stopped(tmp_path, after(3), FOUR)
+    stopped_after_3(tmp_path, FOUR)
     with pytest.raises(TooFewParties):
         resumed(tmp_path, FOUR[:2])
 
@@ -122,10 +122,10 @@ def test_too_few_that_stay_are_refused(tmp_path: Path) -> None:
 def test_two_can_join_but_not_three_of_six(tmp_path: Path) -> None:
     """The threshold of six is five: three could not vouch for what three others are given."""
     six = silos(6)
-    stopped(tmp_path, after(3), six[:3])
+    stopped_after_3(tmp_path, six[:3])
     with pytest.raises(CohortError, match="join"):
         resumed(tmp_path, six)
-    stopped(tmp_path / "b", after(3), six[:4])
+    stopped_after_3(tmp_path / "b", six[:4])
     assert resumed(tmp_path / "b", six[:5]).document["status"] == "finished"
 
 
@@ -139,7 +139,7 @@ def test_a_round_that_was_begun_is_not_opened_again_over_others(tmp_path: Path) 
 
 @pytest.mark.parametrize("mode", mostly_slow(["none", "he+secagg"], "none"))
 def test_a_begun_round_is_finished_first_by_those_who_began_it(tmp_path: Path, mode: Any) -> None:
-    stopped(tmp_path / "whole", after(3), mode=mode)
+    stopped_after_3(tmp_path / "whole", mode=mode)
     stopped(tmp_path / "begun", within(3, THREE[0].name), mode=mode)
     whole, begun = (resumed(tmp_path / name, FOUR, mode) for name in ("whole", "begun"))
     joined = events(tmp_path / "begun", "joined")
@@ -161,7 +161,7 @@ def test_a_lost_disk_in_a_begun_round_repeats_the_run_from_the_start(tmp_path: P
 def test_after_somebody_joined_nothing_before_is_repeated(tmp_path: Path) -> None:
     """Its inputs of later rounds would not be those it sent: it began afresh."""
     lost = THREE[1].name
-    stopped(tmp_path, after(3), algorithm=FedAvg(rounds=6))
+    stopped_after_3(tmp_path, algorithm=FedAvg(rounds=6))
     shutil.rmtree(tmp_path / "parties" / lost)
     resumed(tmp_path, THREE, algorithm=FedAvg(rounds=6))
     for silo in THREE[:2]:
@@ -177,7 +177,7 @@ def test_the_coordinator_cannot_read_what_is_handed_over(tmp_path: Path) -> None
     heard: dict[str, Wiretap] = {}
     for mode in ("none", "secagg"):
         folder = tmp_path / mode
-        stopped(folder, after(3), mode=mode)
+        stopped_after_3(folder, mode=mode)
         heard[mode] = Wiretap()
         resumed(folder, FOUR, mode, engine=heard[mode])
     model = kept_model(tmp_path / "secagg", LATE, 3)
@@ -198,14 +198,14 @@ def test_the_coordinator_cannot_read_what_is_handed_over(tmp_path: Path) -> None
 def test_a_holder_with_a_wrong_state_is_found_and_named(
     tmp_path: Path, mode: Any, bad: int
 ) -> None:
-    stopped(tmp_path, after(3), mode=mode)
+    stopped_after_3(tmp_path, mode=mode)
     tampered(tmp_path, THREE[bad].name)
     with raises(Disagreement, party=THREE[bad].name):
         resumed(tmp_path, FOUR, mode)
 
 
 def test_sums_that_were_opened_are_noted_with_who_joined(tmp_path: Path) -> None:
-    stopped(tmp_path, after(3))
+    stopped_after_3(tmp_path)
     resumed(tmp_path, FOUR)
     for silo in FOUR:
         file = tmp_path / "parties" / silo.name / "checkpoints" / OPENED

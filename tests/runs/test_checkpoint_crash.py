@@ -23,6 +23,7 @@ from secure_fl.runs.party_checkpoints import PartyCheckpoints
 from secure_fl.settings import ModelSettings
 from secure_fl.testing.hospitals import members, silos, small
 from tests.support.raising import raises
+from tests.support.sampling import mostly_slow
 from tests.support.stateless import Stateless
 
 
@@ -165,7 +166,12 @@ def keys(node: Any) -> Iterator[str]:
         yield from keys(child)
 
 
-@pytest.mark.parametrize("name", [n for n, e in ALGORITHMS.items() if not e.trains_nothing])
+STATES = ("fedadam", "fedavg", "fedid", "fedkd", "fetchsgd", "heterofl", "inclusivefl", "probe")
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow([n for n, e in ALGORITHMS.items() if not e.trains_nothing], *STATES)
+)
 def test_files_and_keys_are_ascii(name: str, tmp_path: Path) -> None:
     kind: Any = ALGORITHMS[name].settings
     given = {field: value for field, value in SMALL.items() if field in kind.model_fields}

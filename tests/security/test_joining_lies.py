@@ -27,8 +27,7 @@ from secure_fl.protocol.ports import EnvelopeLayer
 from secure_fl.testing.hospitals import small
 from tests.support.attacker import Liar, Wiretap, lying, told
 from tests.support.equality import kept_model
-from tests.support.joining import FOUR, LATE, THREE, stopped, tampered
-from tests.support.killing import after
+from tests.support.joining import FOUR, LATE, THREE, stopped_after_3, tampered
 from tests.support.raising import raises
 
 FIRST, SECOND, THIRD = (silo.name for silo in THREE)
@@ -37,7 +36,7 @@ Lead = Callable[..., Coordinator]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    stopped(tmp_path, after(3), mode="he+secagg")
+    stopped_after_3(tmp_path, mode="he+secagg")
     return tmp_path
 
 

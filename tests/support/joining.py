@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from secure_fl.algorithms.base import Algorithm
 from secure_fl.runs import checkpoint
 from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import checkpoint_of
-from tests.support.killing import Killed, Moment, kill_when
+from tests.support.killing import Killed, Moment, after, kill_when
 
 FOUR = silos(4)
 THREE = FOUR[:3]
@@ -32,6 +36,25 @@ def stopped(
     options |= {"folder": folder, "silos": list(who), "listener": kill_when(moment)}
     with pytest.raises(Killed):
         small(algorithm or FedAvg(rounds=4), mode, **options).run()
+
+
+def stopped_after_3(
+    folder: Path,
+    who: Sequence[Silo] = THREE,
+    mode: Any = "none",
+    algorithm: Algorithm | None = None,
+) -> None:
+    """Copy a run that ended after its third round; equal runs are trained once in a process."""
+    made = _after_3(tuple(who), mode, algorithm or FedAvg(rounds=4))
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+
+
+@cache
+def _after_3(who: tuple[Silo, ...], mode: Any, algorithm: Algorithm) -> Path:
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    stopped(folder, after(3), who, mode, algorithm)
+    return folder
 
 
 def tampered(folder: Path, name: str, round: int = 3) -> None:
