@@ -94,6 +94,7 @@ class DpAccount:
         self.opacus: dict[str, Any] | None = None  # its accountant's state, from round to round
         self.trainings: TrainingStore | None = None  # read when a round is repeated
         self._noises: dict[int, SharedNoise] = {}  # of this run, by n-d; the last one at the end
+        self.bound = settings.max_grad_norm  # C of the last step
         self._trained = (0, 0)  # the round of the last training, and its number of trainings
         self._left = 0  # steps of the last block that are not computed; they end with the process
         self._block: Reservation | None = None
@@ -375,7 +376,7 @@ def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str
         "budget": settings.epsilon,
         "accountant": settings.accountant,
         "clipping": settings.clipping,
-        "max_grad_norm": settings.max_grad_norm,
+        "max_grad_norm": min(account.bound for account in parties.values()),
         "overall_epsilon": _largest(members),
         "uncovered": uncovered,
         "assumes": f"no {settings.unit} is at two parties; the numbers of records are public; "

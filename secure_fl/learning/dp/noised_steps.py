@@ -54,6 +54,7 @@ class NoisedSteps:
         rows with the gradients of the sampled units of this site.
         """
         account, noise = self._account, self._noise(dimension)
+        account.bound = self.bound
         integers = self._integers(state, noise, gradients)
         unit = self.bound / noise.grid / self.expected
         if account.settings.noise == "shared":
