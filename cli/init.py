@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import fill
-from typing import Literal, get_origin
+from typing import Any, Literal, get_origin
 
 import click
 
-from secure_fl.cli.options import FOLDER, Names, complete_algorithm, known_algorithm
+from secure_fl.cli.options import (
+    FOLDER,
+    FiniteRange,
+    Names,
+    complete_algorithm,
+    known_algorithm,
+)
 from secure_fl.thresholds import MOST_MASKED
 
 # The built-in corpus of each kind of task.
@@ -27,6 +33,7 @@ SUMMED = 3  # default of min_cohort
 ENTITIES = '["Disease", "Dose", "Drug", "Symptom"]'  # each hospital of "ner" labels some of them
 NAME = "federation.toml"
 PROBE = "probe"
+PROBED = ("classification", "pair", "multilabel")  # tasks of a probe with differential privacy
 SHORT: Mapping[str, int] = {"rounds": 12, "epochs": 2}  # if an algorithm allows these values
 
 HEAD = """\
@@ -82,11 +89,23 @@ optimizer = "adamw"            # or "sgd"
 batch_size = 16
 device = "auto"                # or "cpu", "cuda", "mps"
 precision = "float32"          # or "bfloat16" on hardware that supports it
-
+{dp}
 [protection]
 mode = "he+secagg"             # "he", "secagg"; "none" shows updates to the coordinator
 bits = 8                       # per value of an update: 4, 6, 8, 12, 16 or 24
 {cohort:<31}# minimum number of hospitals in a sum
+"""
+
+DP = """
+[training.dp]
+epsilon = {epsilon:g}
+{noise:<31}# "shared": each hospital adds a share; "local": it adds all
+# unit = "patient"             # default: record; record ids are then PATIENT/NOTE
+# ledger = "ledgers"           # folder that outlives runs; default: the run's own folder
+"""
+SHARED = """\
+colluders = 1                  # hospitals that may reveal their noise, or add none
+dropouts = 0                   # hospitals that may be missing in a step; each costs more noise
 """
 
 
@@ -95,7 +114,8 @@ bits = 8                       # per value of an update: 4, 6, 8, 12, 16 or 24
 Examples:
   secure-fl init                                   write federation.toml here
   secure-fl init study --task ner --parties 5
-  secure-fl init study --algorithm fedadam --force"""
+  secure-fl init study --algorithm fedadam --force
+  secure-fl init study --dp 3 --parties 4          with differential privacy"""
 )
 @click.argument("folder", type=FOLDER, default=".")
 @click.option("--task", type=Names(sorted(CORPORA)), default="classification", show_default=True,
@@ -105,31 +125,41 @@ Examples:
     metavar="NAME",
     callback=known_algorithm,
     shell_complete=complete_algorithm,
-    default="fedavg",
-    show_default=True,
-    help="Algorithm; docs/algorithms.md lists the names.",
+    help="Algorithm; docs/algorithms.md lists the names.  [default: fedavg; with --dp: probe]",
 )
 @click.option("--parties", type=click.IntRange(1, MOST_MASKED), default=3, show_default=True,
               help="Number of hospitals.")  # fmt: skip
+@click.option("--dp", "epsilon", type=FiniteRange(0, 1e5, min_open=True), metavar="EPSILON",
+              help="Protect records by differential privacy.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-def init(folder: Path, task: str, algorithm: str, parties: int, force: bool) -> None:
+def init(
+    folder: Path,
+    task: str,
+    algorithm: str | None,
+    parties: int,
+    epsilon: float | None,
+    force: bool,
+) -> None:
     """Write a commented settings file, federation.toml, into FOLDER."""
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.errors import RunError, SettingsError
 
+    private = epsilon is not None and task in PROBED
+    algorithm = algorithm or (PROBE if private else "fedavg")
     require_classes(task, algorithm)
     file = folder / NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with file.open("w" if force else "x", encoding="utf-8") as stream:
-            stream.write(template(task, algorithm, parties, file))
+            stream.write(template(task, algorithm, parties, file, epsilon))
     except FileExistsError:
         fix = "add --force to replace it, or name another folder"
         raise SettingsError("the file exists", fix=fix, file=str(file)) from None
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
         raise RunError(what, file=file, reason="unwritable") from None
-    click.echo(f"written: {file}\nnext: secure-fl train {file}")
+    command = "train" if epsilon is None else "budget"
+    click.echo(f"written: {file}\nnext: secure-fl {command} {file}")
     if algorithm != PROBE and task not in ("ranking", "completion"):
         click.echo(f"baseline in ten seconds: secure-fl init probe --task {task} --algorithm probe")
     if parties < SUMMED and not ALGORITHMS[algorithm].sums_nothing:
@@ -145,7 +175,9 @@ def require_classes(task: str, algorithm: str) -> None:
         raise click.UsageError(f"{what}: use --task classification or pair")
 
 
-def template(task: str, algorithm: str, parties: int, file: Path) -> str:
+def template(
+    task: str, algorithm: str, parties: int, file: Path, epsilon: float | None = None
+) -> str:
     """Return the text of a settings file with comments."""
     from secure_fl.algorithms.registry import ALGORITHMS
 
@@ -165,25 +197,47 @@ def template(task: str, algorithm: str, parties: int, file: Path) -> str:
         "labelled": f"{labelled}labelled = 60",
         "file": file,
         "cohort": f"min_cohort = {min(SUMMED, parties)}",
+        "dp": "" if epsilon is None else _dp(algorithm, epsilon),
     }
     text = "".join(part.format(**values) for part in (HEAD, DATA, TAIL))
-    return text + _algorithm(algorithm, parties)
+    return text + _algorithm(algorithm, parties, private=epsilon is not None)
 
 
-def _algorithm(name: str, parties: int) -> str:
+def _dp(algorithm: str, epsilon: float) -> str:
+    """Return the section of differential privacy; noise is shared where each step is a sum."""
+    from secure_fl.algorithms.registry import ALGORITHMS
+
+    settings = ALGORITHMS[algorithm].settings
+    steps = settings.model_construct(**_defaults(algorithm)).step_rate is not None
+    noise = "shared" if steps else "local"
+    return DP.format(epsilon=epsilon, noise=f'noise = "{noise}"') + (SHARED if steps else "")
+
+
+def _defaults(name: str) -> dict[str, Any]:
+    """Return the default settings of an algorithm."""
+    from secure_fl.algorithms.registry import ALGORITHMS
+
+    made = ALGORITHMS[name].settings.model_construct(name=name)
+    values: dict[str, Any] = made.model_dump(mode="json")
+    return values
+
+
+def _algorithm(name: str, parties: int, *, private: bool = False) -> str:
     """Return an algorithm's section with its defaults."""
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config.toml import write
 
     entry = ALGORITHMS[name]
-    defaults = entry.settings.model_construct(name=name).model_dump(mode="json")
+    defaults = _defaults(name)
     fixed = {
         field
         for field, info in entry.settings.model_fields.items()
         if get_origin(info.annotation) is Literal
     }
     values = {field: value for field, value in defaults.items() if value is not None}
-    if values["rounds"] > 1:  # else one exchange is all of it
+    if name == PROBE and private:
+        values |= {"fit": "logistic", "rounds": 60}
+    elif values["rounds"] > 1 and "sample_rate" not in values:  # else rounds are single steps
         values |= {field: value for field, value in SHORT.items() if field not in fixed}
     if "mix" in values and parties < SUMMED * TIERS:
         values["mix"] = "wide"  # tiers would be too small for separate sums

@@ -78,9 +78,9 @@ def column_names(pairs: Sequence[str]) -> dict[str, str]:
     return chosen
 
 
-def known_algorithm(ctx: click.Context, param: click.Parameter, value: str) -> str:
+def known_algorithm(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Refuse an unknown algorithm; a callback, because help texts must not import algorithms."""
-    if value not in (known := _training_algorithms()):
+    if value is not None and value not in (known := _training_algorithms()):
         raise click.BadParameter(f"there is no {value!r}: {nearest(value, known)}")
     return value
 

@@ -18,9 +18,7 @@ from secure_fl.settings import AdapterSettings, DPSettings, TaskSettings
 from secure_fl.testing.hospitals import LABELS, small
 
 TASK = TaskSettings(labels=LABELS, positive="ade", max_length=16)
-LORA = ModelSettings(
-    name="tiny", layers=2, pooling="mean", adapter=AdapterSettings(rank=2, last=1)
-)
+LORA = ModelSettings(name="tiny", layers=2, pooling="mean", adapter=AdapterSettings(rank=2, last=1))
 CPU = TrainingSettings(device="cpu", class_weights="none")
 SHARED = DPSettings(epsilon=8.0, noise="shared", dropouts=0)
 
