@@ -12,7 +12,7 @@ from secure_fl.crypto.blame.inquiry import Inquiry, InquiryEvidence
 from secure_fl.crypto.privacy.accounting import SkellamRelease, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Budget
 from secure_fl.crypto.privacy.noise_ledger import UNIT
-from secure_fl.errors import SecureFLError
+from secure_fl.errors import BudgetError, SecureFLError
 from secure_fl.events import Convicted, MemberFailed, MembersLost, Refused
 from secure_fl.features.statistics.note import NOTE
 from secure_fl.federation.assembly import COORDINATOR
@@ -38,6 +38,8 @@ from tests.support.adversary_programs import (
     codebooks_of,
     ledger_of,
 )
+
+EXCUSED = ("disagreement", BudgetError.code)  # nobody knows who is right; repeated rounds cost
 
 
 def violations(outcome: Outcome) -> Iterator[str]:
@@ -91,8 +93,8 @@ def _named(outcome: Outcome) -> Iterator[str]:
         if isinstance(event, MemberFailed) and event.code == "keys" and not named - honest:
             yield f"honest members are at odds: {', '.join(sorted(named))}"
         outsiders |= scenario.tiers and isinstance(event, Convicted)
-        if isinstance(event, MemberFailed | Refused) and event.code == "disagreement":
-            differ |= named  # nobody can tell who of them is right
+        if isinstance(event, MemberFailed | Refused) and event.code in EXCUSED:
+            differ |= named
         lost = (named & honest) - set(scenario.away) - differ
         alone = len(scenario.liars) == 1 and not outsiders
         if isinstance(event, MembersLost) and lost and alone:
