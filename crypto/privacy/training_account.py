@@ -104,13 +104,7 @@ class DpAccount:
         self._planned: float | None = None
         self._composed: dict[tuple[Event, ...], float] = {}
         self._of_run = self._of_run_in_ledger()  # spent by this run, including earlier sessions
-        if settings.delta >= 1 / len(units):
-            raise BudgetError(
-                f"δ = {settings.delta:g} allows publishing a {settings.unit} of this silo",
-                fix=f"set training.dp.delta well below 1/{len(units)}",
-                party=dataset,
-                reason="delta",
-            )
+        _require_delta(dataset, settings, len(units))
 
     @property
     def noise_multiplier(self) -> float:
@@ -333,6 +327,17 @@ class DpAccount:
             return []
         chain = load_chain(self.ledger.path)
         return events_of(chain, self.account.dataset, self.account.unit, self.run)
+
+
+def _require_delta(dataset: str, settings: DPSettings, units: int) -> None:
+    """Refuse a δ that permits the publication of a unit."""
+    if settings.delta >= 1 / units:
+        raise BudgetError(
+            f"δ = {settings.delta:g} allows publishing a {settings.unit} of this silo",
+            fix=f"set training.dp.delta well below 1/{units}",
+            party=dataset,
+            reason="delta",
+        )
 
 
 def least_noise(

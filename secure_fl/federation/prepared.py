@@ -114,11 +114,15 @@ def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
         error.at(party=silo.name)
         raise
     folder, limits, identity = context.folder, context.limits, context.identity
-    path = None if folder is None else folder.path
-    rate = spec.algorithm.step_rate
-    passes, own = passes_of(spec), limits.own_epsilon
+    path, rate = None if folder is None else folder.path, spec.algorithm.step_rate
     privacy = privacy_of(
-        silo, spec.training, passes, path, identity, step_rate=rate, own_epsilon=own
+        silo,
+        spec.training,
+        passes_of(spec),
+        path,
+        identity,
+        step_rate=rate,
+        own_epsilon=limits.own_epsilon,
     )
     if privacy is not None and folder is not None:
         privacy.trainings = folder.trainings(silo.name)
@@ -145,6 +149,6 @@ def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
     noise = noise_of(silo, spec.protection.noise, context.rules.threshold, path, identity)
     state = site if noise is None else PartyState(site, noise)
     rounds = folder.party(silo.name, state, context.opened) if folder else Checkpoints()
-    optional = (feature.hook(spec, site, limits) for feature in run_features())
-    hooks = (*context.hooks, *(hook for hook in optional if hook is not None))
+    optional = [feature.hook(spec, site, limits) for feature in run_features()]
+    hooks = (*context.hooks, *filter(None, optional))
     return Prepared(spec, context.rules, site, rounds, noise, hooks)

@@ -117,12 +117,7 @@ def targets(
     if kind == "attention":
         inner = {name for name in inner if "att" in name}  # attention.self.query, attn.Wqkv
     if not inner:
-        raise ModelError(
-            "no linear layer of an attention was found, so there is nothing to adapt",
-            model=type(body).__name__,
-            field="model.adapter.targets",
-            fix='set targets = "linear", or use a transformer whose layers hold an attention',
-        )
+        raise _no_attention(body)
     pooler = getattr(body, "pooler", None)
     outside = set(unwrapped(model).modules()) - set(body.modules())
     outside |= set() if pooler is None else set(pooler.modules())
@@ -139,6 +134,15 @@ def targets(
             if module in outside
             else any(name.endswith(f".{n}") for n in inner)
         )
+    )
+
+
+def _no_attention(body: nn.Module) -> ModelError:
+    return ModelError(
+        "no linear layer of an attention was found, so there is nothing to adapt",
+        model=type(body).__name__,
+        field="model.adapter.targets",
+        fix='set targets = "linear", or use a transformer whose layers hold an attention',
     )
 
 
