@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from secure_fl.algorithms.base import Algorithm, Entry, WholeModel
-from secure_fl.algorithms.inclusivefl.settings import Ladder, Tiered, tier_entry
+from secure_fl.algorithms.inclusivefl.ladder import Ladder
+from secure_fl.algorithms.inclusivefl.settings import Tiered, tier_entry
 from secure_fl.algorithms.settings import ADAPTERS
 
 if TYPE_CHECKING:

@@ -156,7 +156,7 @@ def errors(rows: Rows, W: Matrix, classes: int) -> Tensor:
     """
     z = both(rows.x @ torch.from_numpy(W).float(), classes)
     several = rows.y.dim() == 2  # labels of one row, each with a probability
-    r = z.sigmoid() - rows.y if several else z.softmax(-1) - F.one_hot(rows.y, classes)
+    r: Tensor = z.sigmoid() - rows.y if several else z.softmax(-1) - F.one_hot(rows.y, classes)
     return r[:, -W.shape[1] :].double()
 
 
