@@ -31,6 +31,7 @@ CORPORA = {
 TIERS = 3  # weak, medium and strong
 SUMMED = 3  # default of min_cohort
 ENTITIES = '["Disease", "Dose", "Drug", "Symptom"]'  # each hospital of "ner" labels some of them
+CODES = '["E11", "I50", "J18", "J45", "N17", "D64", "G40", "M10"]'  # in the notes of "codes"
 NAME = "federation.toml"
 PROBE = "probe"
 PROBED = ("classification", "pair", "multilabel")  # tasks of a probe with differential privacy
@@ -46,9 +47,9 @@ seed = 0                       # equal seeds give equal results, bit for bit
 # folder = "runs/first"        # folder of the results; default: runs/ and this file's name
 
 [task]
-{kind:<31}# or {kinds}
+{kind:<30}# or {kinds}
 max_length = 64                # tokens; longer texts are truncated
-{labels:<30} # default: read from all hospitals' records
+{labels:<30} # default: those of all records
 {positive:<31}# the positive class: its F1 is the main score, and its weight in
                                # the loss equals that of the other classes
 """
@@ -181,7 +182,7 @@ def template(
     """Return the text of a settings file with comments."""
     from secure_fl.algorithms.registry import ALGORITHMS
 
-    named = {"ner": f"labels = {ENTITIES}", "multilabel": '# labels = ["E11", "I50"]'}
+    named = {"ner": f"labels = {ENTITIES}", "multilabel": f"labels = {CODES}"}
     labels = named.get(task, '# labels = ["no", "yes"]')
     positive = 'positive = "ade"' if task == "classification" else '# positive = "yes"'
     hosted = ALGORITHMS[algorithm].has_host
