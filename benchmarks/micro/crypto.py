@@ -203,5 +203,6 @@ def _expected(halves: Halves, groups: Mapping[str, Sequence[Group]], rule: Rule)
         rng = np.random.Generator(np.random.PCG64())
         rng.bit_generator.state = context.transcript.state()["rng"]
         clip = layout.packed[0].clip or 0.0
-        total += packing.quantize(layout.codec, group.vectors[NAME], clip, rng)[0]
+        vector = group.vectors[NAME].astype(np.float32, copy=False)
+        total += packing.quantize(layout.codec, vector, clip, rng)[0]
     return packing.dequantize(layout.codec, total, clip)

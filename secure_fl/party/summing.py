@@ -57,7 +57,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group, PrivacyLayer, Rule, SumInProgress, Vector
+from secure_fl.protocol.ports import Group, Noise, PrivacyLayer, Rule, SumInProgress, Vector
 
 IMPOSSIBLE_NORMS = (
     "the squared norms of {} sums add up to less than zero: a hospital sent a wrong one. The run "
@@ -124,7 +124,9 @@ class Summing:
         if shape is None:
             return None
         taken = {piece: self._sums.leftover(piece) for piece in names(name, math.prod(shape))}
-        left = {piece: vector for piece, vector in taken.items() if vector is not None}
+        left: dict[str, NDArray[Any]] = {
+            piece: vector for piece, vector in taken.items() if vector is not None
+        }
         return whole(left, {name: shape})[name].reshape(shape) if left else None
 
     async def _groups_of(self, request: SumRequest) -> tuple[Sequence[Group], bool]:
@@ -136,9 +138,9 @@ class Summing:
                 "the host passes {} to a sum for the parties; otherwise values must have names",
                 party=members.me,
             )
-        gives = _flat(request.values, members.me)
+        gives = _flat(request.values, members.me, rule.noise)
         zeros = {name: np.zeros(np.shape(value)) for name, value in request.read.items()}
-        reads = _flat(zeros, members.me)
+        reads = _flat(zeros, members.me, rule.noise)
         if request.partial:
             return await self._declare(gives, reads, rule)
         if reads:
@@ -300,11 +302,14 @@ def _check_members(members: Members, answer: Owners) -> None:
                 )
 
 
-def _flat(values: Mapping[str, Any], me: str) -> dict[str, Vector]:
-    """Flatten values into vectors, in pieces; refuse values that are not finite."""
+def _flat(values: Mapping[str, Any], me: str, noise: Noise | None) -> dict[str, Vector]:
+    """Flatten values into vectors, in pieces; refuse values that are not finite.
+
+    Integers that carry their noise remain integers.
+    """
+    kind = np.int64 if noise is not None and noise.prepaid else np.float32
     flat: dict[str, Vector] = {}
     for name, value in sorted(values.items()):
-        kind = np.int64 if getattr(value, "dtype", None) == np.int64 else np.float32
         vector = np.ascontiguousarray(np.asarray(value, dtype=kind)).reshape(-1)
         if not np.isfinite(vector).all():
             raise TrainingError(

@@ -64,7 +64,14 @@ def _privacy(policy: SitePolicy) -> Iterator[str]:
         yield f"A SUM OVER {policy.min_cohort} SHOWS WHAT EACH CONTRIBUTED."
     dp, noise = policy.dp, policy.noise
     each = "patient" if dp.unit == "patient" else "record or patient"
-    yield _limits(f"DP-SGD per {each}", dp)
+    own = (
+        ""
+        if dp.own_epsilon is None
+        else (f" This site adds so much noise that a run costs it ε = {dp.own_epsilon} at most.")
+    )
+    yield _limits(f"DP-SGD per {each}", dp) + (
+        f" Shared noise holds against {dp.min_colluders} or more colluding parties.{own}"
+    )
     yield _limits("Noise on what another site opens as the host", noise) + (
         f" It holds against {noise.min_colluders} or more colluding parties."
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from secure_fl.crypto.keys.identity import PublicIdentity
     from secure_fl.protocol.frames import Frame
 
-Vector: TypeAlias = NDArray[Any]  # of float32, or of int64 if it carries its noise
+Vector: TypeAlias = NDArray[np.float32] | NDArray[np.int64]  # integers: with their noise
 NONE_LOST: Mapping[str, Lost] = MappingProxyType({})
 
 

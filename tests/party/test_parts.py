@@ -60,7 +60,7 @@ def true_sum(name: str, members: tuple[str, ...] = NAMES, round: int = 0) -> NDA
 @pytest.mark.parametrize("size", [0, 1, 699, 700, 701, 1400, 5000])
 def test_pieces_are_the_vector(size: int) -> None:
     vector = np.arange(size, dtype=np.float32)
-    cut = pieces("w", vector)
+    cut: dict[str, Any] = dict(pieces("w", vector))
     assert all(piece.size <= SMALL_PART for piece in cut.values())
     assert all(np.shares_memory(piece, vector) for piece in cut.values() if piece.size)
     assert len(cut) == max(1, math.ceil(size / SMALL_PART))

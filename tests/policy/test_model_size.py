@@ -178,6 +178,7 @@ HARMLESS = {
     "model.adapter.targets": "of a model that is allowed; it trains and sends less",
     "model.adapter.dropout": "of a model that is allowed; it trains and sends less",
     "model.adapter.base": "how frozen weights are held",
+    "model.adapter.last": "fewer layers of the adapters that are counted",
     "model.adapter.merge": "whether this site writes the whole model, too",
     "training.optimizer": "how well it learns",
     "training.learning_rate": "how well it learns",

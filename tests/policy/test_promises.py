@@ -55,6 +55,7 @@ READS: Mapping[str, set[str]] = {
     "site.dp.max_target_epsilon": _DP,
     "site.dp.max_delta": {"dp", "dp.delta"},
     "site.dp.unit": {"dp", "dp.unit"},
+    "site.dp.min_colluders": {"dp", "dp.noise", "dp.colluders"},
     "site.noise.required": {"name", "noise", "mode"},
     "site.noise.max_epsilon": _NOISE,
     "site.noise.max_target_epsilon": _NOISE,
@@ -100,6 +101,8 @@ POOL: Mapping[str, list[Any]] = {
     "dp.unit": ["patient", "record"],
     "dp.ledger": [None, "fresh"],
     "dp.physical": [None, 64, 300],
+    "dp.noise": ["local", "shared"],
+    "dp.colluders": [1, 0],
     "noise": [True, False],
     "noise.epsilon": [1.0, 8.0],
     "noise.target": [None, 0.5, 2.0],
@@ -146,6 +149,7 @@ POLICIES = st.builds(
         max_epsilon=st.sampled_from([1.0, 9.0]),
         max_target_epsilon=st.sampled_from([None, 1.0]),
         max_delta=st.sampled_from([1e-5, 0.01]),
+        min_colluders=st.sampled_from([0, 1]),
         unit=st.sampled_from(["record", "patient"]),
     ),
     noise=st.builds(
@@ -232,6 +236,7 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
         "tier": name != "heterofl" or company.tier is not None or company.me == company.host,
         "dp": (dp is not None and not uncovered) or not held.dp.required,
         "dp limits": dp is None or within(dp, held.dp),
+        "sharing": dp is None or dp["noise"] == "local" or dp["colluders"] >= held.dp.min_colluders,
         "unit": dp is None or dp["unit"] == "patient" or held.dp.unit == "record",
         "noise": opens_noised or company.host in (None, company.me) or not held.noise.required,
         "noise limits": noise is None

@@ -106,6 +106,8 @@ CASES: list[Case] = [
      "asked for 2e-05; allowed: 1e-05 or less", {"dp": {"max_delta": 2e-5}}),
     ("site.dp.unit", POLICY, plan(dp__unit="record"), COMPANY, TODAY,
      "asked for record; allowed: patient", {"dp": {"unit": "record"}}),
+    ("site.dp.min_colluders", POLICY, plan(dp__noise="shared", dp__colluders=0), COMPANY, TODAY,
+     "asked for 0; allowed: 1 or more", {"dp": {"min_colluders": 0}}),
     ("site.noise.required", policy(hosts=("clinic",)), plan(), HOSTED, TODAY,
      'asked for none; allowed: noise on all that a host opens', {"noise": {"required": False}}),
     ("site.noise.required", policy(hosts=("clinic",), algorithms=("gong",)),

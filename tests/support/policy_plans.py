@@ -56,6 +56,8 @@ PLAN: Flat = {
     "dp.unit": "patient",
     "dp.ledger": None,
     "dp.physical": None,
+    "dp.noise": "local",
+    "dp.colluders": 1,
     "noise": False,
     "noise.epsilon": 1.0,
     "noise.target": None,
@@ -78,7 +80,8 @@ def made(flat: Flat) -> Plan:
     protection: dict[str, Any] = {n: flat[n] for n in ("mode", "bits", "min_cohort", "threshold")}
     if flat["noise"] and flat["mode"] != "none":
         protection["noise"] = budget(flat, "noise") | {"colluders": flat["noise.colluders"]}
-    own_dp = {"unit": flat["dp.unit"], "physical_batch": flat["dp.physical"]}
+    own_dp = {n: flat[f"dp.{n}"] for n in ("unit", "noise", "colluders")}
+    own_dp["physical_batch"] = flat["dp.physical"]
     dp = budget(flat, "dp") | own_dp if flat["dp"] else None
     return Plan.model_validate(
         {
