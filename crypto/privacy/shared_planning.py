@@ -11,8 +11,8 @@ from secure_fl.crypto.privacy.shared_noise import SharedNoise
 from secure_fl.crypto.privacy.training_account import multiplier_for
 from secure_fl.settings import DPSettings
 
-# Points that a probe loses to noise, times its signal. Measured on two tasks with 600 records at
-# each of 4 and 10 hospitals (docs/results/dp.md). It is the larger loss of both.
+# Points that a probe loses to noise, times its signal: an upper estimate from two tasks with 600
+# records at each of 4 hospitals (benchmarks/results/dp).
 LOST_ACCURACY, LOST_AUROC = 900.0, 3000.0
 NOTICED = 2.0  # points of AUROC
 
