@@ -145,7 +145,7 @@ TABLE = Table(
     "dp",
     "Differential privacy: local and shared noise",
     cells,
-    reference=LORA_LOCAL,
+    reference=f"{LORA_LOCAL}, ε = 8",
     sections=tuple(
         Section(group, "Probes have 257 values; ε is per record, over the whole run, at δ = 1e-5.")
         for group in GROUPS
