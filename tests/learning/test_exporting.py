@@ -17,7 +17,7 @@ from secure_fl.errors import ModelError
 from secure_fl.learning import exporting, models
 from secure_fl.learning.anatomy import body_of
 from secure_fl.learning.tasks import Task, make_task
-from secure_fl.settings import ModelSettings, TaskSettings
+from secure_fl.settings import AdapterSettings, ModelSettings, TaskSettings
 from tests.support.families import save
 
 TASK = make_task(TaskSettings(labels=("a", "b", "c")))
@@ -121,3 +121,21 @@ def test_a_new_run_of_a_damaged_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"no")
     with pytest.raises(ModelError):
         models.load_model(folder, TASK, tokenizer, 0)
+
+
+@pytest.mark.parametrize("adapter", [None, AdapterSettings(rank=2, last=1)])
+def test_means_of_the_last_layers_are_saved(
+    adapter: AdapterSettings | None, tmp_path: Path
+) -> None:
+    spec = ModelSettings(layers=2, pooling="mean", adapter=adapter)
+    tokenizer = models.load_tokenizer(spec)
+    model = models.load_model(spec, TASK, tokenizer, 4)
+    head = {n for n, w in model.named_parameters() if w.requires_grad and "backbone" not in n}
+    assert head == {"classifier.weight", "classifier.bias"}
+    again, _, _ = exporting.load_exported(
+        exporting.export(model, tokenizer, tmp_path / "model", TASK)
+    )
+    batch = tokenizer(["a note", "another one"], padding=True, return_tensors="pt")
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        torch.testing.assert_close(again(**inputs).logits, model.eval()(**inputs).logits)
