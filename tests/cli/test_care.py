@@ -94,7 +94,7 @@ def test_what_looks_up_loads_nothing_heavy(tmp_path: Path) -> None:
     assert told == ["|".join(["LOADED", *arguments]) for arguments in commands], done.stdout
 
 
-WAITING = [  # modules in this order, and what is not loaded after each
+WAITING = [  # imports in this order, each with the libraries that it must not load
     ("secure_fl.cli.site_check", "torch", False),  # until the rehearsal
     ("secure_fl.pilot.coordinator_process", "transformers.modeling_utils", False),
     ("secure_fl.pilot.hospital", "transformers.modeling_utils", False),  # until a run begins

@@ -133,7 +133,7 @@ def test_truncation_costs_nothing(dimension: int) -> None:
 
 @pytest.mark.parametrize("dropped", [0, 1, 2])
 def test_shares_add_up_to_the_noise_of_the_plan(dropped: int) -> None:
-    """What a colluder knows is subtracted; each dropout takes its share with it."""
+    """Colluders subtract their shares, and the shares of dropouts are missing."""
     size = 40_000
     noise = SharedNoise(2.0, size, 1, parties=6, dropouts=2, colluders=1)
     shares = [noise.noised(np.zeros(size, np.int64), 2.0) for _ in range(6 - dropped)]

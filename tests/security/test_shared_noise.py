@@ -91,7 +91,7 @@ def programs(
 
 
 def known_to(out: Any, *members: str) -> list[NDArray[Any]]:
-    """What members see together: the opened sums without their own shares."""
+    """Subtract the members' own shares from the opened sums, as colluding members can."""
     shares = [[values for _, values in out.results[m]] for m in members]
     opened = [total for total, _ in out.results[members[0]]]
     return [total - np.sum(parts, axis=0) for total, *parts in zip(opened, *shares, strict=True)]

@@ -170,3 +170,20 @@ def local_pilot(
     """A pilot of some small hospitals."""
     members = {silo.name: silo for silo in silos(parties=count, size=16)}
     return LocalPilot(folder, plan or plan_of(), members, **options)
+
+
+def repeats_round_two(folder: Path, plan: Plan) -> LocalPilot:
+    """Run a pilot in which hospital-3 is killed after its upload, and all repeat round 2."""
+    made, killed = local_pilot(folder, plan), list[str]()
+
+    def after(town: LocalPilot, party: str) -> None:
+        notes = list((folder / "hospital-1").rglob("opened/*/*.jsonl"))
+        opened = any('"round": 2' in file.read_text() for file in notes)
+        if opened and party == "hospital-3" and not killed:
+            killed.append(party)
+            town.kill(party)
+
+    made.after = after
+    made.lead(patience=50).run()
+    assert killed and len(made.seen("gathered")) == 2
+    return made

@@ -76,7 +76,7 @@ def fit_privately(
     if (text := privacy.warning()) is not None:
         site.recorder.event(Warned(code="noise", text=text))
     with privacy.spend(epochs, site.recorder.round) as spending:
-        _announce(site, spending, privacy.settings.delta)
+        announce(site, spending, privacy.settings.delta)
         training = optimizer or make_optimizer(model, site.training)
         model.train()
         with secret_dropout(coins, site.device):
@@ -166,7 +166,8 @@ def _bounds(site: TrainingContext, model: nn.Module, loss: Objective, spending: 
     return Bounds(dp.max_grad_norm, spending.event.noise_multiplier, dp.accountant, clipping)
 
 
-def _announce(site: TrainingContext, spending: Spending, delta: float) -> None:
+def announce(site: TrainingContext, spending: Spending, delta: float) -> None:
+    """Log the reserved steps, their noise and their ε."""
     site.recorder.event(
         PrivacySpent(
             round=site.recorder.round,

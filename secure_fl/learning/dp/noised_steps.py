@@ -24,7 +24,8 @@ from torch import Tensor
 
 from secure_fl.crypto.privacy.shared_noise import SharedNoise, on_grid
 from secure_fl.errors import CryptoError, SettingsError
-from secure_fl.events import PrivacySpent, UpdateResent
+from secure_fl.events import UpdateResent
+from secure_fl.learning.dp.dp_sgd import announce
 from secure_fl.learning.dp.scope import dropouts_of
 from secure_fl.learning.dp.secret_randomness import Coins
 from secure_fl.learning.site import Site
@@ -124,22 +125,9 @@ class NoisedSteps:
 
     def _spend(self, round: int) -> None:
         """Spend a step in the ledger, and log it where a block of steps begins."""
-        account = self._account
-        spending = account.next_step(round)
-        if spending is None:
-            return
-        event, delta = spending.event, account.settings.delta
-        self.site.recorder.event(
-            PrivacySpent(
-                round=round,
-                noise_multiplier=event.noise_multiplier,
-                sample_rate=event.sample_rate,
-                steps=event.steps,
-                epsilon=spending.epsilon,
-                epsilon_planned=spending.planned,
-                delta=delta,
-            )
-        )
+        spending = self._account.next_step(round)
+        if spending is not None:
+            announce(self.site, spending, self._account.settings.delta)
 
 
 def noise_of_plan(account: DpAccount, cohort: Cohort, dimension: int, units: int) -> SharedNoise:

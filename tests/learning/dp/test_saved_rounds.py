@@ -17,7 +17,7 @@ from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.learning.site import Site
 from secure_fl.runs.folder import SavedTrainings
 from secure_fl.settings import DPSettings, ProtectionSettings, TrainingSettings
-from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import plan_of, repeats_round_two
 from tests.support.private import make_site
 from tests.support.raising import raises
 
@@ -103,18 +103,7 @@ def test_hospitals_that_repeat_a_round_pay_for_it_once(tmp_path: Path) -> None:
         training=TrainingSettings(batch_size=8, device="cpu", dp=DP),
         protection=ProtectionSettings(mode="secagg", min_cohort=3),
     )
-    made, killed = local_pilot(tmp_path, plan), list[str]()
-
-    def after(town: LocalPilot, party: str) -> None:
-        notes = list((tmp_path / "hospital-1").rglob("opened/*/*.jsonl"))
-        opened = any('"round": 2' in file.read_text() for file in notes)
-        if opened and party == "hospital-3" and not killed:
-            killed.append(party)
-            town.kill(party)
-
-    made.after = after
-    made.lead(patience=50).run()
-    assert killed and len(made.seen("gathered")) == 2
+    made = repeats_round_two(tmp_path, plan)
     assert {told["party"] for told in made.seen("update_resent")} == set(made.members)
     for name in made.members:
         assert reserved(tmp_path / name / "ledger" / name) == 2

@@ -17,7 +17,7 @@ from secure_fl.testing.harness import LossyEngine
 from secure_fl.testing.hospitals import silos, small
 from tests.support.event_documents import into
 from tests.support.killing import Killed, kill_when, within
-from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import plan_of, repeats_round_two
 
 NAMES = [f"hospital-{i}" for i in (1, 2, 3, 4)]
 DP = DPSettings(
@@ -103,18 +103,7 @@ def test_hospitals_of_a_pilot_repeat_a_step_alike(tmp_path: Path) -> None:
         training=TRAINING,
         protection=ProtectionSettings(mode="secagg", min_cohort=3),
     )
-    made, killed = local_pilot(tmp_path, plan), list[str]()
-
-    def after(town: LocalPilot, party: str) -> None:
-        notes = list((tmp_path / "hospital-1").rglob("opened/*/*.jsonl"))
-        opened = any('"round": 2' in file.read_text() for file in notes)
-        if opened and party == "hospital-3" and not killed:
-            killed.append(party)
-            town.kill(party)
-
-    made.after = after
-    made.lead(patience=50).run()
-    assert killed and len(made.seen("gathered")) == 2
+    made = repeats_round_two(tmp_path, plan)
     assert {e["party"] for e in made.seen("update_resent")} == set(made.members)
     for name in made.members:
         assert reserved(tmp_path / name / "ledger" / name / "ledger.sqlite") == [1, 2, 3]
