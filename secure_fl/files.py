@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from secure_fl.errors import RunError
 
 
 def sync(path: Path) -> None:
     """Have a file, or a folder's list of entries, on the disk before anything else happens."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no folders, and writes their entries itself
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def lock_file(file: IO[str]) -> bool:
+    """Lock a file until it is closed; return False if another process holds it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class TooLarge(OSError):  # noqa: N818 - it names a state

@@ -27,17 +27,17 @@ coefficient opens by itself, from its own in the first half and the whole second
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow
 from tenseal import sealapi
 
+from secure_fl.crypto.sealing.anonymous_file import AnonymousFile
 from secure_fl.crypto.sealing.packing import Slots
 from secure_fl.crypto.sealing.scheme import BFV, COHORT, largest_cohort, seal_context
 from secure_fl.errors import CryptoError, WireError
@@ -99,32 +99,15 @@ class SealForm:
         return b"".join((self.head, words.tobytes(), self.tail, body[size:]))
 
 
-class MemoryFile:
-    """An anonymous file in memory through which SEAL's objects are saved and loaded.
+class MemoryFile(AnonymousFile):
+    """A file in memory through which SEAL's objects are saved and loaded."""
 
-    sealapi saves and loads by path only. A memfd has a path but no directory entry: nothing
-    touches a disk, no other user can open it, and the kernel clears it when it is closed.
-    """
-
-    __slots__ = ("_file", "_path")
-
-    def __enter__(self) -> Self:
-        if not hasattr(os, "memfd_create"):
-            raise CryptoError(
-                "this system has no memfd_create, so keys would have to touch a disk",
-                fix="run on Linux 3.17 or later, or in a Linux container",
-            )
-        self._file = os.memfd_create("secure_fl")
-        self._path = f"/proc/self/fd/{self._file}"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+    __slots__ = ()
 
     def save(self, thing: Any, size: int) -> bytes:
         """Return SEAL's form of an object, decompressed to the `size` bytes it must have."""
-        thing.save(self._path)  # SEAL truncates the file when it opens it
-        saved = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        thing.save(self.path)  # SEAL truncates the file when it opens it
+        saved = self.read()
         try:
             body = pyarrow.Codec("zstd").decompress(saved[16:], size - 16, asbytes=True)
         except OSError:
@@ -142,9 +125,9 @@ class MemoryFile:
 
     def put(self, thing: Any, context: Any, form: SealForm, raw: bytes) -> Any:
         """Fill an object from SEAL's form."""
-        os.pwrite(self._file, raw, 0)
+        self.write(raw)
         try:
-            thing.load(context, self._path)
+            thing.load(context, self.path)
         except (RuntimeError, ValueError):
             raise malformed(form.what) from None
         return thing

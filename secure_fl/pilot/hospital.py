@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from secure_fl.crypto.sealing.anonymous_file import require_memory_files
 from secure_fl.errors import CohortError, SecureFLError, TamperError, WireError
 from secure_fl.events import PlanAccepted, Refused, Waiting
 from secure_fl.pilot.plan import read_plan
@@ -56,6 +57,7 @@ class HospitalProcess:
         `approvals`: returns the approvals of a plan by people at this site; raises if one is
         missing.
         """
+        require_memory_files()
         self.name = context.keys.identity.name
         self._context, self._memory = context, context.memory
         self._roster, self._listen = context.roster, context.listen

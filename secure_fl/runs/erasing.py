@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from secure_fl.errors import RunError
+from secure_fl.files import lock_file
 
 DAY = 86_400.0  # seconds
 
@@ -58,13 +58,12 @@ def due(folder: Path, days: int) -> list[Path]:
 def in_use(folder: Path) -> bool:
     """Check if a process uses this run now."""
     try:
-        with (folder / ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with (folder / ".lock").open("r+") as held:
+            return not lock_file(held)
     except FileNotFoundError:
         return False
     except OSError:
         return True
-    return False
 
 
 def _age(folder: Path) -> float:

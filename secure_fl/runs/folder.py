@@ -11,7 +11,6 @@ RUN/parties/NAME/            files of one party: checkpoints, saved trainings by
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import tomllib
@@ -22,7 +21,7 @@ from typing import IO, Any
 
 from secure_fl.errors import RunError, SecureFLError
 from secure_fl.events import Crossing, Event, MembersGathered, RoundStarted, read_events
-from secure_fl.files import write_again, write_whole
+from secure_fl.files import lock_file, write_again, write_whole
 from secure_fl.party.rounds import Stateful
 from secure_fl.runs import checkpoint, resuming
 from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
@@ -146,13 +145,9 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not lock_file(lock):
         fix = "wait until it ends, or use another folder"
-        raise RunError(
-            "another process is using this run", file=path, fix=fix, reason="in-use"
-        ) from None
+        raise RunError("another process is using this run", file=path, fix=fix, reason="in-use")
     found = path / SETTINGS
     if resume and found.exists() and not _begun(path):
         (path / EVENTS).unlink(missing_ok=True)  # events of waiting and of the refusal
