@@ -38,12 +38,12 @@ async def fedavg(cohort: Cohort, site: Site, cfg: Averaging) -> None:
     shared, local = shared_and_local(site, model)
     server, drift = server_of(cfg, stride_of(model, site.training)), Drift(cfg, shared)
     average = ModelAverage(model, shared.names, cfg.average)
-    common = {"model": shared, "server": server, "variates": drift.common, "average": average}
-    own: dict[str, Stateful] = {"head": local, "variate": drift.own}
-    async for round in cohort.rounds(cfg.rounds, keep=own, shared=common):
-        Δ = local_update(
-            site, model, cfg.epochs, round, optimizer=drift.optimizer(site)
-        )  # ClientUpdate(k, w_t)
+    keep: dict[str, Stateful] = {"head": local, "variate": drift.own}
+    common: dict[str, Stateful] = {"model": shared, "server": server, "average": average}
+    common["variates"] = drift.common
+    async for round in cohort.rounds(cfg.rounds, keep=keep, shared=common):
+        optimizer = drift.optimizer(site)
+        Δ = local_update(site, model, cfg.epochs, round, optimizer=optimizer)  # ClientUpdate
         values = {**Δ, **drift.variates(), **server.asks(Δ)}
         # Differs: updates are averaged, not weights. In exact arithmetic the result is the same,
         # and updates have less quantisation error.

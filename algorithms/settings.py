@@ -43,7 +43,8 @@ class Averaging(WholeModel):
 
 def averaging_entry(settings: type[Averaging], summary: str, **properties: Any) -> Entry:
     """Build the registry entry of a relative of FedAvg."""
-    usual = {"own_labels": True, "dp_covers_all": True, "undoable": "", "adapters": ADAPTERS}
+    usual: dict[str, Any] = {"own_labels": True, "dp_covers_all": True, "undoable": ""}
+    usual |= {"adapters": ADAPTERS}
     program = deferred("secure_fl.algorithms.fedavg:fedavg")
     return Entry(settings, program, summary=summary, **usual | properties)
 
@@ -98,8 +99,8 @@ class FedAvgM(Averaging):
     name: Literal["fedavgm"] = "fedavgm"
     server_learning_rate: Rate = 1.0
     """η."""
-    momentum: Decay = 0.9
-    """β."""
+    momentum: Decay = 0.5
+    """β. The paper's 0.9 and more average ten rounds and more, the length of many runs."""
 
     @classmethod
     def entry(cls) -> Entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,15 +117,13 @@ def exp(sites: Sites) -> list[Vector]:
     for _ in range(ROUNDS):
         each = moves(w, sites)
         Δ = mean(each, sites)
-        squares = {name: np.array([np.sum(δ**2)]) for name, δ in each.items()}
-        total = sum(site.records for site in sites.values())
-        p = sum(site.records / total * squares[name] for name, site in sites.items())
-        w = w + max(1.0, float(p[0]) / (2 * (np.sum(Δ**2) + 2.0))) * Δ
+        squares = mean({name: np.full(24, np.sum(δ**2)) for name, δ in each.items()}, sites)
+        w = w + max(1.0, squares[0] / (2 * (np.sum(Δ**2) + 2.0))) * Δ
         history.append(w)
     return history
 
 
-ADAPTIVE = {"server_learning_rate": 0.3, "beta1": 0.5, "beta2": 0.9, "tau": 0.2}
+ADAPTIVE: Mapping[str, Any] = {"server_learning_rate": 0.3, "beta1": 0.5, "beta2": 0.9, "tau": 0.2}
 PAPERS: dict[str, tuple[Averaging, Reference]] = {
     "fedprox": (FedProx(rounds=ROUNDS, proximal=MU), prox),
     "scaffold": (Scaffold(rounds=ROUNDS, server_learning_rate=0.8), scaffold),
