@@ -148,6 +148,7 @@ class Entry:
     has_host: bool = False  # one member is the host, and all hold public records
     opens_predictions: bool = False  # the host opens predictions, which can carry noise
     dp_covers_all: bool = False  # trains by `Site.fit` alone, so DP-SGD covers all it sends
+    without_dp: str = ""  # the reason, if DP-SGD does not suit what it sends from `Site.fit`
     undoable: str | None = None  # label, in `Site.score`, of the model that its sums move, if
     # a round can be undone: `Cohort.rounds` has all of its state
     adapters: tuple[str, ...] = ()  # kinds of [model.adapter] that its program can train

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 EXACT = 52  # bits: integers below 2^53 add without rounding
+INTEGER = 62  # bits: sums of 64-bit integers below 2^62 are exact
 VOID = 2.0**-36  # of the largest column's energy: columns below it are rounding errors
 
 Matrix = NDArray[np.float64]
@@ -40,6 +41,13 @@ def orthonormal(Y: Tensor) -> Tensor:
 def root(values: Tensor) -> Tensor:
     """Return √ of each value as IEEE 754 rounds it; torch may use a less exact vector library."""
     return torch.from_numpy(np.sqrt(values.cpu().numpy())).to(values.device)
+
+
+def total(values: Tensor) -> float:
+    """Sum values, each rounded to about 62 - log₂(count) bits of the largest."""
+    x = values.double().cpu().numpy().ravel()
+    N, step = _grid(x, INTEGER - max(1, x.size).bit_length())
+    return int(N.astype(np.int64).sum()) * step
 
 
 def _times(A: Matrix, B: Matrix) -> Matrix:

@@ -41,7 +41,16 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.probe import Probe
-from secure_fl.algorithms.settings import FedAdam, FedAvg, FedSGD
+from secure_fl.algorithms.settings import (
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedExP,
+    FedProx,
+    FedSGD,
+    FedYogi,
+    Scaffold,
+)
 from secure_fl.errors import SettingsError
 from secure_fl.features import load as load_features
 
@@ -94,6 +103,11 @@ def _broken(point: EntryPoint, why: str) -> SettingsError:
 BUILT_IN: Mapping[str, Entry] = {
     "fedavg": FedAvg.entry(),
     "fedadam": FedAdam.entry(),
+    "fedyogi": FedYogi.entry(),
+    "fedavgm": FedAvgM.entry(),
+    "fedexp": FedExP.entry(),
+    "fedprox": FedProx.entry(),
+    "scaffold": Scaffold.entry(),
     "fedsgd": FedSGD.entry(),
     "feddropout": FedDropout.entry(),
     "fetchsgd": FetchSGD.entry(),

@@ -1,14 +1,15 @@
-"""Settings of FedAvg and FedAdam, and the settings that algorithms over public records share."""
+"""Settings of FedAvg and its relatives, and those that algorithms over public records share."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from secure_fl.algorithms.base import Demands, Entry, WholeModel, deferred
-from secure_fl.settings import Positive, TrainingSettings
+from secure_fl.errors import SettingsError
+from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 
 Rate = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -20,21 +21,106 @@ OwnShares = Literal["kept", "divided"]
 ADAPTERS = ("lora", "ffa", "dora")  # these are averaged, or taught, like any other weights
 
 
-class FedAvg(WholeModel):
+class Averaging(WholeModel):
+    """Settings of FedAvg and its relatives: the parties' mean update moves the shared model."""
+
+    proximal: Annotated[float, Field(ge=0)] = 0.0
+    """μ of FedProx: local steps also minimise μ/2·‖w - wₜ‖², the distance from the shared model."""
+    average: Decay = 0.0
+    """Decay of a moving average of the rounds' models (EMA), which is scored and saved. 0: none."""
+
+    def check_model(self, model: ModelSettings, shared: ModelSettings) -> None:
+        """Refuse exact sums of adapters with settings that they do not support."""
+        exact = model.adapter is not None and model.adapter.kind == "exact"
+        for field in ("proximal", "average"):
+            if exact and getattr(self, field):
+                raise SettingsError(
+                    f'adapters of the kind "exact" are trained without {field}',
+                    fix=f'set algorithm.{field} = 0, or model.adapter.kind = "lora"',
+                    field=f"algorithm.{field}",
+                )
+
+
+def averaging_entry(settings: type[Averaging], summary: str, **properties: Any) -> Entry:
+    """Build the registry entry of a relative of FedAvg."""
+    usual: dict[str, Any] = {"own_labels": True, "dp_covers_all": True, "undoable": ""}
+    usual |= {"adapters": ADAPTERS}
+    program = deferred("secure_fl.algorithms.fedavg:fedavg")
+    return Entry(settings, program, summary=summary, **usual | properties)
+
+
+class FedAvg(Averaging):
     """Every party trains the shared model; the mean of their updates, by records, is applied."""
 
     name: Literal["fedavg"] = "fedavg"
 
     @classmethod
     def entry(cls) -> Entry:
-        return Entry(
-            FedAvg,
-            deferred("secure_fl.algorithms.fedavg:fedavg"),
-            own_labels=True,
-            dp_covers_all=True,
-            undoable="",
-            adapters=(*ADAPTERS, "exact"),
-            summary="mean of the parties' model updates",
+        summary = "mean of the parties' model updates"
+        return averaging_entry(FedAvg, summary, adapters=(*ADAPTERS, "exact"))
+
+
+class FedProx(Averaging):
+    """FedAvg whose local steps are pulled towards the shared model."""
+
+    name: Literal["fedprox"] = "fedprox"
+    proximal: Rate = 0.01
+    """μ: local steps also minimise μ/2·‖w - wₜ‖², the distance from the shared model."""
+
+    @classmethod
+    def entry(cls) -> Entry:
+        return averaging_entry(FedProx, "FedAvg whose local steps are pulled to the shared model")
+
+
+class Scaffold(Averaging):
+    """FedAvg whose local steps are corrected by control variates, which a second vector sums."""
+
+    name: Literal["scaffold"] = "scaffold"
+    server_learning_rate: Rate = 1.0
+    """η_g."""
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Ask for whole passes, and for sums of updates and of control variates."""
+        return replace(Demands.of_fit(self, training), cells=2 * values)
+
+    @classmethod
+    def entry(cls) -> Entry:
+        return averaging_entry(
+            Scaffold,
+            "FedAvg with control variates against drift; twice the bytes",
+            dp_covers_all=False,
+            without_dp="control variates carry the noise of one round into all steps of the next",
+        )
+
+
+class FedAvgM(Averaging):
+    """FedAvg with momentum as the server's step, replicated at the parties."""
+
+    name: Literal["fedavgm"] = "fedavgm"
+    server_learning_rate: Rate = 1.0
+    """η."""
+    momentum: Decay = 0.5
+    """β. The paper's 0.9 and more average ten rounds and more, the length of many runs."""
+
+    @classmethod
+    def entry(cls) -> Entry:
+        return averaging_entry(FedAvgM, "FedAvg with momentum as the server's step")
+
+
+class FedExP(Averaging):
+    """FedAvg whose server extrapolates: the more the updates differ, the longer its step."""
+
+    name: Literal["fedexp"] = "fedexp"
+    damping: Rate = 1e-3
+    """ε, which bounds the step where the mean update is small."""
+
+    @classmethod
+    def entry(cls) -> Entry:
+        return averaging_entry(
+            FedExP,
+            "FedAvg whose server's step grows where updates differ",
+            dp_covers_all=False,
+            without_dp="noise adds to the norms of updates, so the server's step would follow it",
         )
 
 
@@ -64,10 +150,9 @@ class FedSGD(WholeModel):
         )
 
 
-class FedAdam(WholeModel):
-    """FedAvg with Adam as the server's step, replicated at the parties."""
+class AdaptiveServer(Averaging):
+    """Settings of a server's step that is scaled by the sizes of earlier updates."""
 
-    name: Literal["fedadam"] = "fedadam"
     server_learning_rate: Rate | None = None
     """η. Default: 15 times the members' step."""
     beta1: Decay = 0.0
@@ -77,17 +162,25 @@ class FedAdam(WholeModel):
     tau: Rate | None = None
     """τ, the degree of adaptivity. Default: η/2."""
 
+
+class FedAdam(AdaptiveServer):
+    """FedAvg with Adam as the server's step, replicated at the parties."""
+
+    name: Literal["fedadam"] = "fedadam"
+
     @classmethod
     def entry(cls) -> Entry:
-        return Entry(
-            FedAdam,
-            deferred("secure_fl.algorithms.fedadam:fedadam"),
-            own_labels=True,
-            dp_covers_all=True,
-            undoable="",
-            adapters=ADAPTERS,
-            summary="FedAvg with Adam as the server's step",
-        )
+        return averaging_entry(FedAdam, "FedAvg with Adam as the server's step")
+
+
+class FedYogi(AdaptiveServer):
+    """FedAvg with Yogi as the server's step, replicated at the parties."""
+
+    name: Literal["fedyogi"] = "fedyogi"
+
+    @classmethod
+    def entry(cls) -> Entry:
+        return averaging_entry(FedYogi, "FedAvg with Yogi as the server's step")
 
 
 class PublicDistillation(WholeModel):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from secure_fl.algorithms.layers import head_names
 from secure_fl.errors import Disagreement
@@ -30,13 +32,16 @@ def local_update(
     steps: int | None = None,
     *,
     own: Collection[str] = (),
+    optimizer: Optimizer | None = None,
 ) -> Update:
     """Train on the local records; return the shared weights' update, and restore these weights.
 
-    `own`: weights that are not shared, besides a head of this party's own.
+    `own`: weights that are not shared, besides a head of this party's own. `optimizer`: one for
+    this round; default: a fresh one without corrections.
     """
     local = local_names(site, model) | set(own)
-    return update_by(model, lambda: site.fit(model, epochs, round, steps=steps), local)
+    train = partial(site.fit, model, epochs, round, steps=steps, optimizer=optimizer)
+    return update_by(model, train, local)
 
 
 def local_names(site: Site, model: nn.Module) -> set[str]:
@@ -61,11 +66,11 @@ class Weights:
     """Some of a model's trained weights, as state for checkpoints and late joiners."""
 
     def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
-        self._model, self.names = model, tuple(names)
+        self.model, self.names = model, tuple(names)
 
     def weights(self) -> Update:
         """Return the weights."""
-        trained = trainable(self._model)
+        trained = trainable(self.model)
         return {name: trained[name] for name in self.names}
 
     def state_dict(self) -> dict[str, Any]:

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from secure_fl.algorithms.inclusivefl import InclusiveFL as InclusiveFL
     from secure_fl.algorithms.settings import FedAdam as FedAdam
     from secure_fl.algorithms.settings import FedAvg as FedAvg
+    from secure_fl.algorithms.settings import FedAvgM as FedAvgM
+    from secure_fl.algorithms.settings import FedExP as FedExP
+    from secure_fl.algorithms.settings import FedProx as FedProx
     from secure_fl.algorithms.settings import FedSGD as FedSGD
+    from secure_fl.algorithms.settings import FedYogi as FedYogi
+    from secure_fl.algorithms.settings import Scaffold as Scaffold
     from secure_fl.data.examples import Impression as Impression
     from secure_fl.data.examples import Tagged as Tagged
     from secure_fl.data.examples import Text as Text
@@ -66,7 +71,11 @@ _HOMES = {
     "ExclusiveFL": "secure_fl.algorithms.baselines.reference_points",
     "FedAdam": "secure_fl.algorithms.settings",
     "FedAvg": "secure_fl.algorithms.settings",
+    "FedAvgM": "secure_fl.algorithms.settings",
+    "FedExP": "secure_fl.algorithms.settings",
+    "FedProx": "secure_fl.algorithms.settings",
     "FedSGD": "secure_fl.algorithms.settings",
+    "FedYogi": "secure_fl.algorithms.settings",
     "FedDF": "secure_fl.algorithms.baselines.settings",
     "FedDropout": "secure_fl.algorithms.baselines.settings",
     "FedED": "secure_fl.algorithms.baselines.settings",
@@ -84,6 +93,7 @@ _HOMES = {
     "NoiseSettings": "secure_fl.settings",
     "ProtectionSettings": "secure_fl.settings",
     "Result": "secure_fl.federation.result",
+    "Scaffold": "secure_fl.algorithms.settings",
     "SecureFLError": "secure_fl.errors",
     "Silo": "secure_fl.data.silo",
     "Site": "secure_fl.learning.site",

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from secure_fl.algorithms.fedadam import ServerAdam
 from secure_fl.algorithms.inclusivefl.participants import (
     Participants,
     require_large_tiers,
@@ -24,9 +23,9 @@ from secure_fl.algorithms.inclusivefl.participants import (
 )
 from secure_fl.algorithms.inclusivefl.settings import MomentumSource, Tiered
 from secure_fl.algorithms.layers import Part
-from secure_fl.algorithms.updates import SavedDict, Update
+from secure_fl.algorithms.server_optimizers import ServerAdam, ServerSGD
+from secure_fl.algorithms.updates import Update
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.rounds import Stateful
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Mixing(ABC):
     """One round at one party, between local training and the next model."""
 
     def __init__(
-        self, party: PartyModel, server: Server, beta: float, source: MomentumSource
+        self, party: PartyModel, server: ServerSGD, beta: float, source: MomentumSource
     ) -> None:
         self._party, self._server, self._beta, self._source = party, server, beta, source
         self._momentum: Update = {}
@@ -130,26 +129,7 @@ def mix(
     return {**g, **mixed}
 
 
-class Server(Stateful, Protocol):
-    """The server's step, which every party repeats."""
-
-    def step(self, Δ: Mapping[str, Tensor]) -> Update:
-        """Return the weights' moves, given the parties' mean update."""
-
-
-class ServerSGD(SavedDict):
-    """The linear server, whose state is empty."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self._rate = rate
-
-    def step(self, Δ: Mapping[str, Tensor]) -> Update:
-        """Return η·Δ."""
-        return {name: self._rate * δ for name, δ in Δ.items()}
-
-
-def server_of(cfg: Tiered) -> Server:
+def server_of(cfg: Tiered) -> ServerSGD:
     """Make the server of these settings."""
     if cfg.server_optimizer == "linear":
         return ServerSGD(cfg.linear_rate)

@@ -23,6 +23,7 @@ TABLES = (
     "shared",
     "tiers",
     "dp",
+    "optimisers",
 )
 OUTDATED, FAILED = 1, 5
 FOLDER, PAGE = Path("benchmarks") / "results", Path("docs") / "results.md"

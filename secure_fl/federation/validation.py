@@ -41,7 +41,8 @@ def check_spec(spec: RunSpec) -> None:
             field=min(unknown),
         )
     if spec.training.dp is not None and not entry.trains_nothing:
-        require_private(spec.task.kind, name, through_fit=entry.dp_covers_all)
+        why = entry.without_dp
+        require_private(spec.task.kind, name, through_fit=entry.dp_covers_all, why=why)
         if spec.training.dp.noise == "shared":
             steps = spec.algorithm.step_rate is not None
             require_shared(name, spec.protection.mode, steps=steps)

@@ -176,7 +176,7 @@ class Site:
         """Train on the local records; return the mean loss (DP-SGD: NaN).
 
         `objective` replaces the task's loss, `steps` the number of epochs, and `optimizer` a fresh
-        one. Pass an optimizer only for a model that never leaves this party.
+        one. Pass an optimizer that outlives a round only for a model that never leaves this party.
         """
         from secure_fl.learning.dp.dp_sgd import fit_privately
         from secure_fl.learning.local_training import fit

@@ -44,7 +44,7 @@ def _surely_allowed(plan: Plan, most: int) -> bool:
 
 
 def values_asked(plan: Plan) -> int:
-    """The values of all models that are trained, or the cells of a sketch if these are more."""
+    """The values of all models that are trained, or those of a sum if these are more."""
     values = sum(map(trained_values, plan.algorithm.trains(plan.model)))
     return max(values, plan.algorithm.demands(plan.training, values).cells)
 

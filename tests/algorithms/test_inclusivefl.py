@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl.algorithms.fedadam import ServerAdam
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.inclusivefl.mixing import SealedMixing, ServerSGD, TierSums
+from secure_fl.algorithms.server_optimizers import ServerAdam
 from secure_fl.errors import SettingsError
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection

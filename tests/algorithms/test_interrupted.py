@@ -17,6 +17,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.probe import Probe
+from secure_fl.algorithms.settings import FedAvgM, Scaffold
 from secure_fl.testing.hospitals import hosted, silos, small
 from tests.support.equality import equal, weights
 from tests.support.event_documents import into
@@ -65,6 +66,8 @@ RUNS: dict[str, tuple[Callable[..., Federation], Algorithm, Any]] = {
     "feddropout": (few, FedDropout(rounds=3), "he+secagg"),
     "probe": (few, Probe(fit="logistic", rounds=4), "he+secagg"),
     "fetchsgd": (few, FetchSGD(rounds=4, k=0.05), "he+secagg"),
+    "scaffold": (few, Scaffold(rounds=4, average=0.5), "he+secagg"),
+    "fedavgm": (few, FedAvgM(rounds=4, proximal=0.1), "secagg"),
 }
 
 

@@ -277,7 +277,7 @@ OTHER_MACHINE = {  # what a processor, a library or an operator may choose other
 DIGESTS = """
 import numpy as np, torch
 from secure_fl.algorithms.exact import orthonormal, product
-from secure_fl.algorithms.fedadam import ServerAdam
+from secure_fl.algorithms.server_optimizers import ServerAdam
 from secure_fl.algorithms.inclusivefl.mixing import momentum
 from secure_fl.algorithms.updates import digest
 

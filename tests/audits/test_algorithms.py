@@ -36,6 +36,8 @@ KD = {"algorithm": "fedkd"}
 SUMMING: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "fedadam": {"algorithm": "fedadam"},
+    "scaffold": {"algorithm": "scaffold"},
+    "fedexp": {"algorithm": "fedexp"},
     "feddropout": {"algorithm": "feddropout"},
     "fetchsgd": {"algorithm": "fetchsgd"},
     "fedkd": KD | {"more": "student_layers = 1"},

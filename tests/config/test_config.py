@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.algorithms.fedadam import FedAdam
 from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.settings import FedAdam
 from secure_fl.config import load as config
 from secure_fl.config.data import (
     CorpusData,

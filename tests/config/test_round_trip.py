@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from secure_fl.algorithms.fedadam import FedAdam
 from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.settings import FedAdam
 from secure_fl.config import load as config
 from secure_fl.config import toml as config_toml
 from secure_fl.config.data import (

@@ -8,11 +8,11 @@ from typing import Any
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.settings import FedDF, FedDropout, FetchSGD, HeteroFL
-from secure_fl.algorithms.fedadam import FedAdam
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.algorithms.settings import FedAdam, Scaffold
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError
 from secure_fl.policy.plan import Plan
@@ -30,6 +30,7 @@ WAYS: dict[str, tuple[Algorithm, tuple[str, ...]]] = {  # with what is equal at 
     "fedavg": (FedAvg(rounds=2), ("model",)),
     "fedavg-dp": (FedAvg(rounds=2), ("model",)),
     "fedadam": (FedAdam(rounds=2), ("model", "server")),
+    "scaffold": (Scaffold(rounds=2, average=0.5), ("model", "variates", "average")),
     "fedkd": (FedKD(rounds=2, student_layers=1), ("student", "factors", "student_optimizer")),
     "fedkd-gradient": (
         FedKD(rounds=2, student_layers=1, exchange="gradient", steps=2),

@@ -45,12 +45,21 @@ def sampling_units(examples: Sequence[Example], settings: DPSettings, party: str
     return list(rows.values())
 
 
-def require_private(kind: str, algorithm: str, *, through_fit: bool) -> None:
-    """Refuse tasks and algorithms that DP-SGD cannot protect, before anything is computed."""
+def require_private(kind: str, algorithm: str, *, through_fit: bool, why: str = "") -> None:
+    """Refuse tasks and algorithms that DP-SGD cannot protect, before anything is computed.
+
+    `why`: the reason of the algorithm, if it is not that it uses records elsewhere.
+    """
     if kind == "ranking":
         raise SettingsError(
             "DP-SGD needs a gradient per reader, and rows of a ranking batch are titles",
             fix="remove training.dp, or choose another task",
+            field="training.dp",
+        )
+    if why:
+        raise SettingsError(
+            f"{algorithm} does not run under DP-SGD: {why}",
+            fix="remove training.dp, or use fedavg, fedprox, fedadam, fedyogi or fedavgm",
             field="training.dp",
         )
     if not through_fit:

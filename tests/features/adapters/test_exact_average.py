@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from secure_fl import FedAvg, ModelSettings, ProtectionSettings, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.algorithms.fedadam import FedAdam
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.algorithms.settings import FedAdam
 from secure_fl.errors import SettingsError
 from secure_fl.events import EventLog
 from secure_fl.federation.federation import Federation

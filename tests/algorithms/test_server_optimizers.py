@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from secure_fl.algorithms.fedadam import FedAdam, server_of
+from secure_fl import FedAdam
+from secure_fl.algorithms.server_optimizers import server_of
 
 
 @pytest.mark.parametrize(
