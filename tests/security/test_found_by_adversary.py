@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.errors import CohortError, Misconduct, PartyFailed, UnusableKeys
@@ -17,8 +18,10 @@ from secure_fl.protocol.messages import (
     Failed,
     Finding,
     Hello,
+    Lost,
     Relayed,
     SumInput,
+    Total,
     UnmaskShares,
 )
 from secure_fl.testing.harness import LossyEngine, federate
@@ -149,3 +152,20 @@ def test_half_of_the_members_do_not_have_another_named_alone(liars: tuple[str, .
     require_nobody_convicted(out, kept)
     assert isinstance(out.error, UnusableKeys)
     assert (set(out.error.members) == {VICTIM}) is (len(liars) == 3)
+
+
+@pytest.mark.parametrize("named", [VICTIM, "stranger"])
+def test_a_false_total_with_the_mask_of_a_party_that_is_not_lost_frames_nobody(named: str) -> None:
+    """Its reader must refuse it: the others would take a complaint about it for unfounded."""
+    reader = "north"
+
+    def name(party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        if not isinstance(message, Total) or party != reader:
+            return message, bulk
+        lost = {named: Lost(bytes(16), ({"east": bytes(32)},))}
+        return structs.replace(message, lost=lost), bulk[:-1] + bytes([bulk[-1] ^ 1])
+
+    out, kept = run(mode="secagg", keys=None, lead=lying_coordinator(name), sums=1)
+    require_nobody_convicted(out, kept)
+    error = out.sessions[reader].error
+    assert isinstance(error, CohortError) and "seeds of dropped parties' masks" in error.what

@@ -495,7 +495,7 @@ class Adversary:
     def _note_total(self, party: str, frame: Frame) -> None:
         try:
             message = wire.peek(frame.head).message
-        except msgspec.MsgspecError:
+        except SecureFLError:
             return
         if isinstance(message, Total) and party in self.scenario.liars:
             self.schemes.totals[party] = frame
@@ -504,7 +504,7 @@ class Adversary:
         self.sent[party].append(frame)
         try:
             message = wire.peek(frame.head).message
-        except msgspec.MsgspecError:
+        except SecureFLError:
             return  # a change that nobody can decode
         if isinstance(message, SumInput):
             self.schemes.uploads[message.sum][party] = Upload(frame)
