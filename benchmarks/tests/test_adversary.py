@@ -23,9 +23,10 @@ from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.sealing import tags
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.features.statistics.program import OwnCounts
 from tests.support.adversary import Scenario, attack, shrink
-from tests.support.mutations import targets
+from tests.support.mutations import rarest, targets
 
 MOST_SUMS = 6000  # until a fault must be found
 
@@ -120,6 +121,9 @@ MUTANTS = {
     "a complaint with other bytes": [
         Edit(SentSum, "disputed", "if len(digests) <= place or digest(part) != digests[place]:")
     ],
+    "a total with seeds of parties that are not lost": [
+        Edit(StepKeys, "left", "if not left.complete(self.dropped):")
+    ],
     "totals are not compared with their tags": [
         Edit(tags, "check", "if tag != make(key, slots, contributors, modulus, stream):")
     ],
@@ -142,9 +146,9 @@ def test_with_one_check_off_the_adversary_finds_a_violation(
     """It is not told where: the scenarios are those of the command, from the first seed on."""
     for edit in MUTANTS[mutant]:
         edit.apply(monkeypatch)
-    sums, seed, found = 0, 0, list[str]()
+    sums, seed, found, coverage = 0, 0, list[str](), Counter[str]()
     while not found and sums < MOST_SUMS:
-        outcome = attack(Scenario.of(seed))
+        outcome = attack(Scenario.of(seed, rarest(coverage)), coverage)
         sums, seed, found = sums + outcome.adversary.sums, seed + 1, outcome.violations
     with capsys.disabled():
         print(f"\n{mutant}: {sums} sums: {found[:1]}")
