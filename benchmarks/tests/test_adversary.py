@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from benchmarks.adversary import adversary, read
 from secure_fl.coordinator import run_steps, sum_steps
 from secure_fl.coordinator.blame import Inquest, SentSum
+from secure_fl.coordinator.sum_steps import SumStep
 from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
@@ -123,6 +124,14 @@ MUTANTS = {
     ],
     "a total with seeds of parties that are not lost": [
         Edit(StepKeys, "left", "if not left.complete(self.dropped):")
+    ],
+    "the host's upload is not compared with the others'": [
+        Edit(
+            SumStep,
+            "receive",
+            "self.total.add(party, message.segments, bulk)",
+            "party == self.context.rules.host or self.total.add(party, message.segments, bulk)",
+        )
     ],
     "totals are not compared with their tags": [
         Edit(tags, "check", "if tag != make(key, slots, contributors, modulus, stream):")

@@ -9,7 +9,13 @@ import pytest
 from msgspec import structs
 
 from secure_fl.coordinator.blame import HIDDEN
-from secure_fl.errors import CohortError, Misconduct, PartyFailed, UnusableKeys
+from secure_fl.errors import (
+    CohortError,
+    Misconduct,
+    PartyFailed,
+    SecureFLError,
+    UnusableKeys,
+)
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import (
@@ -169,3 +175,36 @@ def test_a_false_total_with_the_mask_of_a_party_that_is_not_lost_frames_nobody(n
     require_nobody_convicted(out, kept)
     error = out.sessions[reader].error
     assert isinstance(error, CohortError) and "seeds of dropped parties' masks" in error.what
+
+
+def test_a_host_that_names_other_contributors_than_the_parties_frames_nobody() -> None:
+    """By a complaint about their sum it would convict the coordinator: it is not one upload."""
+    host, sent = "zeta", list[Frame]()
+
+    async def program(cohort: Cohort) -> Any:
+        for _ in range(2):
+            values = {"x": np.ones(20, np.float32)}
+            await cohort.sum(values, bound=2.0, reveal=Audience.HOST)
+
+    def fewer(message: SumInput, bulk: bytes) -> Any:
+        if message.sum == 2:
+            return Complaint(sent[-1].head), sent[-1].bulk
+        (segment,) = message.segments
+        return structs.replace(message, segments=(structs.replace(segment, owners=("east",)),)), b""
+
+    def keep(party: str, direction: str, frame: Frame) -> Frame:
+        if (party, direction) == (host, "in"):
+            sent.append(frame)
+        return frame
+
+    out = federate(
+        dict.fromkeys((*NAMES, host), program),
+        mode="secagg",
+        host=host,
+        min_cohort=3,
+        faults={host: {SumInput: fewer}},
+        engine=lambda sessions: LossyEngine(sessions, tap=keep),
+        catch=True,
+    )
+    assert {session.convicted for session in out.sessions.values()} == {""}
+    assert isinstance(out.error, SecureFLError) and out.error.party == host

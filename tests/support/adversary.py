@@ -134,7 +134,8 @@ class Scenario:
         names = NAMES[: rng.choice(few)]
         guilty = _guilty(rng, kind, names)
         tiered = kind in ("Declare", "Owners", "Salt")
-        host = kind == "Broadcast" or (not tiered and rng.random() < 0.15)
+        hosted = 0.4 if kind == "Segment" else 0.15
+        host = kind == "Broadcast" or (not tiered and rng.random() < hosted)
         away = _away(rng, sorted(set(names) - set(guilty)), loses, joins) if len(names) > 3 else {}
         mode: Protection = "secagg"
         if rng.random() < 0.2:
@@ -143,6 +144,8 @@ class Scenario:
             mode = rng.choice(("he", "none"))
         calm = kind in LATE and rng.random() < 0.9  # no other lie ends the run before
         talks = kind in ("Share", "Broadcast", "Relayed", "Agree", "Agreed")
+        if host and COORDINATOR not in guilty and rng.random() < 0.4:
+            guilty = [HOST]
         tiers = not (host or joins) and (tiered or rng.random() < 0.25)
         return cls(
             seed,
@@ -157,7 +160,7 @@ class Scenario:
             liars=frozenset(guilty),
             after=0 if loses or kind in BEFORE else rng.randrange(3),
             rate=0.0 if calm else rng.choice((0.0, 0.02, 0.06, 0.25)),
-            schemes=_schemes(rng, kind, calm),
+            schemes=_schemes(rng, kind, calm) | ({"complain"} if HOST in guilty else set()),
             away=away,
             wiped=frozenset(away) if rng.random() < 0.3 else frozenset(),
             crash=rng.randrange(5, 18) if rng.random() < 0.06 else 0,
