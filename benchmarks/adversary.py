@@ -1,8 +1,9 @@
 """Adversarial sums: `python -m benchmarks adversary --sums 2000`.
 
 Every scenario is a pilot with liars that change fields of their messages and forge lies.
-The table counts the changes of each field; a violation is printed with its seed and the fewest
-changes that still cause it. With `--out` results are kept in parts, and a stopped run continues.
+The table counts the changes of each field; a violation is printed with its seed, its field and the
+fewest changes that still cause it. With `--out` results are kept in parts, and a stopped run
+continues, also from joined files of several runs.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.support.adversary import Scenario, attack, shrink
-from tests.support.mutations import targets
+from tests.support.mutations import Target, rarest, targets
 
 PART = 1000  # sums
+FIELDS = {".".join(target): target for target in targets()}
 
 
 @dataclass
@@ -34,15 +36,16 @@ class Tally:
     ends: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
 
-    def run(self, sums: int) -> None:
-        """Run scenarios until so many sums are done."""
+    def run(self, sums: int, before: Counter[str], target: Target | None = None) -> None:
+        """Run scenarios until so many sums are done; change a field, or the rarest ones."""
         began = time.perf_counter()
         while self.sums < sums:
-            outcome = attack(Scenario.of(self.seed), self.coverage)
+            scenario = Scenario.of(self.seed, target or rarest(before + self.coverage))
+            outcome = attack(scenario, self.coverage)
             self.sums += outcome.adversary.sums
             self.ends[type(outcome.errors[0]).__name__ if outcome.errors else "finished"] += 1
             if outcome.violations:
-                self._report(outcome.violations)
+                self._report(scenario, outcome.violations)
             self.seed += 1
         self.seconds += time.perf_counter() - began
 
@@ -54,9 +57,9 @@ class Tally:
         self.ends.update(other.ends)
         self.violations += other.violations
 
-    def _report(self, found: list[str]) -> None:
-        least = shrink(Scenario.of(self.seed)).only
-        text = f"seed {self.seed}, changes {sorted(least or ())}: {'; '.join(found)}"
+    def _report(self, scenario: Scenario, found: list[str]) -> None:
+        least, name = shrink(scenario).only, ".".join(scenario.target)
+        text = f"seed {self.seed}, field {name}, changes {sorted(least or ())}: {'; '.join(found)}"
         self.violations.append(text)
         click.echo(text)
 
@@ -74,8 +77,7 @@ def read(file: Path, seed: int) -> Tally:
 def table(tally: Tally) -> Table:
     """Make the table of changes by field, the rarest first."""
     shown = Table("field", "changes", title="Changed fields of messages")
-    fields = {f"{kind}.{name}" for kind, name in targets()}
-    for name in sorted(fields | set(tally.coverage), key=lambda one: (tally.coverage[one], one)):
+    for name in sorted({*FIELDS, *tally.coverage}, key=lambda one: (tally.coverage[one], one)):
         shown.add_row(name, str(tally.coverage[name]))
     return shown
 
@@ -87,12 +89,14 @@ def table(tally: Tally) -> Table:
               help="Seed of the first scenario.")  # fmt: skip
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path),
               help="File of results, by parts; a part that is there is not run again.")  # fmt: skip
-def adversary(sums: int, seed: int, out: Path | None) -> None:
+@click.option("--field", "name", type=click.Choice(list(FIELDS)), metavar="RECORD.FIELD",
+              help="Change this field most (default: the rarest so far).")  # fmt: skip
+def adversary(sums: int, seed: int, out: Path | None, name: str | None) -> None:
     """Attack sums by changing any field of any message of liars, and list violations."""
     tally = Tally(seed) if out is None else read(out, seed)
     while tally.sums < sums:
         part = Tally(tally.seed)
-        part.run(min(PART, sums - tally.sums))
+        part.run(min(PART, sums - tally.sums), tally.coverage, FIELDS.get(name or ""))
         tally.add(part)
         if out is not None:
             with out.open("a") as file:

@@ -145,6 +145,11 @@ class SecureFLError(Exception):
         self.fix = fix or self.advice
         self.where = {key: value for key, value in where.items() if value is not None}
 
+    @property
+    def party(self) -> str:
+        """The named party; "" if none is named, or several are."""
+        return str(self.where.get("party", ""))
+
     def at(self, **where: object) -> SecureFLError:
         """Add places that only a caller knows; known places keep their values."""
         self.where = {k: v for k, v in where.items() if v is not None} | self.where
@@ -231,13 +236,26 @@ class PlanRefused(CohortError):  # noqa: N818 - it names what the site did
 
 
 class PartyFailed(CohortError):  # noqa: N818
-    """A party cannot continue; only the code of its error is known."""
+    """Parties (`members`) cannot continue; only the code of their error is known.
+
+    `party` is the one to blame, if one is.
+    """
 
     advice = "read that party's own log, then continue with --resume"
 
-    def __init__(self, what: str, *, reason: str, fix: str = "", **where: object) -> None:
-        super().__init__(what, fix=fix, **where)
+    def __init__(
+        self,
+        what: str,
+        *,
+        reason: str,
+        party: str | None = None,
+        members: tuple[str, ...] = (),
+        fix: str = "",
+        **where: object,
+    ) -> None:
+        super().__init__(what, fix=fix, party=party, **where)
         self.reason = reason
+        self.members = members or tuple(filter(None, [party]))
 
 
 class UnusableKeys(PartyFailed):
@@ -248,8 +266,7 @@ class UnusableKeys(PartyFailed):
     code = "keys-refused"
 
     def __init__(self, members: tuple[str, ...], what: str) -> None:
-        super().__init__(what, reason="keys", party=" and ".join(members))
-        self.members = members
+        super().__init__(what, reason="keys", party=" and ".join(members), members=members)
 
 
 class Disagreement(CohortError):  # noqa: N818

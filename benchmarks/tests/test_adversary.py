@@ -18,14 +18,16 @@ from click.testing import CliRunner
 from benchmarks.adversary import adversary, read
 from secure_fl.coordinator import run_steps, sum_steps
 from secure_fl.coordinator.blame import Inquest, SentSum
+from secure_fl.coordinator.sum_steps import SumStep
 from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.sealing import tags
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.features.statistics.program import OwnCounts
 from tests.support.adversary import Scenario, attack, shrink
-from tests.support.mutations import targets
+from tests.support.mutations import rarest, targets
 
 MOST_SUMS = 6000  # until a fault must be found
 
@@ -120,6 +122,17 @@ MUTANTS = {
     "a complaint with other bytes": [
         Edit(SentSum, "disputed", "if len(digests) <= place or digest(part) != digests[place]:")
     ],
+    "a total with seeds of parties that are not lost": [
+        Edit(StepKeys, "left", "if not left.complete(self.dropped):")
+    ],
+    "the host's upload is not compared with the others'": [
+        Edit(
+            SumStep,
+            "receive",
+            "self.total.add(party, message.segments, bulk)",
+            "party == self.context.rules.host or self.total.add(party, message.segments, bulk)",
+        )
+    ],
     "totals are not compared with their tags": [
         Edit(tags, "check", "if tag != make(key, slots, contributors, modulus, stream):")
     ],
@@ -142,9 +155,9 @@ def test_with_one_check_off_the_adversary_finds_a_violation(
     """It is not told where: the scenarios are those of the command, from the first seed on."""
     for edit in MUTANTS[mutant]:
         edit.apply(monkeypatch)
-    sums, seed, found = 0, 0, list[str]()
+    sums, seed, found, coverage = 0, 0, list[str](), Counter[str]()
     while not found and sums < MOST_SUMS:
-        outcome = attack(Scenario.of(seed))
+        outcome = attack(Scenario.of(seed, rarest(coverage)), coverage)
         sums, seed, found = sums + outcome.adversary.sums, seed + 1, outcome.violations
     with capsys.disabled():
         print(f"\n{mutant}: {sums} sums: {found[:1]}")

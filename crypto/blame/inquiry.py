@@ -8,6 +8,7 @@ peers, and its tag (`sealing.tags`):
     a complaint whose total fits                  convicts the plaintiff
     an upload that does not fit its own tag       convicts its author, who signed it
     uploads that fit, and a different total       convict the coordinator, which signed both
+    (or a total with other salts than theirs)
 
 All frames are judged against one transcript. With `Unmask`, before anything is revealed, the
 coordinator signs the sum's number and a digest of all uploads. Each upload carries its author's
@@ -26,6 +27,7 @@ reveals nothing more, because it is a function of z_i and of keys that members h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import msgspec
@@ -104,6 +106,7 @@ class _Dispute(NamedTuple):
     part: bytes
     left: RemainingMasks  # masks shared with dropped parties
     owners: frozenset[str]  # contributors that are in the sum
+    salts: Mapping[str, Mapping[str, bytes]]  # of their masks with dropped parties, by the total
 
 
 class Inquiry:
@@ -186,12 +189,16 @@ class Inquiry:
         if not genuine or (total.sum, total.survivors) != (self._index, self._survivors):
             return coordinator  # it shows another sum, or sent totals of other parties
         publics = {name: taken[:32] for name, taken in shown.taken.items()}
-        dropped = {name: lost.seed for name, lost in total.lost.items()}
+        seeds = {name: lost.seed for name, lost in total.lost.items()}
+        left = RemainingMasks(self._numbers, publics, {}, seeds)
+        parties = set(self._survivors) - {self._host}
+        if not publics.keys() >= parties or not left.complete(publics.keys() - parties):
+            return party  # an honest plaintiff refuses this total, and does not complain
         owners = segment.owners or tuple(name for name in self._numbers if name != self._host)
-        left = RemainingMasks(self._numbers, publics, {}, dropped)
         here = frozenset(owners).intersection(self._survivors)
-        self._dispute = _Dispute(segment, given.audience, part, left, here)
-        return party if self._fits_total(total, place) else self._begin()
+        salts = tags.salts_with(total.lost, place, sorted(here))
+        self._dispute = _Dispute(segment, given.audience, part, left, here, salts)
+        return party if self._fits_total() else self._begin()
 
     def _filed(self, shown: Examine) -> tuple[Complaint, SumInput]:
         """Return a complaint and its author's upload; refuse what no honest coordinator shows."""
@@ -206,6 +213,8 @@ class Inquiry:
             raise WireError("the frame is not a complaint")
         if digest_taken(shown.taken, run, self._index, party) != given.taken:
             raise WireError("the plaintiff took other keys")
+        if not self._numbers.keys() >= {*shown.taken, *inputs}:
+            raise WireError("the sum has parties that are not on the roster")
         return complaint, given
 
     def _begin(self) -> str:
@@ -224,21 +233,15 @@ class Inquiry:
         )
         return ""
 
-    def _fits_total(self, total: Total, place: int) -> bool:
+    def _fits_total(self) -> bool:
         """Return True if the disputed part fits its tag, so that there was nothing to complain."""
         dispute = self._dispute
         assert dispute is not None  # noqa: S101 - set by the complaint
-        owners = sorted(dispute.owners)
+        owners, of, left = sorted(dispute.owners), dispute.segment.owners, dispute.left
         try:
-            if any(
-                masking.public_key(seed) != dispute.left.publics.get(party)
-                for party, seed in dispute.left.dropped.items()
-            ):
-                return True  # an honest plaintiff refuses this total, and does not complain
             slots = self._slots(dispute.part, len(owners))
-            salts = tags.salts_with(total.lost, place, owners)
-            key, stream, of = self._keys.tag_key, self._stream(), dispute.segment.owners
-            tags.check_sum(key, slots, owners, self._numbers, stream, of, dispute.left, salts)
+            key, stream = self._keys.tag_key, self._stream()
+            tags.check_sum(key, slots, owners, self._numbers, stream, of, left, dispute.salts)
         except SecureFLError:
             return False
         return True
@@ -295,7 +298,10 @@ class Inquiry:
             return self._coordinator.name  # an honest coordinator opens no such sum
         left = dispute.left
         self._total.left = RemainingMasks(self._numbers, left.publics, self._seeds, left.dropped)
-        if self._total.unmasked().get(dispute.segment.key) != dispute.part:
+        key = dispute.segment.key
+        if self._total.unmasked().get(key) != dispute.part:
+            return self._coordinator.name
+        if self._total.salts(key) != dispute.salts:
             return self._coordinator.name
         self.explained = True
         return self._noisy()

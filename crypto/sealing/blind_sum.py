@@ -174,12 +174,13 @@ class ProtectedTotal:
                     empty = MaskedInts(self._modulus)
                 else:
                     parties = len(self._numbers) - (self._host is not None)
-                    owners = len(segment.owners) or parties
-                    empty = SealedInts(self._context, owners, segment.slots)
+                    count = len(segment.owners) or parties
+                    empty = SealedInts(self._context, count, segment.slots)
                 vector = vectors[segment.key] = _Vector(empty, segment, {})
             if (segment.slots, segment.owners) != (vector.segment.slots, vector.segment.owners):
                 raise Disagreement("this party lays out a sum differently", party=sender)
-            if bool(segment.size) != (sender in segment.owners or not segment.owners):
+            owners = segment.owners or set(self._numbers) - {self._host}
+            if bool(segment.size) != (sender in owners):
                 raise Disagreement("this party uploads to a sum that it only reads", party=sender)
             if not segment.size:
                 continue

@@ -197,6 +197,13 @@ class RemainingMasks:
     self_seeds: Mapping[str, bytes]
     dropped: Mapping[str, bytes]
 
+    def complete(self, dropped: Collection[str]) -> bool:
+        """Return True if exactly these parties' seeds are here, and fit their mask keys."""
+        return self.dropped.keys() == set(dropped) and all(
+            len(seed) == SEED_BYTES and public_key(seed) == self.publics[party]
+            for party, seed in self.dropped.items()
+        )
+
     def own(self, owners: Collection[str], stream: StreamId, length: int, modulus: int) -> Slots:
         """Return the sum of these owners' self masks in one segment."""
         keys = [stream_key(self.self_seeds[party], stream, "self") for party in owners]

@@ -260,7 +260,7 @@ class SecureSumInProgress:
     ) -> None:
         """Check the tag of a total, which includes masks shared with lost parties."""
         context, sent = self._context, self._parts[place]
-        left = self._keys.left(lost) if self._keys is not None and self._keys.dropped else None
+        left = self._keys.left(lost) if self._keys is not None else None
         key, salts = context.keys.tag_key, tags.salts_with(lost, place, owners) if left else {}
         tags.check_sum(
             key, slots, owners, context.numbers, sent.stream, sent.group.owners, left, salts

@@ -178,18 +178,19 @@ class StepKeys:
         masking.add(slots, masking.stream_key(self._self_seed, stream, "self"), modulus)
 
     def left(self, lost: Mapping[str, Lost]) -> RemainingMasks:
-        """Return the masks shared with dropped parties, after checking the seeds sent for them."""
-        for party in self.dropped:
-            sent = lost.get(party)
-            if sent is None or masking.public_key(sent.seed) != self._publics.get(party):
-                raise CohortError(
-                    "the coordinator did not send the seeds of dropped parties' masks",
-                    party=party,
-                    fix=DISTRUST,
-                )
+        """Return the masks shared with dropped parties, after checking the seeds sent for them.
+
+        Members judge a complaint by the same rule (`crypto.blame.inquiry`).
+        """
         publics = {**self._publics, self.me: self._public}
-        seeds = {party: lost[party].seed for party in self.dropped}
-        return RemainingMasks(self.numbers, publics, {}, seeds)
+        left = RemainingMasks(self.numbers, publics, {}, {p: of.seed for p, of in lost.items()})
+        if not left.complete(self.dropped):
+            raise CohortError(
+                "the coordinator did not send the seeds of dropped parties' masks, or others",
+                party=self.me,
+                fix=DISTRUST,
+            )
+        return left
 
     def host_masks(
         self, owners: Sequence[str], stream: StreamId, length: int, modulus: int

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgspec
 from msgspec import structs
 
 from secure_fl.crypto.blame.evidence import taken_by
@@ -53,12 +52,9 @@ class SentSum(NamedTuple):
         """
         if party not in self.heads:
             raise WireError("a complaint of a party that was not in the sum", party=party)
-        try:
-            head = peek(complaint.total)
-        except (ValueError, msgspec.MsgspecError):
-            head = None
-        sent, segments, place = head and head.message, self.segments(party), complaint.segment
-        if head is None or not isinstance(sent, Total) or sent.sum != self.number:
+        head, segments, place = peek(complaint.total), self.segments(party), complaint.segment
+        sent = head.message
+        if not isinstance(sent, Total) or sent.sum != self.number:
             raise WireError("a complaint of no total of the last sum", party=party)
         if place >= min(len(segments), len(sent.sizes)):
             raise WireError("a complaint of a part that the total does not have", party=party)

@@ -118,8 +118,8 @@ class Coordinator:
             while reply is not None:
                 reply = self._advance(self._exchange(reply))
         except SecureFLError as error:
-            if isinstance(error, Misconduct | TamperError) and "party" in error.where:
-                self._name(str(error.where["party"]))
+            if isinstance(error, Misconduct | TamperError) and error.party:
+                self._name(error.party)
             self._stop(error)
             raise
 
@@ -387,7 +387,7 @@ class Coordinator:
         self._recorder.event(event)
 
     def _stop(self, error: SecureFLError) -> None:
-        party = str(error.where.get("party", ""))
+        party = error.party
         statements = error.statements if isinstance(error, Unfinished) else ()
         message = messages.Stop(error.code, party if party in self._links else "", statements)
         frames = {m: self._links[m].pack(message) for m in self.members}
@@ -423,8 +423,8 @@ def _common_failure(
     Then the opened sum is the cause. The party that spoiled it may claim that it can continue, and
     the first one to report the failure is honest.
     """
-    codes = Counter(e.reason for e in rejected.values() if isinstance(e, PartyFailed))
-    for code, count in codes.most_common(1):
+    failed = [e for e in rejected.values() if isinstance(e, PartyFailed)]
+    for code, count in Counter(e.reason for e in failed).most_common(1):
         if 1 < count and asked < 2 * count:
             return PartyFailed(
                 f"{count} of {asked} parties cannot go on, all for the same reason ({code})",
@@ -432,5 +432,6 @@ def _common_failure(
                 "sealed, nobody can tell which party spoiled it",
                 round=round or None,
                 reason=code,
+                members=tuple(sorted(e.party for e in failed if e.reason == code)),
             )
     return None

@@ -140,12 +140,11 @@ class SumStep(Step):
             raise Disagreement("the parties name different audiences for one sum", party=party)
         self.keys[party] = tuple(s.key for s in message.segments)
         self.given[party] = tuple(s.key for s in message.segments if s.size)
-        if party == self.context.rules.host:
-            self.total.admit(party, message)
-            return
-        self.more = message.more if self.more is None else self.more
-        if self.more != message.more:
-            raise Disagreement("only some parties announce another part of this sum", party=party)
+        if party != self.context.rules.host:  # which does not know the parts
+            self.more = message.more if self.more is None else self.more
+            if self.more != message.more:
+                other = "only some parties announce another part of this sum"
+                raise Disagreement(other, party=party)
         self.total.admit(party, message)
         self.total.add(party, message.segments, bulk)
         self.owners |= {s.key: s.owners for s in message.segments if s.size}

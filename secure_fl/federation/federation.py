@@ -96,7 +96,7 @@ class RunSegment:
             coordinator.run()
         except SecureFLError as error:
             # In one process the operator may see an error that a hospital keeps in its own log.
-            failed = sessions.get(str(error.where.get("party", "")))
+            failed = sessions.get(error.party)
             if failed is not None and failed.error is not None and not failed.stopped:
                 raise failed.error from failed.error.__cause__
             raise

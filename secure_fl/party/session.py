@@ -93,17 +93,18 @@ class Session:
 
     def _examine(self, message: messages.Examine, frame: Frame) -> tuple[FromParty, bytes]:
         """Examine a frame of a failed sum, which the coordinator forwards."""
-        if self._inquiry is None:
-            self._inquiry = self._sums.inquiry(self._link.peer, self._lists)
-        if self._inquiry is None or self._over:
-            return messages.Failed(CohortError.code), b""
         culprit, self._looks = "", self._looks + 1
         try:
+            if self._inquiry is None:
+                self._inquiry = self._sums.inquiry(self._link.peer, self._lists)
+            if self._inquiry is None or self._over:
+                return messages.Failed(CohortError.code), b""
             if message.who and self._looks <= MOST_LOOKS:
                 culprit = self._inquiry.look(frame)
-        except SecureFLError as error:
-            self.error = self.error or error.at(party=self.party)
-            return messages.Failed(error.code), b""
+        except Exception as error:
+            problem = self._placed(error)
+            self.error = self.error or problem
+            return messages.Failed(problem.code), b""
         if culprit and not self.convicted:
             self.convicted = culprit
             self._recorder.event(Convicted(round=self._recorder.round, parties=(culprit,)))
@@ -118,22 +119,26 @@ class Session:
                 if isinstance(message, messages.Unmask):
                     self._lists = frame.head
                 return self._advance(message, frame.bulk)
-        except SecureFLError as error:
-            problem = error.at(party=self.party, round=self._recorder.round or None)
         except Exception as error:
-            problem = SecureFLError(f"{type(error).__name__}: {error}")
-            problem.at(party=self.party, round=self._recorder.round or None)
-            problem.__cause__ = error
+            problem = self._placed(error)
         self.error = self.error or problem  # the first is the cause; later ones only follow
-        if isinstance(problem, TamperError) and "sum" in problem.where:
+        place = problem.where.get("segment")  # of a total that fails its check
+        if isinstance(problem, TamperError) and isinstance(place, int):
             self._inquiry = self._sums.inquiry(self._link.peer, self._lists)
             if self._inquiry is not None:
                 self._complained = True
-                place = int(str(problem.where["segment"]))
                 return messages.Complaint(frame.head, place), frame.bulk
-        about = str(problem.where["party"]) if isinstance(problem, PeerKeysError) else ""
+        about = problem.party if isinstance(problem, PeerKeysError) else ""
         self._at_odds = bool(about)
         return messages.Failed(problem.code, about), b""  # the text may be private
+
+    def _placed(self, error: Exception) -> SecureFLError:
+        """Return an error with its place; an unexpected one becomes the cause of one of ours."""
+        problem = error
+        if not isinstance(problem, SecureFLError):
+            problem = SecureFLError(f"{type(error).__name__}: {error}")
+            problem.__cause__ = error
+        return problem.at(party=self.party, round=self._recorder.round or None)
 
     def _advance(self, message: FromCoordinator, data: bytes) -> tuple[FromParty, bytes]:
         """Start or resume the program, until its next request."""

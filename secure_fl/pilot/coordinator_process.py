@@ -202,8 +202,7 @@ class RunLeader:
             while not self._tried():
                 pass
         except SecureFLError as error:
-            at = str(error.where.get("party", ""))
-            self._recorder.event(Stopped(code=error.code, member=at, final=True))
+            self._recorder.event(Stopped(code=error.code, member=error.party, final=True))
             raise
 
     def _tried(self) -> bool:
@@ -215,7 +214,7 @@ class RunLeader:
             self._lead(self._gather())
         except GatherAgain as error:
             self._alone = frozenset()
-            self._faults.refused.update(map(str, filter(None, [error.where.get("party")])))
+            self._faults.refused.update(filter(None, [error.party]))
         except Unfinished as error:  # some parties of a round that began are missing
             self._alone = error.able or self._able_without(self._saved.lost)
             if not self._alone and not self._gathered & self._faults.exhausted:
@@ -231,8 +230,9 @@ class RunLeader:
             self._faults.failed += error.members
         except PartyFailed as error:
             if error.reason == RESTARTED:
-                self._recorder.event(MemberRestarted(parties=(str(error.where["party"]),)))
-                self._faults.restarted(str(error.where["party"]))
+                self._recorder.event(MemberRestarted(parties=error.members))
+                for member in error.members:
+                    self._faults.restarted(member)
             elif error.reason == TooFewParties.code:
                 self._wait(error)
             elif error.reason != HIDDEN:
@@ -257,10 +257,10 @@ class RunLeader:
 
     def _note_unsolved(self, error: SecureFLError) -> None:
         """Count an inquiry without a conviction, and the member that is named for it, if any."""
-        party = str(error.where.get("party", ""))
-        if party in self._gathered:
-            self._recorder.event(Withheld(parties=(party,)))
-        self._faults.unsolved.append(party if party in self._gathered else "")
+        named = tuple(self._gathered.intersection([error.party]))
+        if named:
+            self._recorder.event(Withheld(parties=named))
+        self._faults.unsolved.append("".join(named))
 
     def _wait(self, error: CohortError, *, missing: bool = True) -> None:
         """Wait a little for missing members, or raise the error if waiting cannot help."""

@@ -126,7 +126,10 @@ def encode(envelope: Envelope, bulk: bytes, sign: Callable[[bytes], bytes]) -> F
 
 def peek(head: bytes) -> Envelope:
     """Decode a head without verifying it: for recorded frames, never for frames that arrive."""
-    return _decoder.decode(memoryview(head)[1:-SIGNATURE_BYTES])
+    try:
+        return _decoder.decode(memoryview(head)[1:-SIGNATURE_BYTES])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError("a frame does not decode into a known message", field="message") from error
 
 
 def decode(frame: Frame, verify: Callable[[bytes, bytes], None], *, whole: bool = True) -> Envelope:
@@ -150,10 +153,7 @@ def decode(frame: Frame, verify: Callable[[bytes, bytes], None], *, whole: bool 
         )
     unsigned = memoryview(head)[:-SIGNATURE_BYTES]
     verify(sha256(unsigned).digest(), head[-SIGNATURE_BYTES:])
-    try:
-        envelope = _decoder.decode(unsigned[1:])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError("a frame does not decode into a known message", field="message") from error
+    envelope = peek(head)
     if whole and (len(bulk) != envelope.size or sha256(bulk).digest() != envelope.digest):
         raise WireError("a frame's bulk is not the one its head pins", party=envelope.sender)
     return envelope

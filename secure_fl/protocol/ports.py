@@ -277,7 +277,7 @@ class BlindTotal(Protocol):
         """Refuse an upload of another sum, or under other keys than were exchanged."""
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
-        """Add one party's contribution; it is not stored separately."""
+        """Add one party's contribution, which is not stored separately; check what it reads."""
 
     def require_equal_salts(self, survivors: Collection[str]) -> None:
         """Refuse a sum in which two parties salt their shared masks differently."""

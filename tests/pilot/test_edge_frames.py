@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
@@ -84,17 +84,14 @@ class NoSender(Link):
 
 def any_bulk(frame: Frame, verify: Any) -> frames.Envelope:
     """Decode without a look at the bulk."""
-    try:
-        envelope = peek(frame.head)
-    except Exception as error:
-        raise WireError("not a frame") from error
+    envelope = peek(frame.head)
     verify(frames.digest(frame.head[:-64]), frame.head[-64:])
     return envelope
 
 
 def fragile(frame: Frame, verify: Any) -> frames.Envelope:
     """Decode, and let errors fly."""
-    peek(frame.head)
+    frames._decoder.decode(frame.head[1:-64])
     return DECODE(frame, verify)
 
 
@@ -142,7 +139,7 @@ def another(rng: random.Random, message: Any) -> Any:
         found = changed(rng, message)
         try:
             peek(head_of(envelope_of(found)))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except WireError:
             continue
         if found != message:
             return found
@@ -300,8 +297,9 @@ def test_a_wrong_kind_does_not_move_the_counter():
 @pytest.mark.parametrize("message", [[10, "policy\n"], [10, "a name"], [3, "host\n", []]])
 def test_a_code_is_a_code_to_its_last_byte(message):
     """`$` would let a line end pass, and with it a line of one's own into a log."""
-    with pytest.raises(msgspec.ValidationError, match=r"regex|enum"):
+    with pytest.raises(WireError) as caught:
         peek(head_of(envelope_of(message)))
+    assert re.search(r"regex|enum", str(caught.value.__cause__))
 
 
 @pytest.mark.parametrize("sizes", [(4, 8), (8, 4), (8, 6)])

@@ -250,6 +250,26 @@ def test_a_restart_does_not_end_an_inquiry_into_anothers_upload(made: LocalPilot
     assert [event["parties"] for event in made.seen("withheld")] == [[LIAR]] * 2
 
 
+def test_restarts_of_all_members_in_an_inquiry_are_counted_and_the_run_continues(
+    made: LocalPilot,
+) -> None:
+    """The adversary found it: the coordinator looked for one party in an error that names none."""
+    ended = list[str]()
+
+    def before(town: LocalPilot, party: str) -> None:
+        if town.seen("sum_disputed") and not ended:
+            ended.extend(town.members)
+            for name in ended:
+                town.kill(name)
+                town.start(name)
+
+    made.before = before
+    with raises(PartyFailed, party=LIAR, reason=HIDDEN):
+        lead(made, remembers=True)
+    require_keys(made)
+    assert [event["parties"] for event in made.seen("restarted")] == [sorted(made.members)]
+
+
 def test_an_inquiry_that_a_crash_ended_counts_as_well() -> None:
     complaint = SumDisputed(parties=("x",), round=1)
     named, hidden = Convicted(parties=("x",), round=1), Withheld(parties=("y",))

@@ -6,9 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from secure_fl.coordinator.blame import HIDDEN
-from secure_fl.errors import CohortError, Misconduct, PartyFailed, UnusableKeys
+from secure_fl.errors import (
+    CohortError,
+    Misconduct,
+    PartyFailed,
+    SecureFLError,
+    UnusableKeys,
+)
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import (
@@ -17,8 +24,10 @@ from secure_fl.protocol.messages import (
     Failed,
     Finding,
     Hello,
+    Lost,
     Relayed,
     SumInput,
+    Total,
     UnmaskShares,
 )
 from secure_fl.testing.harness import LossyEngine, federate
@@ -149,3 +158,53 @@ def test_half_of_the_members_do_not_have_another_named_alone(liars: tuple[str, .
     require_nobody_convicted(out, kept)
     assert isinstance(out.error, UnusableKeys)
     assert (set(out.error.members) == {VICTIM}) is (len(liars) == 3)
+
+
+@pytest.mark.parametrize("named", [VICTIM, "stranger"])
+def test_a_false_total_with_the_mask_of_a_party_that_is_not_lost_frames_nobody(named: str) -> None:
+    """Its reader must refuse it: the others would take a complaint about it for unfounded."""
+    reader = "north"
+
+    def name(party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        if not isinstance(message, Total) or party != reader:
+            return message, bulk
+        lost = {named: Lost(bytes(16), ({"east": bytes(32)},))}
+        return structs.replace(message, lost=lost), bulk[:-1] + bytes([bulk[-1] ^ 1])
+
+    out, kept = run(mode="secagg", keys=None, lead=lying_coordinator(name), sums=1)
+    require_nobody_convicted(out, kept)
+    error = out.sessions[reader].error
+    assert isinstance(error, CohortError) and "seeds of dropped parties' masks" in error.what
+
+
+def test_a_host_that_names_other_contributors_than_the_parties_frames_nobody() -> None:
+    """By a complaint about their sum it would convict the coordinator: it is not one upload."""
+    host, sent = "zeta", list[Frame]()
+
+    async def program(cohort: Cohort) -> Any:
+        for _ in range(2):
+            values = {"x": np.ones(20, np.float32)}
+            await cohort.sum(values, bound=2.0, reveal=Audience.HOST)
+
+    def fewer(message: SumInput, bulk: bytes) -> Any:
+        if message.sum == 2:
+            return Complaint(sent[-1].head), sent[-1].bulk
+        (segment,) = message.segments
+        return structs.replace(message, segments=(structs.replace(segment, owners=("east",)),)), b""
+
+    def keep(party: str, direction: str, frame: Frame) -> Frame:
+        if (party, direction) == (host, "in"):
+            sent.append(frame)
+        return frame
+
+    out = federate(
+        dict.fromkeys((*NAMES, host), program),
+        mode="secagg",
+        host=host,
+        min_cohort=3,
+        faults={host: {SumInput: fewer}},
+        engine=lambda sessions: LossyEngine(sessions, tap=keep),
+        catch=True,
+    )
+    assert {session.convicted for session in out.sessions.values()} == {""}
+    assert isinstance(out.error, SecureFLError) and out.error.party == host

@@ -75,6 +75,7 @@ BEFORE = (
 )
 MOST_EXCHANGES = 400
 UPLOADS = (5, 9, 11, 13)  # a member that is lost at one of these misses an upload
+SECOND = 0.2  # share of changed messages with a second change
 MOST_SEEN = 12  # earlier messages of a kind that may be replayed
 MASKED = ("secagg", "he+secagg")
 KEYS: dict[tuple[Protection, int, bool], Mapping[str, PartyKeys]] = {}
@@ -88,7 +89,7 @@ WITH_MASKS = (  # messages and records of masked sums
 )
 UNLESS: dict[str, set[str]] = {  # schemes that would take the place of changes of these
     **{kind: {"spoil", "salt", "double"} for kind in ("SumInput", "Segment", "Salt")},
-    **{"Total": {"spoil"}, "Finding": {"hide"}},
+    **{"Finding": {"hide"}},
     **{"Unmask": {"commit"}, "Examine": {"commit"}, "Offer": {"deal"}, "Deal": {"deal"}},
 }
 Change = tuple[Message, bytes] | None  # None: the frame is dropped
@@ -125,7 +126,7 @@ class Scenario:
     def of(cls, seed: int, target: Target | None = None) -> Scenario:
         """Draw a scenario, for a given target or any."""
         rng = random.Random(seed)
-        target = target or mutations.draw(rng)
+        target = target or rng.choice(mutations.targets())
         kind = target[0]
         loses = kind in ("Confirm", "Confirmed", "Lost") or target == ("UnmaskShares", "keys")
         joins = kind in ("Handover", "HandedOver")
@@ -133,7 +134,8 @@ class Scenario:
         names = NAMES[: rng.choice(few)]
         guilty = _guilty(rng, kind, names)
         tiered = kind in ("Declare", "Owners", "Salt")
-        host = kind == "Broadcast" or (not tiered and rng.random() < 0.15)
+        hosted = 0.4 if kind == "Segment" else 0.15
+        host = kind == "Broadcast" or (not tiered and rng.random() < hosted)
         away = _away(rng, sorted(set(names) - set(guilty)), loses, joins) if len(names) > 3 else {}
         mode: Protection = "secagg"
         if rng.random() < 0.2:
@@ -142,6 +144,8 @@ class Scenario:
             mode = rng.choice(("he", "none"))
         calm = kind in LATE and rng.random() < 0.9  # no other lie ends the run before
         talks = kind in ("Share", "Broadcast", "Relayed", "Agree", "Agreed")
+        if host and COORDINATOR not in guilty and rng.random() < 0.4:
+            guilty = [HOST]
         tiers = not (host or joins) and (tiered or rng.random() < 0.25)
         return cls(
             seed,
@@ -156,7 +160,7 @@ class Scenario:
             liars=frozenset(guilty),
             after=0 if loses or kind in BEFORE else rng.randrange(3),
             rate=0.0 if calm else rng.choice((0.0, 0.02, 0.06, 0.25)),
-            schemes=_schemes(rng, kind, calm),
+            schemes=_schemes(rng, kind, calm) | ({"complain"} if HOST in guilty else set()),
             away=away,
             wiped=frozenset(away) if rng.random() < 0.3 else frozenset(),
             crash=rng.randrange(5, 18) if rng.random() < 0.06 else 0,
@@ -495,7 +499,7 @@ class Adversary:
     def _note_total(self, party: str, frame: Frame) -> None:
         try:
             message = wire.peek(frame.head).message
-        except msgspec.MsgspecError:
+        except SecureFLError:
             return
         if isinstance(message, Total) and party in self.scenario.liars:
             self.schemes.totals[party] = frame
@@ -504,7 +508,7 @@ class Adversary:
         self.sent[party].append(frame)
         try:
             message = wire.peek(frame.head).message
-        except msgspec.MsgspecError:
+        except SecureFLError:
             return  # a change that nobody can decode
         if isinstance(message, SumInput):
             self.schemes.uploads[message.sum][party] = Upload(frame)
@@ -557,19 +561,29 @@ class Adversary:
                 return envelope, message, data
         others = [one for one, _ in earlier]
         if kind == "Envelope" and self._chance(0.15):
-            self.coverage[f"Envelope.{name}"] += 1
             value = self.mutator.other(getattr(envelope, name))
+            self.coverage[f"Envelope.{name}"] += value != getattr(envelope, name)
             return structs.replace(envelope, **{name: value}), message, data, False
         if name == BULK and kind == type(message).__name__ and self._chance(0.8):
-            self.coverage[f"{kind}.{BULK}"] += 1
-            return envelope, message, self.mutator.flip(data)
+            return self._twice(envelope, message, self.mutator.bulk(message, data), others)
         if name != BULK and self.mutator.places(message, self.scenario.target):
             if self._chance(0.8):
-                return envelope, self.mutator.change(message, others, self.scenario.target), data
+                message = self.mutator.change(message, others, self.scenario.target)
+                return self._twice(envelope, message, data, others)
         early = type(message).__name__ in BEFORE and kind not in BEFORE  # it would only end the run
         if early or not self._chance(self.scenario.rate):
             return False
         return self._at_random(envelope, data, earlier)
+
+    def _twice(
+        self, envelope: Envelope, message: Message, data: bytes, others: list[Message]
+    ) -> tuple[Envelope, Message, bytes]:
+        """Change another field, too, in some messages."""
+        if not self._chance(SECOND):
+            return envelope, message, data
+        if data and self._chance(0.5):
+            return envelope, message, self.mutator.bulk(message, data)
+        return envelope, self.mutator.change(message, others), data
 
     def _at_random(
         self, envelope: Envelope, data: bytes, earlier: list[tuple[Message, bytes]]
@@ -583,8 +597,7 @@ class Adversary:
             any_kind = [one for seen in self.seen.values() for one in seen[-MOST_SEEN:]]
             return envelope, *self.rng.choice(earlier if earlier and kind < 0.17 else any_kind)
         if kind < 0.3 and data:
-            self.coverage[f"{type(message).__name__}.{BULK}"] += 1
-            return envelope, message, self.mutator.flip(data)
+            return envelope, message, self.mutator.bulk(message, data)
         return envelope, self.mutator.change(message, [one for one, _ in earlier]), data
 
     def _signed(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
 import numpy as np
 
 from secure_fl.crypto.blame.evidence import FalseShare, taken_by
@@ -217,7 +216,7 @@ def _false_shares(outcome: Outcome) -> Iterator[str]:
 def _message(frame: Frame) -> object:
     try:
         return wire.peek(frame.head).message
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except SecureFLError:
         return None  # a change that nobody can decode
 
 

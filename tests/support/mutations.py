@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, TypeAlias, get_args
 
 import msgspec
-from msgspec import structs
+from msgspec import inspect, structs
 
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Envelope
@@ -37,54 +37,17 @@ def targets() -> tuple[Target, ...]:
     return (*found, *((kind, BULK) for kind in WITH_BULK))
 
 
-WEIGHTS: dict[int, tuple[str, ...]] = {  # of kinds and fields; fields of kinds before kinds
-    13: ("Handover", "Broadcast", "Complaint", "Share"),
-    10: (
-        *("Confirm", "Envelope.run", "Agree", "Salt", "Ready.checkpoints", "Declare.at"),
-        "UnmaskShares.seeds",
-    ),
-    8: (
-        *("Declare.names", "Gathered", "Begin.newcomers", "Total.sizes", "Lost", "Hello"),
-        "Ready.opened",
-    ),
-    6: (
-        *("Ready", "SumInput", "Boundary", "Complaint.total", "Owners.unscaled", "Confirmed"),
-        *("Unmask.survivors", "Examine.inputs", "Relayed.(bulk)", "UnmaskShares"),
-    ),
-    5: (
-        *("Declare", "Failed", "Total.more", "Segment.salts", "SurvivorStatement.number"),
-        "Envelope.size",
-    ),
-    4: (
-        *("Segment", "SurvivorStatement", "Envelope", "Salt.peers", "Unmask.statement"),
-        *("Total.survivors", "Total.sum", "Total.(bulk)", "Examine.sum", "Examine.taken"),
-        *("Examine.(bulk)", "Declare.unscaled", "SumInput.at", "SumInput.taken"),
-    ),
-    3: (
-        *("UnmaskShares.sum", "Failed.about", "Begin", "Owners", "Unmask", "Total", "Relayed"),
-        *("Agreed", "HandedOver", "Continue", "Examine", "Segment.size"),
-    ),
-    2: (
-        *("Finding", "Start", "Stop", "Invite", "Gather", "Offer", "Owners.readers"),
-        *("Envelope.sender", "Envelope.digest", "Examine.input"),
-    ),
-    1: (
-        *("Unmask.inputs", "Stop.code", "Examine.seed", "Examine.show", "Offer.public"),
-        *("Offer.statement", "Deal", "Finding.(bulk)"),
-    ),
-}
-WEIGHT = {name: weight for weight, names in WEIGHTS.items() for name in names}
+def rarest(coverage: Mapping[str, int]) -> Target:
+    """Return the field that was changed least, so that all are changed about equally often."""
+    return min(targets(), key=lambda target: coverage.get(".".join(target), 0))
 
 
-def weight(target: Target) -> int:
-    """Return how often a target is drawn: a change of a member's message often ends a run."""
-    return WEIGHT.get(".".join(target), WEIGHT.get(target[0], 1))
-
-
-def draw(rng: random.Random) -> Target:
-    """Draw a field, so that all fields are changed about equally often."""
-    found = targets()
-    return rng.choices(found, [weight(target) for target in found])[0]
+@cache
+def types_of(kind: type[msgspec.Struct]) -> Mapping[str, inspect.Type]:
+    """Return the types of a record's fields."""
+    found = inspect.type_info(kind)
+    assert isinstance(found, inspect.StructType)
+    return {one.name: one.type for one in found.fields}
 
 
 def walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, msgspec.Struct]]:
@@ -139,11 +102,58 @@ class Mutator:
         if not names:
             return message
         name = self.rng.choice(names) if target is None else target[1]
-        self.coverage[f"{type(record).__name__}.{name}"] += 1
-        new = self._donated(record, name, others) if self.rng.random() < 0.35 else None
         value = getattr(record, name)
-        changed: Message = put(message, (*path, name), self.other(value) if new is None else new)
+        new = self._donated(record, name, others) if self.rng.random() < 0.35 else None
+        if new is None or new == value:
+            new = self._changed(value, types_of(type(record))[name])
+        changed: Message = put(message, (*path, name), new)
+        self.coverage[f"{type(record).__name__}.{name}"] += changed != message
         return changed
+
+    def _changed(self, value: Any, kind: inspect.Type) -> Any:
+        """Return another value of a field; absent ones are made, and collections may grow."""
+        longer = self._longer(value, kind) if not value or self.rng.random() < 0.2 else None
+        if longer is None and value is None:
+            return self._made(kind)
+        return self.other(value) if longer is None else longer
+
+    def bulk(self, message: Message, data: bytes) -> bytes:
+        """Return another bulk of a message."""
+        changed = self.flip(data)
+        self.coverage[f"{type(message).__name__}.{BULK}"] += changed != data
+        return changed
+
+    def _longer(self, value: Any, kind: inspect.Type) -> Any:
+        """Return a list or table with another entry of the right type, or None."""
+        match kind:
+            case inspect.VarTupleType():
+                return (*value, self._made(kind.item_type))
+            case inspect.DictType():
+                return {**value, self._made(kind.key_type): self._made(kind.value_type)}
+        return None
+
+    def _made(self, kind: inspect.Type) -> Any:
+        """Make a value of a type."""
+        rng = self.rng
+        match kind:
+            case inspect.StructType():
+                return kind.cls(**{one.name: self._made(one.type) for one in kind.fields})
+            case inspect.BytesType():
+                return rng.randbytes(min(kind.max_length or 32, kind.min_length or 32))
+            case inspect.StrType():
+                return rng.choice((*self.names, "stranger"))
+            case inspect.IntType():
+                return rng.randrange(3)
+            case inspect.TupleType():
+                return tuple(self._made(one) for one in kind.item_types)
+            case inspect.VarTupleType():
+                return tuple(self._made(kind.item_type) for _ in range(rng.randrange(3)))
+            case inspect.DictType():
+                names = range(rng.randrange(1, 3))
+                return {self._made(kind.key_type): self._made(kind.value_type) for _ in names}
+            case inspect.UnionType():
+                return self._made(kind.types[0])
+        return None
 
     def _donated(self, record: msgspec.Struct, name: str, others: Sequence[Message]) -> Any:
         """Return the field's value in another record of the same kind, or None."""
@@ -167,7 +177,8 @@ class Mutator:
             case Audience():
                 return next(one for one in Audience if one != value)
             case str():
-                return rng.choice((*self.names, "", "restarted", "too-few"))
+                texts = {*self.names, "", "restarted", "too-few"} - {value}
+                return rng.choice(sorted(texts))
             case tuple():
                 return self._tuple(value)
             case dict():
@@ -189,7 +200,7 @@ class Mutator:
 
     def _tuple(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
         if not value:
-            return (self.rng.choice((*self.names, 1)),)
+            return value
         at = self.rng.randrange(len(value))
         changed = (*value[:at], self.other(value[at]), *value[at + 1 :])
         without, twice = (*value[:at], *value[at + 1 :]), (*value, value[at])
@@ -197,7 +208,7 @@ class Mutator:
 
     def _dict(self, value: Mapping[Any, Any]) -> dict[Any, Any]:
         if not value:
-            return {self.rng.choice(self.names): self.rng.choice((bytes(32), ("east",)))}
+            return {}
         key, other = (self.rng.choice(sorted(value)) for _ in range(2))
         rest = {k: v for k, v in value.items() if k != key}
         return self.rng.choice(
