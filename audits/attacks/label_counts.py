@@ -4,13 +4,14 @@
 Deep Leakage in Federated Learning, arXiv 2110.09074; Wainakh et al.: User-Level Label Leakage from
 Gradients in Federated Learning. PoPETs 2022(2), arXiv 2105.09369). So b moves by about
 s·(labels − the initial model's predictions). The weights move by the same along their mean input;
-where they do not, the attack ignores b.
+where they do not, the attack ignores b. Where a record can have several labels, the loss of each is
+a binary cross-entropy, and its entry of b moves by sigmoid − label, independently of the others.
 
 The slope s of one step of plain SGD is the learning rate. For any other training it follows from
 simulations: the attacker trains with the run's settings, on public records whose labels it knows.
-This assumes that a party is as large as the public set. Clipping and AdamW divide by the gradient's
-own size, and long training overshoots. There the order of the labels is estimated better than their
-shares.
+They are as many as the party's where their number can be read, else all public ones. Clipping and
+AdamW divide by the gradient's own size, and long training overshoots. There the order of the labels
+is estimated better than their shares.
 """
 
 from __future__ import annotations
@@ -24,8 +25,14 @@ from torch import nn
 
 from secure_fl.algorithms.layers import head_names
 from secure_fl.audits.attacks.guess_scores import GuessScore, choose, finding, nothing, records_of
+from secure_fl.audits.attacks.label_rates import (
+    blind_guesses,
+    distance,
+    label_shares,
+    nearest_shares,
+)
 from secure_fl.audits.attacks.layer_inputs import Array, array
-from secure_fl.audits.attacks.simulated_training import MOST, drawn, simulate
+from secure_fl.audits.attacks.simulated_training import MOST, RECORDS, drawn, simulate
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import unwrapped
@@ -57,9 +64,8 @@ class InitialOutputs:
 
 def label_counts(view: View, prior: Prior) -> AuditFinding:
     """Guess the share of each label in a party's records, or in a sum's."""
-    if not prior.task.labels or not prior.task.exclusive:
-        few = "several labels per record" if prior.task.labels else "no labels to count"
-        why = f"a {prior.task.kind} task has {few}"
+    if not prior.task.labels:
+        why = f"a {prior.task.kind} task has no labels to count"
         return nothing(NAME, view.role, MEASURE, why)
     names = _head(prior.model())
 
@@ -71,51 +77,55 @@ def label_counts(view: View, prior: Prior) -> AuditFinding:
         return nothing(NAME, view.role, MEASURE, "no move of the output layer was readable")
     public = label_shares(prior.outsiders, prior)
     start = _start(prior)
-    slope = _first_slope(prior, start)
+    slope = _first_slope(prior, start, _size(chosen[0].values, len(chosen[0].of)))
     scores = []
     for reading in chosen:
-        guess = _guess(reading.values, prior, start, slope)
+        guess = _guess(reading.values, prior, start, slope, len(reading.of))
         scores.append(_score(guess, [start.shares, public], reading, prior))
     return finding(NAME, view.role, MEASURE, chosen, scores)
 
 
-def label_shares(records: Sequence[Example], prior: Prior) -> Array | None:
-    """Compute the share of each label among records; None: unlabelled records, or none."""
-    if not records or any(getattr(r, "label", getattr(r, "tags", None)) is None for r in records):
-        return None
-    encoded = prior.task.encode(records, prior.tokenizer)
-    labels = encoded.batch(range(len(encoded)))["labels"]
-    counts = torch.bincount(labels[labels != IGNORED], minlength=len(prior.task.labels))
-    return array(counts / counts.sum())
+def _size(values: Arrays, parties: int) -> int | None:
+    """Read the mean number of a party's records; None: it cannot be read."""
+    count = float(np.sum(values[RECORDS])) / parties if RECORDS in values else 0.0
+    return round(count) if 1 <= count < np.inf else None
 
 
-def _guess(values: Arrays, prior: Prior, start: InitialOutputs, slope: float) -> Array:
+def _guess(
+    values: Arrays, prior: Prior, start: InitialOutputs, slope: float, parties: int = 1
+) -> Array:
     names = _head(prior.model())
     if names is None or any(name not in values for name in names):
         return start.shares
     W, b = (np.asarray(values[name], np.float64) for name in names)
-    if not _coherent(W, b, start):
+    move = _cause(b, prior)
+    if not _coherent(W, move, start):
         return start.shares
-    guess = _nearest(start.shares + _centred(b) / slope)
+    guess = nearest_shares(start.shares + move / slope, prior.task)
+    size = _size(values, parties)
     for at in range(REFINEMENTS):  # clipping and AdamW bend the line: simulate near the guess
-        slope = _slope(prior, start, [drawn(prior, guess, "near", at)]) or slope
-        guess = _nearest(start.shares + _centred(b) / slope)
+        slope = _slope(prior, start, [drawn(prior, guess, "near", at, size=size)]) or slope
+        guess = nearest_shares(start.shares + move / slope, prior.task)
     return guess
 
 
-def _coherent(W: Array, b: Array, start: InitialOutputs) -> bool:
+def _coherent(W: Array, move: Array, start: InitialOutputs) -> bool:
     """Test if the weights moved as the bias did, along the mean input, as a gradient's step does.
 
     The cosine of unrelated values has a deviation of 1/√(entries): 0.09 for two classes of 64.
     """
-    expected = np.outer(_centred(b), start.inputs)
+    expected = np.outer(move, start.inputs)
     size = np.linalg.norm(expected) * np.linalg.norm(W)
     return not start.inputs.any() or bool((W * expected).sum() > COHERENT * size)
 
 
-def _centred(b: Array) -> Array:
-    """Subtract the mean: softmax minus onehot adds up to 0; the rest is weight decay or noise."""
-    return np.asarray(b - b.mean())
+def _cause(b: Array, prior: Prior) -> Array:
+    """Keep the part of the bias's move that labels cause.
+
+    Softmax minus onehot adds up to 0; the rest is weight decay or noise. Sigmoid minus labels does
+    not.
+    """
+    return np.asarray(b - b.mean() if prior.task.exclusive else b)
 
 
 def _head(model: nn.Module) -> tuple[str, str] | None:
@@ -126,21 +136,13 @@ def _head(model: nn.Module) -> tuple[str, str] | None:
     return (weights[0], biases[0]) if len(weights) == len(biases) == 1 else None
 
 
-def _nearest(y: Array) -> Array:
-    """Find the nearest vector of shares: none negative, with sum 1."""
-    falling = np.sort(y)[::-1]
-    over = (np.cumsum(falling) - 1) / np.arange(1, len(y) + 1)
-    return np.asarray(np.maximum(y - over[np.flatnonzero(falling > over)[-1]], 0))
-
-
 def _start(prior: Prior) -> InitialOutputs:
     """Run the initial model on public records; without any, assume equal shares."""
     model = unwrapped(prior.model())
     names = _head(model)
-    classes = len(prior.task.labels)
     if names is None or not prior.outsiders:
         width = 0 if names is None else model.get_parameter(names[0]).shape[1]
-        return InitialOutputs(np.full(classes, 1 / classes), np.zeros(width))
+        return InitialOutputs(blind_guesses(prior.task)[0], np.zeros(width))
     inputs_seen: list[torch.Tensor] = []
     head = model.get_submodule(names[0].rpartition(".")[0])
     handle = head.register_forward_pre_hook(lambda _, args: inputs_seen.append(args[0]))
@@ -149,7 +151,8 @@ def _start(prior: Prior) -> InitialOutputs:
     with inference(model):
         logits = prior.task.forward(model, batch)
     handle.remove()
-    inputs, shares = inputs_seen[0], logits.softmax(-1)
+    inputs = inputs_seen[0]
+    shares = logits.softmax(-1) if prior.task.exclusive else logits.sigmoid()
     if "words" in batch:  # tags count at the first piece of each word
         at = batch["words"] != IGNORED
         inputs, shares = inputs[at], shares[at]
@@ -164,7 +167,7 @@ def _slope(prior: Prior, start: InitialOutputs, mixes: Sequence[Sequence[Example
         mixed = label_shares(records, prior)
         if mixed is None or names is None:
             return None
-        moves.append(_centred(simulate(prior, records, at)[names[1]]))
+        moves.append(_cause(simulate(prior, records, at)[names[1]], prior))
         causes.append(mixed - start.shares)
     if not moves:
         return None
@@ -173,13 +176,15 @@ def _slope(prior: Prior, start: InitialOutputs, mixes: Sequence[Sequence[Example
     return slope if slope > 0 and np.abs(y).max() > LEAST_DIFFERENCE else None
 
 
-def _first_slope(prior: Prior, start: InitialOutputs) -> float:
+def _first_slope(prior: Prior, start: InitialOutputs, size: int | None = None) -> float:
     """Estimate the slope over mixes that favour one label each; else take one step's."""
     classes, mixes = len(prior.task.labels), []
+    public = None if prior.task.exclusive else label_shares(prior.outsiders, prior)
     for at in range(SIMULATIONS):
-        weight = np.full(classes, (1 - FAVOURED) / max(1, classes - 1))
-        weight[at % classes] = FAVOURED
-        mixes.append(drawn(prior, weight, "mix", at))
+        rest = (1 - FAVOURED) / max(1, classes - 1)
+        shares = np.full(classes, rest) if public is None else public.copy()
+        shares[at % classes] = FAVOURED
+        mixes.append(drawn(prior, shares, "mix", at, size=size))
     slope = _slope(prior, start, mixes) or prior.training.learning_rate
     return slope or learning_rate_of(prior.model(), prior.training)
 
@@ -192,13 +197,8 @@ def _score(
     truth = label_shares(records, prior)
     if truth is None:
         return GuessScore(0.0, 0.0, 0, {"worst_error": 1.0, "commonest_right": 0.0})
-    blind = [np.full(len(truth), 1 / len(truth)), *(g for g in others if g is not None)]
-    chance = max(1 - _distance(other, truth) for other in blind)
+    blind = [*blind_guesses(prior.task), *(g for g in others if g is not None)]
+    chance = max(1 - distance(other, truth, prior.task) for other in blind)
     order = float(np.argmax(guess) == np.argmax(truth))
     details = {"worst_error": float(np.abs(guess - truth).max()), "commonest_right": order}
-    return GuessScore(1 - _distance(guess, truth), chance, len(records), details)
-
-
-def _distance(p: Array, q: Array) -> float:
-    """Compute the total variation distance."""
-    return float(np.abs(p - q).sum() / 2)
+    return GuessScore(1 - distance(guess, truth, prior.task), chance, len(records), details)

@@ -3,24 +3,26 @@
 After Shi, Ouyang, Wang: Unveiling Client Privacy Leakage from Public Dataset Usage in Federated
 Distillation, arXiv 2502.08001. A copy is distilled from the predictions, and one from each
 shadow's; LiRA then compares copies. Differs: shadows are trained on halves of the candidates, as in
-online LiRA; the label histogram is the mean prediction, without shadows.
+online LiRA; the label histogram is the mean prediction, without shadows. Where a record can have
+several labels, each label's probability is a prediction of its own.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import nn
 
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedid.algorithm import exchanges
 from secure_fl.algorithms.public_distillation import PublicRecords
 from secure_fl.audits.attacks import membership
+from secure_fl.audits.attacks.label_rates import blind_guesses, distance, label_shares
 from secure_fl.audits.attacks.shadow_models import (
     Floats,
     Pool,
@@ -32,13 +34,13 @@ from secure_fl.audits.attacks.shadow_models import (
     train_shadows,
 )
 from secure_fl.audits.findings import AuditFinding, HostView, Prior, PublicView, Reading
-from secure_fl.data.examples import Example, Text
+from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
 from secure_fl.learning.local_training import fit
 from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec
-from secure_fl.learning.tasks import Batch, Encoded
+from secure_fl.learning.tasks import Batch, Encoded, Task
 from secure_fl.learning.tasks.token_table import TokenTable
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings
@@ -127,14 +129,17 @@ def distilled(y: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Modu
     """Train a model on the predictions alone."""
     assert isinstance(public, TokenTable)  # noqa: S101 - classifiers read tables
     targets = torch.from_numpy(np.clip(y, 0, None)).float()
-    targets = targets / targets.sum(-1, keepdim=True).clamp(min=1e-12)
+    if prior.task.exclusive:
+        targets = targets / targets.sum(-1, keepdim=True).clamp(min=1e-12)
     records = TokenTable(public.tokens, public.lengths, {"targets": targets})
     site = site_of(prior, records, MEMBERSHIP, "copy", purpose)
     model = prior.model().to(site.device)
 
     def towards(model: nn.Module, batch: Batch) -> torch.Tensor:
-        z = prior.task.forward(model, batch).float()
-        return -(batch["targets"] * z.log_softmax(-1)).sum(-1)
+        z, y = prior.task.forward(model, batch).float(), batch["targets"]
+        if prior.task.exclusive:
+            return -(y * z.log_softmax(-1)).sum(-1)
+        return F.binary_cross_entropy_with_logits(z, y, reduction="none").sum(-1)
 
     with site.surroundings():
         fit(site, model, prior.algorithm.rounds * prior.algorithm.epochs, objective=towards)
@@ -151,36 +156,46 @@ def labels_of(
     many records has from the outsiders' histogram by chance, in 95 % of cases. If private labels
     are drawn as public ones are, no guess can gain more.
     """
-    measure = "total variation saved"
+    measure, task = "total variation saved", prior.task
     asked, _ = _asked(prior, public)
     shown = _shown(view, prior, asked)
     if isinstance(shown, str):
         return _nothing(LABELS, view, measure, 0.0, shown)
     y, of, role, evidence = shown
-    guess = guess_labels(y)
-    known = _histogram(prior.outsiders, prior.task.labels)
+    guess = guess_labels(y, task)
+    known = label_shares(prior.outsiders, prior)
     records = [r for name, truth in prior.truth.items() if name in of for r in truth.records]
-    if known is None or (actual := _histogram(records, prior.task.labels)) is None:
+    if known is None or (actual := label_shares(records, prior)) is None:
         return _nothing(LABELS, view, measure, 0.0, "no labelled outsiders, or no records")
-    drawn = prior.rng(LABELS).multinomial(len(records), known, size=DRAWS) / len(records)
-    threshold = float(np.quantile(0.5 * np.abs(drawn - known).sum(1), CERTAIN))
-    flat = np.full(len(known), 1 / len(known))
-    ignorant = min(_distance(actual, known), _distance(actual, flat))
-    kl = float((actual * np.log(np.maximum(actual, 1e-12) / np.maximum(guess, 1e-12))).sum())
+    ignorant = min(distance(actual, other, task) for other in (known, *blind_guesses(task)))
+    off = distance(actual, guess, task)
     return AuditFinding(
-        LABELS, role, _target(view, of), measure, ignorant - _distance(actual, guess),
-        0.0, max(threshold, 1e-9), len(records), None, evidence,
-        {"labels": list(prior.task.labels), "guess": guess.tolist(), "truth": actual.tolist(),
-         "known": known.tolist(), "distance": _distance(actual, guess), "kl": kl,
-         "public": len(asked)},
+        LABELS, role, _target(view, of), measure, ignorant - off,
+        0.0, max(_by_chance(known, len(records), prior), 1e-9), len(records), None, evidence,
+        {"labels": list(task.labels), "guess": guess.tolist(), "truth": actual.tolist(),
+         "known": known.tolist(), "distance": off, "public": len(asked)},
     )  # fmt: skip
 
 
-def guess_labels(y: Floats) -> Floats:
+def _by_chance(known: Floats, records: int, prior: Prior) -> float:
+    """Compute the distance from the outsiders' histogram that so many drawn records exceed in 5 %.
+
+    Several labels are drawn by record, because labels of a record depend on each other.
+    """
+    rng, task = prior.rng(LABELS), prior.task
+    if task.exclusive:
+        drawn = rng.multinomial(records, known, size=DRAWS) / records
+        return float(np.quantile(0.5 * np.abs(drawn - known).sum(1), CERTAIN))
+    pool = task.encode(prior.outsiders, prior.tokenizer).batch(range(len(prior.outsiders)))
+    truth = pool["labels"].numpy()
+    means = (truth[rng.integers(len(truth), size=records)].mean(0) for _ in range(DRAWS))
+    return float(np.quantile([distance(mean, known, task) for mean in means], CERTAIN))
+
+
+def guess_labels(y: Floats, task: Task) -> Floats:
     """Average the predictions to a histogram."""
-    mean = np.clip(y, 0, None).mean(0)
-    histogram: Floats = mean / max(float(mean.sum()), 1e-12)
-    return histogram
+    mean: Floats = np.clip(y, 0, None).mean(0)
+    return mean / max(float(mean.sum()), 1e-12) if task.exclusive else mean
 
 
 def predictions_of(
@@ -229,8 +244,8 @@ def _rows(prior: Prior, public: Sequence[Example], round: int) -> list[Any]:
 
 
 def _shown(view: PublicView | HostView, prior: Prior, public: Sequence[Example]) -> Shown | str:
-    if prior.task.kind not in ("classification", "pair"):
-        return "not tested: predictions are attacked class by class"
+    if prior.task.kind not in ("classification", "pair", "multilabel"):
+        return "not tested: predictions are attacked label by label"
     if not public:
         return "there are no public records"
     if isinstance(view, PublicView):
@@ -256,16 +271,6 @@ def _target(view: PublicView | HostView, of: Sequence[str]) -> str:
     if isinstance(view, PublicView):
         return "the released model's predictions"
     return of[0] if len(of) == 1 else f"the sum of {len(of)}"
-
-
-def _histogram(records: Sequence[Example], labels: Sequence[str]) -> Floats | None:
-    counts = Counter(r.label for r in records if isinstance(r, Text))
-    numbers = np.array([counts[label] for label in labels], float)
-    return numbers / numbers.sum() if numbers.sum() else None
-
-
-def _distance(a: Floats, b: Floats) -> float:
-    return float(0.5 * np.abs(a - b).sum())
 
 
 def _nothing(

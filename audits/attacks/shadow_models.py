@@ -129,7 +129,7 @@ def confidences(task: Task, model: nn.Module, records: Encoded) -> Floats:
     """Compute a model's confidence in each record's label, on a nearly Gaussian scale.
 
     It is log p/(1 - p) of the label's probability p (Carlini et al., arXiv 2112.03570, Sec. IV-C).
-    Where a record has many labels or none, p is e to minus its mean loss.
+    Where a record has several decisions or a score, p is e to minus its loss.
     """
     return _by_batch(task, model, records, lambda z, batch: _logits(task, z.double(), batch))
 
@@ -143,7 +143,11 @@ def losses(task: Task, model: nn.Module, records: Encoded) -> Floats:
 
 def probabilities(task: Task, model: nn.Module, records: Encoded) -> Floats:
     """Compute a classifier's probabilities for each record."""
-    return _by_batch(task, model, records, lambda z, batch: z.double().softmax(-1))
+
+    def measure(z: Tensor, batch: Batch) -> Tensor:
+        return z.double().softmax(-1) if task.exclusive else z.double().sigmoid()
+
+    return _by_batch(task, model, records, measure)
 
 
 def _by_batch(

@@ -21,19 +21,46 @@ from secure_fl.learning.tasks.classification import label_name
 from secure_fl.party.rounds import Round
 
 CALIBRATION = "a public record"  # the target of a control on public records
+RECORDS = "records"  # the number of records that an update is a mean of, where it can be read
 MOST = 256  # records of a simulation
+SWEEPS = 10  # over the labels of records with several
+RAREST = 1e-3  # share of a label that is drawn at all
 
 
-def drawn(prior: Prior, weight: Array, *purpose: object) -> list[Example]:
-    """Draw public records so that labels have these shares; sentences with tags are just drawn."""
+def drawn(prior: Prior, shares: Array, *purpose: object, size: int | None = None) -> list[Example]:
+    """Draw public records so that labels have these shares; sentences with tags are just drawn.
+
+    `size`: the number of drawn records; default: as many as there are.
+    """
     rng, records = prior.rng("rehearsal", *purpose), prior.outsiders[:MOST]
     if not records:
         return []
+    count = min(size or len(records), MOST)
+    p = (_of_classes if prior.task.exclusive else _of_several)(records, prior, shares)
+    return [records[i] for i in rng.choice(len(records), count, p=p / p.sum())]
+
+
+def _of_classes(records: Sequence[Example], prior: Prior, shares: Array) -> Array:
+    """Weigh records so that their classes have these shares."""
     kinds = [label_name(record) for record in records]
-    share = dict(zip(prior.task.labels, weight, strict=True))
+    share = dict(zip(prior.task.labels, shares, strict=True))
     p = np.array([share.get(kind, 1.0) / kinds.count(kind) for kind in kinds])
-    p = p if p.sum() > 0 else np.ones(len(records))
-    return [records[i] for i in rng.choice(len(records), len(records), p=p / p.sum())]
+    return p if p.sum() > 0 else np.ones(len(records))
+
+
+def _of_several(records: Sequence[Example], prior: Prior, shares: Array) -> Array:
+    """Weigh records so that their several labels have nearly these shares, by raking.
+
+    Each sweep gives one label after the other its share, for which records with it and without it
+    are scaled (Deming, Stephan: On a Least Squares Adjustment of a Sampled Frequency Table, 1940).
+    """
+    truth = prior.task.encode(records, prior.tokenizer).batch(range(len(records)))["labels"].numpy()
+    p = np.full(len(records), 1 / len(records))
+    for share, having in [*zip(np.clip(shares, RAREST, 1 - RAREST), truth.T, strict=True)] * SWEEPS:
+        now = p[having].sum()
+        if 0 < now < 1:
+            p = np.where(having, p * share / now, p * (1 - share) / (1 - now))
+    return p
 
 
 def simulate(prior: Prior, records: Sequence[Example], at: int, *, dropout: bool = True) -> Arrays:
@@ -75,5 +102,5 @@ def best_case(prior: Prior, records: int = 1) -> tuple[CoordinatorView, Prior]:
         outsiders=known,
     )
     moved = simulate(changed, held, 0, dropout=False)
-    reading = Reading((CALIBRATION,), 1, moved)
+    reading = Reading((CALIBRATION,), 1, {**moved, RECORDS: np.array([float(records)])})
     return CoordinatorView("coordinator", (reading,)), changed

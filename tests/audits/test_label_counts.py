@@ -7,16 +7,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from secure_fl import FedAvg, TaskSettings
+from secure_fl.audits import suite
 from secure_fl.audits.attacks import label_counts as attack
+from secure_fl.audits.attacks import simulated_training
 from secure_fl.audits.attacks.label_counts import (
     _first_slope,
     _guess,
     _start,
     label_counts,
-    label_shares,
 )
+from secure_fl.audits.attacks.label_rates import label_shares
+from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import AuditTrial, Verdict
+from secure_fl.config.load import loads
+from secure_fl.corpora.codes import LABELS
 from secure_fl.data.examples import Text
+from secure_fl.federation.federation import Federation
+from secure_fl.learning.tasks import make_task
+from tests.support.audited_runs import settings_text
 from tests.support.readings import (
     adamw,
     hospital,
@@ -116,6 +125,80 @@ def test_of_a_sum_it_is_the_sums_share(step):
     finding = label_counts(view_of((["h", "other"], mean)), prior)
     assert finding.target == "the sum of 2" and finding.samples == 64
     assert finding.details["worst_error"] < 0.1
+
+
+CODES = make_task(TaskSettings(kind="multilabel", labels=LABELS, max_length=32))
+
+
+def codes_of(record):
+    assert isinstance(record, Text) and isinstance(record.label, tuple)
+    return record.label
+
+
+def coded(training, epochs=1):
+    """A hospital whose notes often have the fifth code, and seldom the first."""
+    every = [r for k in range(5) for r in hospital(k, corpus="codes")]
+    common = [r for r in every if "N17" in codes_of(r)][:24]
+    records = [*common, *[r for r in every if not codes_of(r)][:8]]
+    prior = prior_of({"h": records}, training, task=CODES, public=outsiders("codes"))
+    return replace(prior, algorithm=FedAvg(epochs=epochs)), records
+
+
+def test_shares_of_several_labels_of_one_step():
+    prior, records = coded(PLAIN)
+    truth = label_shares(records, prior)
+    assert truth is not None
+    assert truth.tolist() == [np.mean([name in codes_of(r) for r in records]) for name in LABELS]
+    step = moved(prior, records, dropout=False)
+    guess = guess_shares(step, prior)
+    assert np.abs(guess - truth).max() <= 0.05 and guess.sum() > 1
+    finding = label_counts(view_of((["h"], step)), prior)
+    assert finding.succeeded and finding.details["commonest_right"] == 1.0
+    assert finding.value is not None and finding.chance < finding.threshold < finding.value
+    for seed in range(5):
+        assert not label_counts(permuted(view_of((["h"], step)), seed), prior).succeeded
+
+
+def test_the_usual_training_shows_which_of_several_labels_is_commonest():
+    prior, records = coded(adamw(), epochs=2)
+    step = moved(prior, records, epochs=2)
+    guess = guess_shares(step, prior)
+    assert LABELS[guess.argmax()] == "N17"
+
+
+def test_simulations_have_the_shares_of_labels_that_were_asked_for():
+    prior, _ = coded(PLAIN)
+    public = label_shares(prior.outsiders, prior)
+    assert public is not None
+    asked = np.where(np.array(LABELS) == "G40", 0.8, public)
+    drawn = label_shares(simulated_training.drawn(prior, asked, "test"), prior)
+    assert drawn is not None and np.abs(drawn - asked).max() < 0.12
+
+
+def test_the_number_of_records_that_was_read_sets_the_scale():
+    """Two steps on half of the public records, and not four."""
+    training = sgd(max_grad_norm=None, batch_size=16)
+    prior, records = coded(training)
+    step = moved(prior, records, dropout=False)
+    known = label_counts(view_of((["h"], step | {"records": np.array([32.0])})), prior)
+    guessed = label_counts(view_of((["h"], step)), prior)
+    assert known.value is not None and guessed.value is not None
+    assert known.value > 0.97 > guessed.value
+
+
+@pytest.mark.parametrize(
+    ("mode", "verdict"), [("none", Verdict.LEAKS), ("he+secagg", Verdict.HOLDS)]
+)
+def test_a_run_with_several_labels_leaks_their_shares_unless_its_sums_are_sealed(
+    tmp_path, mode, verdict
+):
+    text = settings_text(kind="multilabel", corpus="codes", size=48, frozen="false", mode=mode)
+    plain = text.replace("learning_rate = 1e-3", 'optimizer = "sgd"\nlearning_rate = 0.1')
+    Federation.of(loads(plain), tmp_path / "run").run()
+    audited = AuditedRun(tmp_path / "run")
+    attack = suite.RECONSTRUCTION["label counts"]
+    trials = suite.reconstruction_trials(attack, audited.evidence, audited.prior)
+    assert {trial.role: trial.verdict for trial in trials}["coordinator"] is verdict
 
 
 def test_no_head_and_no_labels_are_no_result(step):

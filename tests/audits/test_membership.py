@@ -18,6 +18,7 @@ from secure_fl.audits.attacks import membership, shadow_models
 from secure_fl.audits.attacks.shadow_models import Shadows
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Truth, Verdict
 from secure_fl.corpora import NAMES
+from secure_fl.corpora.codes import LABELS
 from secure_fl.data.examples import Example
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import make_task
@@ -185,6 +186,23 @@ def test_other_tasks_are_attacked_by_their_losses(name, kind):
     finding = membership.lira(PublicView("public", setting.model()), setting, shadows)
     assert finding.value is not None
     assert not finding.succeeded  # this model never learned anything
+
+
+def test_an_overfit_model_of_several_labels_tells_and_another_does_not():
+    overfit = other("codes", kind="multilabel", labels=LABELS)
+    overfit = replace(overfit, algorithm=prior().algorithm)
+    pool = shadow_models.pool_of(overfit, membership.MOST)
+    shadows = membership.shadows_for(overfit, pool, MODELS, "tests")
+
+    def finding(records: tuple[Example, ...]) -> AuditFinding:
+        encoded = overfit.task.encode(records, overfit.tokenizer)
+        site = shadow_models.site_of(overfit, encoded, "target")
+        released = PublicView("public", shadow_models.imitate(overfit, site))
+        return membership.lira(released, overfit, shadows)
+
+    control, null = finding(overfit.truth["north"].records), finding(corpus(77, 30, "codes"))
+    assert control.succeeded, control.value
+    assert not null.succeeded
 
 
 def test_what_cannot_be_tested_says_so():

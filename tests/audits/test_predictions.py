@@ -24,6 +24,7 @@ from secure_fl.audits.findings import (
     Truth,
     Verdict,
 )
+from secure_fl.corpora.codes import LABELS
 from secure_fl.data.examples import Example, Text
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
@@ -37,8 +38,8 @@ COUNT, MODELS = 24, 2
 SPEC = ModelSettings(layers=1)
 
 
-def corpus(seed: int, size: int) -> tuple[Example, ...]:
-    return corpora.make("ade", parties=1, seed=seed, size=size, shift=0.0)[0].train
+def corpus(seed: int, size: int, name: str = "ade") -> tuple[Example, ...]:
+    return corpora.make(name, parties=1, seed=seed, size=size, shift=0.0)[0].train
 
 
 def prior_of(members: tuple[Example, ...], outsiders: tuple[Example, ...]) -> Prior:
@@ -146,6 +147,46 @@ def test_skewed_labels_show_and_common_ones_do_not():
     assert not flat.succeeded
     assert AuditTrial(finding, flat, null).verdict is Verdict.HOLDS
     assert finding.details["truth"] == pytest.approx([4 / 84, 80 / 84])
+
+
+def codes_of(record: Example) -> tuple[str, ...]:
+    assert isinstance(record, Text) and isinstance(record.label, tuple)
+    return record.label
+
+
+def several() -> Prior:
+    """A hospital where the rarest code is common, and outsiders with the usual codes."""
+    pool = corpus(5, 600, "codes")
+    gout = tuple(r for r in pool if "M10" in codes_of(r))[:COUNT]
+    base = prior_of((*gout, *pool[: COUNT // 2]), corpus(6, 2 * COUNT, "codes"))
+    task = make_task(TaskSettings(kind="multilabel", labels=LABELS, max_length=48))
+    return replace(base, task=task, model=lambda: load_model(SPEC, task, base.tokenizer, 1))
+
+
+def test_shares_of_several_labels_show_and_common_ones_do_not():
+    p, public = several(), corpus(7, 100, "codes")
+    view = PublicView("public", trained(p, p.truth["north"].records, "skewed"))
+    finding = predictions.labels_of(view, p, public)
+    alike = replace(p, truth={"north": Truth("north", corpus(8, COUNT, "codes"))})
+    null = predictions.labels_of(view, alike, public)
+    assert finding.succeeded
+    assert not null.succeeded
+    assert LABELS[int(np.argmax(finding.details["guess"]))] == "M10"
+    assert sum(finding.details["truth"]) > 1  # shares of labels, not of records
+
+
+def test_members_show_through_predictions_of_several_labels():
+    p = several()
+    members = p.truth["north"].records
+    public = (*members, *p.outsiders)
+    pool = predictions.candidates_of(p, ("north",), public)
+    made = predictions.shadows_for(p, public, pool.records, MODELS)
+    finding, null = (
+        predictions.membership_of(PublicView("public", model), p, public, shadows=made)
+        for model in (trained(p, members, "members"), trained(p, corpus(77, COUNT, "codes"), "x"))
+    )
+    assert finding.succeeded
+    assert not null.succeeded
 
 
 def test_labels_drawn_as_public_ones_seldom_pass():
