@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from secure_fl.algorithms.exact import root
+from secure_fl.algorithms.public_student import PublicStudent
 from secure_fl.algorithms.settings import FedSGD
 from secure_fl.algorithms.updates import SavedDict, Weights, agree_on, digest
 from secure_fl.learning.anatomy import trainable
@@ -38,7 +39,9 @@ MOST = 64  # clipped gradients of one hospital that may add up in one value
 async def fedsgd(cohort: Cohort, site: Site, cfg: FedSGD) -> None:
     """Run FedSGD at one party."""
     model, adam, state = site.model(), Adam(), SavedDict()
-    await cohort.agree(site.fingerprint(), "task")
+    student = PublicStudent.of(site, cfg)
+    public = b"" if student is None else site.public_digest
+    await cohort.agree(site.fingerprint() + public, "task or public texts")
     gradients = model_gradients(site, model) if site.training.dp is not None else None
     shared: dict[str, Stateful] = {
         "model": Weights(model, trainable(model)),
@@ -60,8 +63,12 @@ async def fedsgd(cohort: Cohort, site: Site, cfg: FedSGD) -> None:
         move(model, adam.step(g, η))
         if round.number % max(1, cfg.rounds // SCORED) == 0:
             site.score(model, round.number)
+        if student is not None and round.number == round.total:
+            student.score(model, round.number)
     await agree_on(cohort, model)
     site.deliver(model)
+    if student is not None:
+        student.deliver(model)
 
 
 async def noised_gradient(

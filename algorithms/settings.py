@@ -124,7 +124,33 @@ class FedExP(Averaging):
         )
 
 
-class FedSGD(WholeModel):
+class Teaching(WholeModel):
+    """Settings of an algorithm whose finished model can teach a student on public texts."""
+
+    student_layers: Positive | None = None
+    """Layers of a second, smaller model, which every hospital distils from the finished model on
+    the public texts. It costs no ε and is not sent. Default: none."""
+    student_epochs: Positive = 10
+    """Passes of the student over the public texts."""
+
+    def student(self, model: ModelSettings) -> ModelSettings | None:
+        """Return the student: the first layers of the shared model, without adapters."""
+        if self.student_layers is None:
+            return None
+        return model.model_copy(update={"layers": self.student_layers, "adapter": None})
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """Name the shared model, and the student if there is one."""
+        student = self.student(model)
+        return (model,) if student is None else (model, student)
+
+    def demands(self, training: TrainingSettings, values: int) -> Demands:
+        """Ask for the student's passes, too."""
+        asked = super().demands(training, values)
+        return asked if self.student_layers is None else replace(asked, passes=self.student_epochs)
+
+
+class FedSGD(Teaching):
     """Every step is on a sample of the records of all parties, by one sum."""
 
     name: Literal["fedsgd"] = "fedsgd"

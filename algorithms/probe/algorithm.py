@@ -24,7 +24,6 @@ from secure_fl.algorithms.probe.features import (
     Rows,
     probe_of,
     public_directions,
-    require_public,
     training_rows,
 )
 from secure_fl.algorithms.probe.private import (
@@ -34,6 +33,7 @@ from secure_fl.algorithms.probe.private import (
     steps_of,
 )
 from secure_fl.algorithms.probe.settings import Probe
+from secure_fl.algorithms.public_student import PublicStudent, require_public
 from secure_fl.algorithms.updates import RECORDS, SavedDict, digest
 from secure_fl.errors import SettingsError
 from secure_fl.learning.site import Site
@@ -49,6 +49,7 @@ async def probe(cohort: Cohort, site: Site, cfg: Probe) -> None:
     """Run a probe at one party."""
     require_fit(site, cfg)
     model, state, rows = probe_of(site, cfg.components), SavedDict(), None
+    student = PublicStudent.of(site, cfg)
     await cohort.agree(settings_of(site, cfg), "task, public texts or settings")
     async for round in cohort.rounds(cfg.rounds, shared={"probe": state}):
         if "center" not in state:  # a checkpoint or another member may have given it
@@ -63,10 +64,15 @@ async def probe(cohort: Cohort, site: Site, cfg: Probe) -> None:
         if round.number % max(1, cfg.rounds // SCORED) == 0:
             load(model, state)
             site.score(model, round.number)
+        if student is not None and round.number == round.total:
+            load(model, state)
+            student.score(model, round.number)
     load(model, state)
     await cohort.agree(digest(model.classifier.state_dict()), "model")
     model.forget()
     site.deliver(model)
+    if student is not None:
+        student.deliver(model)
 
 
 async def ridge(cohort: Cohort, site: Site, rows: Rows) -> Matrix:

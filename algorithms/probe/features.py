@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from secure_fl.algorithms.exact import orthonormal
-from secure_fl.data.public_set import overlap
-from secure_fl.errors import DataError
 from secure_fl.learning.anatomy import body_of
 from secure_fl.learning.builtin import bell
 from secure_fl.learning.local_training import autocast
@@ -132,14 +130,3 @@ def by_length(texts: Encoded) -> Tensor:
 def of_rows(values: Tensor, batch: Batch) -> Tensor:
     """Select one value for each text, or for each word at its first token; on the CPU."""
     return (values[batch["words"] != IGNORED] if "words" in batch else values).cpu()
-
-
-def require_public(site: Site) -> None:
-    """Refuse public texts that are training records: directions would depend on records."""
-    if count := overlap(site.silo.train, site.silo.public):
-        raise DataError(
-            f"{count} public text{'s are' if count > 1 else ' is'} also in the training records",
-            fix="remove the training records from the public set",
-            party=site.name,
-            split="public",
-        )

@@ -6,13 +6,14 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from secure_fl.algorithms.base import Entry, WholeModel, deferred
+from secure_fl.algorithms.base import Entry, deferred
+from secure_fl.algorithms.settings import Teaching
 from secure_fl.settings import Positive
 
 STEPS = 60  # default rounds of a logistic fit
 
 
-class Probe(WholeModel):
+class Probe(Teaching):
     """A linear model on fixed features of a frozen encoder."""
 
     name: Literal["probe"] = "probe"

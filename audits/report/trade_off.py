@@ -12,7 +12,8 @@ from secure_fl.audits.report.report_terms import VERDICTS, epsilon, number
 from secure_fl.audits.report.sentences import NO_CURVE, OVER_EPSILON, verdict
 from secure_fl.audits.roles import PUBLIC
 from secure_fl.display import html
-from secure_fl.display.charts import SOFT, Chart, draw_svg, figure, look, short
+from secure_fl.display.charts import SOFT, Chart, draw_svg, figure
+from secure_fl.display.epsilon_chart import EpsilonPoint, draw_over_epsilon, ends_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 KIND = "membership"  # attacks that ask whether a record was trained on
 UNITS = ("record", "patient")  # a promise for a hospital as a unit bounds no record's membership
 DRAWN = ("leaks", "holds")  # an inconclusive attack is never drawn as no leakage
-AWAY = 4.0  # times the largest ε: the place of runs without a bound
 
 
 class AttackSuccess(NamedTuple):
@@ -143,40 +143,23 @@ def plot(documents: Sequence[AuditDocument], name: str, names: Sequence[str] = (
     bounded = sorted({s.epsilon for s in known if s.epsilon is not None})
     if not bounded or not comparable(documents):
         return None
-    edge, low = AWAY * bounded[-1], bounded[0] / 2
     deltas = {s.epsilon: s.delta for s in known}
-    attacks = sorted({s.attack for s in known})
+    lines: dict[str, list[EpsilonPoint]] = {}
+    for one in sorted(known, key=lambda s: s.attack):  # stable: by ε
+        point = EpsilonPoint(one.epsilon, one.value or 0.0, one.interval)
+        lines.setdefault(one.attack, []).append(point)
     lowest = min([0.42, *(s.interval[0] for s in known if s.interval)])
 
     def draw(ax: Axes) -> None:
-        from matplotlib.ticker import FuncFormatter
-
+        low, edge = ends_of(lines)
         grid = [low * (edge / low) ** (k / 60) for k in range(61)]
         allowed = [largest_auc(x, deltas[bounded[0]]) for x in grid]
         ax.plot(grid, allowed, color=SOFT, lw=1, ls="--", label="most that ε allows")
         ax.axhline(0.5, color=SOFT, lw=1, ls=":", label="guessing")
-        for place, attack in enumerate(attacks):
-            _curve(ax, [s for s in known if s.attack == attack], place, edge)
-        ax.set(xscale="log", ylim=(lowest - 0.02, 1.02), xlim=(low, edge * 1.5))
-        ax.set_xticks([*bounded, *([edge] if any(s.epsilon is None for s in known) else [])])
-        ax.xaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: "none" if value == edge else f"{value:.3g}")
-        )
-        ax.minorticks_off()
+        draw_over_epsilon(ax, lines)
+        ax.set_ylim(lowest - 0.02, 1.02)
         ax.set_xlabel("ε of a record (none: without bound)")
         ax.set_ylabel("AUC of membership")
 
-    lines = "; ".join(f"{s.run}, {s.attack}: {s.measured}" for s in known)
-    return Chart(draw_svg(draw, name), f"Attack success over ε. {lines}.")
-
-
-def _curve(ax: Axes, known: Sequence[AttackSuccess], place: int, edge: float) -> None:
-    """Draw one attack over all runs, a little beside the others so that intervals stay legible."""
-    apart = 1.04**place
-    xs = [(edge if s.epsilon is None else s.epsilon) * apart for s in known]
-    values = [s.value or 0.0 for s in known]
-    ends = [s.interval or (v, v) for s, v in zip(known, values, strict=True)]
-    below = [max(v - end[0], 0.0) for v, end in zip(values, ends, strict=True)]
-    above = [max(end[1] - v, 0.0) for v, end in zip(values, ends, strict=True)]
-    label = short(known[0].attack)
-    ax.errorbar(xs, values, yerr=[below, above], label=label, ms=5, capsize=3, **look(place, True))
+    text = "; ".join(f"{s.run}, {s.attack}: {s.measured}" for s in known)
+    return Chart(draw_svg(draw, name), f"Attack success over ε. {text}.")

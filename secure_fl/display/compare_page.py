@@ -8,7 +8,8 @@ from itertools import zip_longest
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from secure_fl.display.charts import Curve, chart
+from secure_fl.display.charts import Curve, chart, figure
+from secure_fl.display.epsilon_chart import score_chart
 from secure_fl.display.figures import duration, metric_of, number, size, traffic
 from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
@@ -137,6 +138,7 @@ def comparison(histories: Sequence[RunHistory]) -> str:
         metric = histories[0].metric_name
         title = f"{metric[:1].upper()}{metric[1:]} over all {split} records, by round"
         body += chart(f"compared-{split}", curves, "round", title, number)
+    body += figure("scores-epsilon", score_chart("scores-epsilon", histories))
     heads = ["field", *names]
     return body + table("Settings that differ", heads, settings_apart(histories), figures=False)
 

@@ -246,6 +246,7 @@ JUDGED_OTHERWISE = {
 REQUIRED: dict[str, dict[str, Any]] = {  # fields without a default
     "statistics": {"variables": {"a": {"values": ("x",)}}, "tables": {"a": ("a",)}}
 }
+SWITCHED: dict[str, dict[str, Any]] = {"student_epochs": {"student_layers": 1}}  # what it needs
 
 
 def whole_numbers(kind: Any) -> bool:
@@ -266,13 +267,14 @@ def enlarged(name: str, field: str) -> Algorithm:
     kind: Any = ALGORITHMS[name].settings
     steps = {"fit": "logistic"} if (name, field) == ("probe", "rounds") else {}  # a ridge has one
     changed = {field: {"strong": MANY} if field == "tiers" else MANY}
-    made: Algorithm = kind(**steps, **REQUIRED.get(name, {}), **changed)
+    made: Algorithm = kind(**steps, **REQUIRED.get(name, {}), **SWITCHED.get(field, {}), **changed)
     return made
 
 
-def plainly(name: str) -> Algorithm:
-    """The defaults, and what has none."""
-    return ALGORITHMS[name].settings(name=name, **REQUIRED.get(name, {}))
+def plainly(name: str, field: str) -> Algorithm:
+    """The defaults, what has none, and what switches this field on."""
+    given = REQUIRED.get(name, {}) | SWITCHED.get(field, {})
+    return ALGORITHMS[name].settings(name=name, **given)
 
 
 def asked(algorithm: Algorithm) -> tuple[object, ...]:
@@ -281,7 +283,7 @@ def asked(algorithm: Algorithm) -> tuple[object, ...]:
 
 @pytest.mark.parametrize(("name", "field"), list(enlarging()))
 def test_a_whole_number_that_asks_for_more_is_demanded(name: str, field: str) -> None:
-    found = asked(enlarged(name, field)) != asked(plainly(name))
+    found = asked(enlarged(name, field)) != asked(plainly(name, field))
     assert found != (f"{name}.{field}" in JUDGED_OTHERWISE)
 
 

@@ -241,7 +241,7 @@ def leaves(cls: type[Section], at: str = "") -> set[str]:
 def test_a_new_setting_is_judged_or_said_to_be_harmless() -> None:
     assert leaves(Plan) == JUDGED | set(HARMLESS)
     judged = {"name", "rounds", "epochs", "steps", "distill_epochs", "factors", "feedback"}
-    judged |= {"public_batch", "feedback_batch", "exchange"}
+    judged |= {"student_epochs", "public_batch", "feedback_batch", "exchange"}
     judged |= {"rows", "columns", "compression", "student_layers", "tiers"}  # by `policy.size`
     judged |= {"models", "epsilon"}  # of what trains nothing: by name and digest, and by its rules
     judged |= {"variables", "tables", "survival", "delta"}  # of a codebook: by [site.statistics]

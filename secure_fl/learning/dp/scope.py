@@ -104,7 +104,8 @@ def require_shared(algorithm: str, mode: str, *, steps: bool) -> None:
         raise SettingsError(
             f"{algorithm} trains at each hospital before it sums, so its updates would have a "
             "share of the noise only",
-            fix='set training.dp.noise = "local", or algorithm.name = "probe" or "fedsgd"',
+            fix='set training.dp.noise = "local", or algorithm.name = "probe" or "fedsgd", whose '
+            "student_layers distil a small model on public texts",
             field="training.dp.noise",
         )
     if mode not in ("secagg", "he+secagg"):
