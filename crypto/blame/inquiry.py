@@ -158,8 +158,8 @@ class Inquiry:
     def case(self) -> InquiryEvidence | None:
         """Return the evidence; None if nobody is convicted, or it is too large."""
         first, *uploads = self._frames
-        if self.verdict != self._coordinator.name and uploads:
-            uploads = uploads[-1:]  # one upload convicts its author
+        if self.verdict != self._coordinator.name and not self.explained:
+            uploads = uploads[-1:]  # one upload convicts its author, if it fails alone
         frames = [first, *uploads]
         if not self.verdict or sum(frame.size for frame in frames) > MOST_KEPT:
             return None
