@@ -22,7 +22,7 @@ from secure_fl.coordinator.sum_steps import SumStep
 from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
-from secure_fl.crypto.sealing import tags
+from secure_fl.crypto.sealing import blind_sum, tags
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.features.statistics.program import OwnCounts
@@ -99,6 +99,13 @@ MUTANTS = {
     ],
     "finding 3: salts are not compared": [
         Edit(ProtectedTotal, "require_equal_salts", "if pair := unlike_salts(salted):")
+    ],
+    "salts of masks that nobody shares": [
+        Edit(
+            blind_sum,
+            "check_salts",
+            "if len(set(peers)) < len(peers) or not sharing.issuperset(peers):",
+        )
     ],
     "finding 4: the holder's digest is not compared": [
         Edit(FalseShare, "check", "or given.taken != digest_taken(", "or None is digest_taken(")

@@ -36,7 +36,7 @@ import numpy as np
 from secure_fl.crypto.blame.evidence import BOUND, digest_inputs, digest_taken
 from secure_fl.crypto.keys.identity import PublicIdentity, commit
 from secure_fl.crypto.sealing import masking, secret, tags
-from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, unlike_salts
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, check_salts, unlike_salts
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
 from secure_fl.crypto.sealing.packing import to_slots
@@ -158,8 +158,8 @@ class Inquiry:
     def case(self) -> InquiryEvidence | None:
         """Return the evidence; None if nobody is convicted, or it is too large."""
         first, *uploads = self._frames
-        if self.verdict != self._coordinator.name and uploads:
-            uploads = uploads[-1:]  # one upload convicts its author
+        if self.verdict != self._coordinator.name and not self.explained:
+            uploads = uploads[-1:]  # one upload convicts its author, if it fails alone
         frames = [first, *uploads]
         if not self.verdict or sum(frame.size for frame in frames) > MOST_KEPT:
             return None
@@ -265,6 +265,7 @@ class Inquiry:
             about = self._run.hex(), self._index, party
             if commit(shown.seed, *about) != sent.bound[-32:]:
                 raise WireError("the seed is not the one that its owner committed to")
+            check_salts(party, segment, dispute.left.publics)
         except SecureFLError:
             return coordinator
         self._seeds[party], self._salts[party] = shown.seed, segment.salts

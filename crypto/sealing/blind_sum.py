@@ -158,6 +158,8 @@ class ProtectedTotal:
             raise WireError("an upload of another sum", party=sender, field="sum")
         if own is None or (upload.bound, upload.taken) != (own.public + own.seed, taken):
             raise WireError("an upload with other keys than were exchanged", party=sender)
+        for segment in upload.segments:
+            check_salts(sender, segment, set(offers) - {self._host})
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if sum(s.size for s in segments) != len(data):
@@ -285,6 +287,14 @@ class ProtectedTotal:
                     masking.reduce(masks, self._modulus)
                 vector.total.subtract(masks)
         return {key: vector.total.result() for key, vector in self._vectors.items()}
+
+
+def check_salts(sender: str, segment: Segment, parties: Collection[str]) -> None:
+    """Refuse salts of masks that nobody shares: no other tag cancels their part of this one."""
+    sharing = set(segment.owners or parties).intersection(parties) - {sender}
+    peers = [peer for salt in segment.salts for peer in salt.peers]
+    if len(set(peers)) < len(peers) or not sharing.issuperset(peers):
+        raise WireError("an upload salts a mask that no other party shares", party=sender)
 
 
 def unlike_salts(salted: Mapping[str, Sequence[Salt]]) -> tuple[str, str] | None:

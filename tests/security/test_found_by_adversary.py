@@ -9,6 +9,8 @@ import pytest
 from msgspec import structs
 
 from secure_fl.coordinator.blame import HIDDEN
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import (
     CohortError,
     Misconduct,
@@ -30,6 +32,7 @@ from secure_fl.protocol.messages import (
     Total,
     UnmaskShares,
 )
+from secure_fl.protocol.ports import Group
 from secure_fl.testing.harness import LossyEngine, federate
 from tests.security.test_blame_attacks import (
     KEYS,
@@ -208,3 +211,19 @@ def test_a_host_that_names_other_contributors_than_the_parties_frames_nobody() -
     )
     assert {session.convicted for session in out.sessions.values()} == {""}
     assert isinstance(out.error, SecureFLError) and out.error.party == host
+
+
+def test_a_member_that_salts_a_mask_with_itself_is_lost_before_the_sum_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No other tag cancels this part of its own, which fits what it signed: nobody is at fault."""
+    honest = SecureSumInProgress._salts
+
+    def salts(under_way: SecureSumInProgress, keys: StepKeys, group: Group) -> dict[str, bytes]:
+        other = {LIAR: bytes(32)} if keys.me == LIAR else {}
+        return honest(under_way, keys, group) | other
+
+    monkeypatch.setattr(SecureSumInProgress, "_salts", salts)
+    out, kept = run()
+    require_nobody_convicted(out, kept)
+    require_only_liar_lost(out)

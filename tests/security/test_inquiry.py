@@ -382,9 +382,11 @@ def test_who_seals_with_too_much_noise_is_found_by_its_noise(
 
     monkeypatch.setattr(SecureSumInProgress, "_seal", seal)
     # Of many values some have the honest noise, 17 of 6.4 in a sum, that is missing to the bound.
-    out, _ = run(times=12)
+    out, kept = run(times=12)
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
     assert convicted(out) == {LIAR}
+    for name in NAMES:  # the evidence has all uploads: only their sum shows that one is noisy
+        InquiryEvidence.from_bytes(kept[name].cases[LIAR]).check(KEYS["west"], coordinator_of(out))
 
 
 def _noisy(part: bytes) -> bytes:

@@ -213,7 +213,7 @@ def _schemes(rng: random.Random, kind: str, calm: bool) -> frozenset[str]:
     """Draw the lies that liars forge."""
     disputes = kind in ("Complaint", "Finding", "Examine")
     often = {"spoil": 1.0 if disputes else 0.3, "hide": 0.25, "complain": 0.08, "deal": 0.08}
-    often |= {"commit": 0.3, "fail": 0.04, "salt": 0.06, "double": 0.04}
+    often |= {"commit": 0.3, "fail": 0.04, "salt": 0.12, "double": 0.04}
     schemes = {name for name, share in often.items() if rng.random() < share}
     needed = {"Complaint": {"complain"}, "Failed": {"fail"}}.get(kind, set())
     return frozenset() if calm else frozenset(schemes - UNLESS.get(kind, set()) | needed)
@@ -295,10 +295,10 @@ class Schemes:
         return self._resealed(keys, message, data, place, (at, 1), ())
 
     def _salt(self, keys: PartyKeys, message: SumInput, data: bytes) -> Change:
-        """Sign another salt of the masks with one peer, and tag it."""
+        """Sign another salt of the masks with one peer, or with itself, and tag it."""
         place, me = self._place(message), keys.identity.name
         segment, numbers = message.segments[place], sorted(self.scenario.members)
-        victim = self.rng.choice([name for name in self.scenario.names if name != me])
+        victim = self.rng.choice((me, *self.scenario.names))
         stream = StreamId(self._run(me).link.run.hex(), segment.key.hex(), message.sum)
         new = Salt(self.rng.randbytes(32), (victim,))
         tag, modulus = 0, COHORT.modulus

@@ -45,6 +45,7 @@ def violations(outcome: Outcome) -> Iterator[str]:
     """Yield what must never happen."""
     yield from _crashes(outcome)
     yield from _named(outcome)
+    yield from _unsolved(outcome)
     yield from _keys(outcome)
     yield from _evidence(outcome)
     yield from _forgeries(outcome)
@@ -72,6 +73,14 @@ def _crashes(outcome: Outcome) -> Iterator[str]:
         if isinstance(event, Refused) and event.party in _honest(outcome):
             if event.code == SecureFLError.code:
                 yield f"{event.party} crashed: {event.why}"
+
+
+def _unsolved(outcome: Outcome) -> Iterator[str]:
+    """Yield inquiries with all uploads in which a liar is not convicted."""
+    for name, run in outcome.pilot.runs if _honest_coordinator(outcome) else ():
+        session = run.session
+        if name in _honest(outcome) and session.explained and not session.convicted:
+            yield f"{name} convicts nobody, and the total of an honest coordinator fails"
 
 
 def _named(outcome: Outcome) -> Iterator[str]:
@@ -307,7 +316,7 @@ def _tables(outcome: Outcome) -> Iterator[str]:
                 yield f"{name} releases counts of {own} and {equal_parts} records"
             elif (own // LEAST).bit_count() != tables["hospitals"]:
                 yield f"{name} releases counts of other hospitals"
-        for site in honest if len(honest) == tables["hospitals"] else ():
+        for site in honest if len(honest) == tables["hospitals"] else (name,):
             if not _noted(outcome, site, tables["epsilon"]):
                 yield f"{site} has no note of what {name} releases"
 
