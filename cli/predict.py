@@ -45,7 +45,7 @@ The output contains the texts: protect it like the records."""
 @click.option(
     "--pair", "pairs", multiple=True, metavar="TEXT", help="Second text for each TEXT, in order."
 )
-@click.option("--party", metavar="NAME", help="Use this hospital's own model.")
+@click.option("--party", metavar="NAME", help="Use the model that this hospital serves.")
 @json_option
 def predict(
     run: Path,
@@ -81,7 +81,8 @@ def model_folder(run: Path, party: str | None) -> Path:
         return run
     own = {p.parts[-3]: p.parent for p in sorted(run.glob(f"parties/*/*/{CARD}"))}
     own |= {p.parts[-3]: p.parent for p in sorted(run.glob(f"parties/*/model/{CARD}"))}
-    shared = run / (_to_use(run) or "model")
+    own |= {name: run / folder for name, folder in (_result(run).get("serves") or {}).items()}
+    shared = run / (_result(run).get("use") or "model")
     if party is None and (shared / CARD).is_file():
         return shared
     if party is not None and party in own:
@@ -99,12 +100,11 @@ def model_folder(run: Path, party: str | None) -> Path:
     raise RunError(what, fix=fix, file=run, reason="missing")
 
 
-def _to_use(run: Path) -> str | None:
-    """Return the name of the model to use, from the run's result."""
+def _result(run: Path) -> Mapping[str, Any]:
+    """Read the run's result; {} if it has none."""
     from secure_fl.cli.runs import read_json
 
-    use: str | None = read_json(run / "result.json").get("use")
-    return use
+    return read_json(run / "result.json")
 
 
 def _examples(

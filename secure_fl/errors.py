@@ -119,6 +119,7 @@ RunReason: TypeAlias = Literal[
     "other-settings",
     "unusable-address",
     "missing-extra",  # an optional dependency is not installed
+    "not-covered",  # differential privacy does not cover a model that was to be published
 ]
 
 DISTRUST = "stop the run: do not trust this coordinator"

@@ -112,6 +112,7 @@ def article(history: RunHistory, at: str, *, shared: bool = False, level: int = 
         paragraph(convicted({"convicted": history.convicted}), "alarm"),
         section(f"{at}-leak", "What could leak, and to whom", leaks, level),
         section(f"{at}-score", "How it learned", learned, level),
+        *_parts(history.document, shared),
         section(f"{at}-privacy", "Privacy budget", _privacy(history.document, shared), level),
         section(f"{at}-class", "Correct predictions", _classes(history, shared), level),
         section(f"{at}-cost", "What it cost", _cost(history, at, shared), level),
@@ -120,6 +121,12 @@ def article(history: RunHistory, at: str, *, shared: bool = False, level: int = 
         section(f"{at}-set", "Settings and versions", _settings(history), level),
     ]
     return "".join(parts)
+
+
+def _parts(document: Mapping[str, Any], shared: bool) -> list[str]:
+    """Render the parts of optional features."""
+    found = {name: place for name, place in places("parts").items() if document.get(name)}
+    return [resolve(place)(document, shared=shared) for place in found.values()]
 
 
 def _short(history: RunHistory) -> str:

@@ -24,6 +24,7 @@ class Feature:
     transport: str = ""  # a `cli.transports.Transport`: another way to the coordinator
     settings: Mapping[str, str] = field(default_factory=dict)  # a section's name -> its class
     pages: Mapping[str, str] = field(default_factory=dict)  # a section of result.json -> its page
+    parts: Mapping[str, str] = field(default_factory=dict)  # such a section -> a part of the page
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # name -> place, help
     exports: Mapping[str, str] = field(default_factory=dict)  # a name in `secure_fl` -> its place
 
@@ -39,6 +40,13 @@ FEATURES: Mapping[str, Feature] = {
         doc="protocol.md",
         run="secure_fl.features.pooled_scores.feature:POOLED_SCORES",
         policy="secure_fl.features.pooled_scores.policy:SCORE_RULES",
+    ),
+    "personal": Feature(
+        doc="personal.md",
+        run="secure_fl.features.personal.feature:PERSONAL_FEATURE",
+        policy="secure_fl.features.personal.policy:PERSONAL_RULES",
+        settings={"personal": "secure_fl.features.personal.settings:PersonalSettings"},
+        parts={"personal": "secure_fl.features.personal.page:personal_part"},
     ),
     "evaluation": Feature(
         doc="evaluation.md",

@@ -69,6 +69,7 @@ def document_of(
 def _protection(run: ResultContext, parties: Sequence[Prepared]) -> dict[str, Any]:
     """Make the sections about protection, privacy budgets and optional features."""
     dp, noise = run.spec.training.dp, run.spec.protection.noise
+    sites = [party.site for party in parties]
     spending = {p.site.name: p.site.privacy for p in parties if p.site.privacy is not None}
     releasing = {
         p.site.name: p.noise
@@ -80,8 +81,11 @@ def _protection(run: ResultContext, parties: Sequence[Prepared]) -> dict[str, An
         "differing_sums": parties[0].site.recorder.differences.pairs,
         "privacy": privacy_document(dp, spending) if dp else None,
         "noise": noise_document(noise, releasing) if noise else None,
+        "serves": None,
+        "stays": None,
         **{feature.section: None for feature in run_features() if feature.section},
         **{name: part for hook in parties[0].hooks for name, part in hook.report().items()},
+        **{name: part for f in run_features() for name, part in f.report(run.spec, sites).items()},
     }
 
 

@@ -26,6 +26,7 @@ from secure_fl.learning.dp.scope import noise_of, privacy_of
 from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import BatchedTrainer, ModelCache, SiteContext, SiteSpec
 from secure_fl.learning.tasks import Task
+from secure_fl.party.cohort import Cohort
 from secure_fl.party.context import Checkpoints
 from secure_fl.party.hooks import RoundHook
 from secure_fl.party.session import Session
@@ -86,7 +87,15 @@ class Prepared:
             until=until,
             capture=capture or NoCapture(),
         )
-        return join_run(lambda cohort: spec.entry.program(cohort, site, spec.algorithm), context)
+        return join_run(self._program, context)
+
+    async def _program(self, cohort: Cohort) -> None:
+        """Run the algorithm's program, and then what features add after its last round."""
+        spec, site = self.spec, self.site
+        await spec.entry.program(cohort, site, spec.algorithm)
+        if cohort.until is None or cohort.until > site.recorder.round - 1:
+            for feature in run_features():
+                await feature.after_rounds(spec, cohort, site)
 
 
 @dataclass(frozen=True, slots=True)

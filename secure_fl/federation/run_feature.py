@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from secure_fl.settings import ModelSettings
 if TYPE_CHECKING:
     from secure_fl.crypto.privacy.ledger import Ledger
     from secure_fl.learning.site import Site
+    from secure_fl.party.cohort import Cohort
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,16 @@ class RunFeature:
     def hook(self, spec: RunSpec, site: Site, limits: SiteLimits) -> RoundHook | None:
         """Make the hook of one party, or None if the run does not use the feature."""
         return None
+
+    async def after_rounds(self, spec: RunSpec, cohort: Cohort, site: Site) -> None:
+        """Act at one party after the last round, when the program has delivered its models.
+
+        Sums are possible. A resumed run whose last round is saved comes here again.
+        """
+
+    def report(self, spec: RunSpec, sites: Sequence[Site]) -> Mapping[str, Any]:
+        """Return sections of result.json, given the sites whose results it holds."""
+        return {}
 
     def finish(self, folder: Path) -> None:
         """Add files to the folder of a finished run."""

@@ -25,11 +25,12 @@ from secure_fl.settings import ModelSettings
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from secure_fl.learning.fetching import Attention
     from secure_fl.learning.local_training import Objective
-    from secure_fl.learning.tasks import Encoded
+    from secure_fl.learning.tasks import Batch, Encoded
 
 AT_ONCE = 64  # records in a batch that is only evaluated or predicted
 
@@ -66,7 +67,7 @@ class Site:
             text = "this processor has no instructions for bfloat16, so it trains in float32"
             self.recorder.event(Warned(code="no bfloat16", text=text))
         self.delivered: dict[str, Delivery] = {}
-        self.findings: dict[str, Any] = {}  # results of a program besides scores, equal everywhere
+        self.findings: dict[str, Any] = {}  # results besides scores
         self.scored: dict[str, torch.nn.Module] = {}  # the last scored model of each label
         self.scores = SiteScores(
             spec.task, self.recorder, by_label=not spec.local_head, metrics=spec.metrics
@@ -216,13 +217,17 @@ class Site:
 
     def losses(self, label: str) -> NDArray[np.float64]:
         """The losses of this site's dev records under the current model of this label."""
+        outcomes = self.outcomes(self.scored[label], "dev")
+        losses: NDArray[np.float64] = self.task.losses(*outcomes).double().numpy()
+        return losses
+
+    def outcomes(self, model: torch.nn.Module, split: str) -> tuple[list[Tensor], list[Batch]]:
+        """The logits of a model on this site's own records of a split, and their batches."""
         from secure_fl.learning.local_training import autocast
 
-        _, dev = self._evaluated[self.name, "dev"]
+        _, encoded = self._evaluated[self.name, split]
         with self.recorder.phase("evaluate"), autocast(self):
-            logits, batches = self.task.outcomes(self.scored[label], dev, self.at_once())
-        losses: NDArray[np.float64] = self.task.losses(logits, batches).double().numpy()
-        return losses
+            return self.task.outcomes(model, encoded, self.at_once())
 
     def forget(self, round: int) -> None:
         """Drop the measurements of a round that is undone."""

@@ -69,6 +69,13 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "signal, released sums, tolerated dropouts and colluders, kind of ledger, assumptions",
         "guard": "`null` without `[guard]`; else its `settings`, the `refused` rounds, and the "
         "parties `left_out` by a search",
+        "personal": "`null` without `[personal]`; else its `settings`, `votes` {`better`, `worse`, "
+        "`undecided`} or the reason for `no_votes`, the pooled `thresholds`, and `party` → {`use`, "
+        "`vote`, `problem`, `dev` and `test` scores of each model, `differences` with 95 % "
+        "intervals, `threshold` {`pooled`, `own`, `test_coverage`}}",
+        "serves": "`null`, or party → folder of the model that this hospital serves",
+        "stays": "`null`, or the names of models that must stay at their hospital, because DP-SGD "
+        "does not cover them",
         "evaluation": "`null` without an evaluation; else its models, scores and differences",
         "statistics": "`null` without a codebook; else its status and released tables",
         "versions": "versions of Python and of the packages",

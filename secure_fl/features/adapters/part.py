@@ -251,6 +251,8 @@ def merged(model: nn.Module) -> nn.Module:
     for name, layer in adapted(copy).items():
         layer.merge()
         copy.set_submodule(name, layer.get_base_layer())
+    for module in (unwrapped(copy), body_of(copy)):
+        vars(module).pop("peft_config", None)  # other adapters can then be added
     return copy
 
 

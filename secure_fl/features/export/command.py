@@ -106,10 +106,11 @@ def push(run: Path, target: str, name: str, party: str | None, public: bool, rep
 
     require_folder(run)
     from secure_fl.cli.predict import CARD, model_folder
-    from secure_fl.features.export.model_card import write_card
+    from secure_fl.features.export.model_card import require_covered, write_card
 
     shared = run / name
     model = shared if party is None and (shared / CARD).is_file() else model_folder(run, party)
+    require_covered(run, model)
     write_card(run, model)
     where = publish(model, target, public=public, replace=replace)
     show.out().print(f"published {model} to {where}; its card is README.md there")

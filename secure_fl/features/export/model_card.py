@@ -36,6 +36,13 @@ OWN = """\
 This model is **one hospital's own**: it was not averaged with others', and can tell more about its
 records than a shared one."""
 
+STAYS = """\
+## Protection
+
+**Do not publish this model.** The run was under DP-SGD, which does not cover this model: it
+learned from its hospital's records without noise.
+"""
+
 OWN_CODE = """\
 Its head, attentive pooling, is code in this folder (attentive_pooling.py, heads.py). The lines
 above use the installed package and run none of it. `transformers` runs it with
@@ -63,10 +70,28 @@ def write_card(run: Path, model: Path) -> None:
         _use(model, task),
         _data(result),
         _scores(result, model.name, own),
-        _protection(run, result),
+        STAYS if _stays(result, model, own) else _protection(run, result),
         _lineage(run, model, result),
     ]
     write_whole(model / CARD, "\n".join(parts))
+
+
+def require_covered(run: Path, model: Path) -> None:
+    """Refuse to publish a model that the differential privacy of its run does not cover."""
+    if _stays(_read(run / RESULT), model, own=model.parent != run):
+        raise RunError(
+            "the run was under DP-SGD, which does not cover this model: it learned from its "
+            "hospital's records without noise",
+            fix="publish the shared model (without --party), or train without training.dp if the "
+            "hospital may publish a model without differential privacy",
+            file=model,
+            reason="not-covered",
+        )
+
+
+def _stays(result: Mapping[str, Any], model: Path, own: bool) -> bool:
+    """True if differential privacy does not cover this model of a run under DP-SGD."""
+    return own and model.name in (result.get("stays") or ())
 
 
 def _read(file: Path) -> dict[str, Any]:

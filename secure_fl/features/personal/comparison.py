@@ -1,0 +1,93 @@
+"""The comparison of a hospital's models on its own dev records, and the votes of all hospitals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secure_fl.learning.metric_counts import LOSS, SCORED, Contributions, Counts
+from secure_fl.learning.tasks import Task
+from secure_fl.party.cohort import Cohort
+
+Rows: TypeAlias = Mapping[str, Contributions]  # each record's contribution to the counts
+Vote: TypeAlias = Literal["better", "worse", "undecided"]
+
+VOTES: tuple[Vote, ...] = ("better", "worse", "undecided")
+DRAWS = 1000  # of the bootstrap
+TAILS = (2.5, 97.5)  # percentiles of a 95 % interval
+FEWEST = 10  # dev records of a decided vote: a bootstrap of fewer is too narrow
+VOTERS, BALLOT = "hospitals with dev records", "votes on the served model"
+
+
+class Difference(NamedTuple):
+    """The difference of the main metric between two models, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def document(self) -> dict[str, Any]:
+        """Return the difference as result.json has it."""
+        return {"difference": self.value, "interval": [self.low, self.high]}
+
+
+def difference(task: Task, ours: Rows, other: Rows, rng: np.random.Generator) -> Difference:
+    """Compare two models on the same records, by a paired bootstrap over records.
+
+    Metrics of binned scores are left out: no task has one of them as its main metric.
+    """
+    ours, other = ({n: r for n, r in rows.items() if n != LOSS and not n.startswith(SCORED)}
+                   for rows in (ours, other))  # fmt: skip
+    records = next(iter(ours.values())).records
+    drawn = rng.multinomial(records, np.full(records, 1 / records), DRAWS)
+    apart = np.array([_score(task, ours, w) - _score(task, other, w) for w in drawn])
+    every = np.ones(records, np.int64)
+    value = _score(task, ours, every) - _score(task, other, every)
+    low, high = np.nanpercentile(apart, TAILS) if np.isfinite(apart).any() else (value, value)
+    return Difference(float(value), float(low), float(high))
+
+
+def _score(task: Task, rows: Rows, weights: NDArray[np.int64]) -> float:
+    """Compute the main metric if each record occurs as often as its weight says."""
+    counts: Counts = {
+        name: np.bincount(row.place, row.value * weights[row.record], row.size).astype(
+            row.value.dtype
+        )
+        for name, row in rows.items()
+    }
+    return task.rates(counts).get(task.metric, float("nan"))
+
+
+def vote_on(apart: Difference, records: int) -> Vote:
+    """Decide by the interval of a difference; few records decide nothing."""
+    if records < FEWEST or not (apart.low > 0 or apart.high < 0):
+        return "undecided"
+    return "better" if apart.low > 0 else "worse"
+
+
+async def voters_of(cohort: Cohort, votes: bool) -> int:
+    """Count the hospitals that have dev records, by a sealed sum."""
+    opened = await cohort.sum({VOTERS: np.array([float(votes)], np.float32)})
+    return round(float(opened[VOTERS][0]))
+
+
+async def count_votes(cohort: Cohort, vote: Vote | None) -> dict[str, int] | None:
+    """Count the votes by a sealed sum over the members of the last one; None: one has left."""
+    ballot = np.array([float(vote == name) for name in VOTES], np.float32)
+    opened = await cohort.sum({BALLOT: ballot}, together=True)
+    if not opened:
+        return None
+    return dict(zip(VOTES, (round(float(x)) for x in opened[BALLOT]), strict=True))
+
+
+def sentence(votes: Mapping[str, int]) -> str:
+    """Describe the votes."""
+    voters = sum(votes[name] for name in VOTES)
+    rest = f"; the dev records of {votes['undecided']} do not decide" if votes["undecided"] else ""
+    return (
+        f"at {votes['better']} of {voters} hospitals the served model is better than training "
+        f"alone, at {votes['worse']} it is worse{rest}"
+    )

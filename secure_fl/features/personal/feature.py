@@ -1,0 +1,249 @@
+"""Personal models as a feature of runs: training, comparison and votes after the last round."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from secure_fl.errors import SettingsError
+from secure_fl.events import ExtensionEvent, metric_name
+from secure_fl.features.personal.settings import PersonalSettings
+from secure_fl.federation.run_feature import RunFeature
+from secure_fl.federation.run_spec import RunSpec
+from secure_fl.learning.scores import SPLITS
+from secure_fl.seeds import seed_for
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from secure_fl.features.personal.comparison import Rows, Vote
+    from secure_fl.learning.site import Site
+    from secure_fl.party.cohort import Cohort
+
+SHARED, PERSONAL, ALONE = "model", "personal", "alone"  # names of delivered models
+FINDING = "personal"
+OF_DP = "DP-SGD does not cover the models that the votes are about"
+NO_DEV = "this hospital has no dev records: it compares nothing, and has no vote"
+
+
+class HospitalsCompared(ExtensionEvent, frozen=True, tag="personal"):
+    """The votes of all hospitals on the served model, or the reason why there are none."""
+
+    LEVEL: ClassVar[int] = logging.INFO
+
+    votes: dict[str, int] | None
+
+
+class ModelChosen(ExtensionEvent, frozen=True, tag="personal_choice"):
+    """The model that this hospital serves; `text` is empty, since each hospital writes another."""
+
+    LEVEL: ClassVar[int] = logging.INFO
+
+    reason: str
+
+    def sentence(self) -> str:
+        """Give the reason."""
+        return self.reason
+
+
+class PersonalFeature(RunFeature):
+    """The personal models of a run that has a [personal] section."""
+
+    section = "personal"
+
+    def check(self, spec: RunSpec) -> None:
+        """Refuse algorithms and tasks that the feature does not fit."""
+        cfg, entry = settings_of(spec), spec.entry
+        if cfg is None:
+            return
+        if not entry.own_labels or entry.sums_nothing or entry.partial_sums:
+            raise SettingsError(
+                f"[personal] does not work with {spec.algorithm.name}: it needs one shared model "
+                "of which hospitals can keep parts",
+                fix="remove [personal], or use fedavg, fedadam or fedkd",
+                field="personal",
+            )
+        if cfg.coverage is None:
+            return
+        from secure_fl.features.personal.thresholds import KINDS
+
+        if spec.task.kind not in KINDS:
+            raise SettingsError(
+                f"thresholds are for {', '.join(KINDS)}, and this task is {spec.task.kind}",
+                fix="remove personal.coverage",
+                field="personal.coverage",
+            )
+        if spec.training.dp is not None:
+            raise SettingsError(
+                "risk curves are sums over dev records without noise, and this run is under DP-SGD",
+                fix="remove personal.coverage, or training.dp",
+                field="personal.coverage",
+            )
+
+    async def after_rounds(self, spec: RunSpec, cohort: Cohort, site: Site) -> None:
+        """Train this hospital's own models, compare them, and vote."""
+        cfg = settings_of(spec)
+        if cfg is None:
+            return
+        own = Comparison(site.name)
+        if site.silo.dev:
+            own.measure(site, candidates(site, spec, cfg), spec.seed)
+        else:
+            own.problem = NO_DEV
+        site.recorder.event(ModelChosen(reason=own.reason(site)))
+        found = await together(cohort, site, spec, cfg, own)
+        site.findings[FINDING] = found | {"own": own.document(site)}
+
+    def report(self, spec: RunSpec, sites: Sequence[Site]) -> Mapping[str, Any]:
+        """Return the votes, each hospital's comparison, and the folders of the served models."""
+        cfg = settings_of(spec)
+        found = {site.name: dict(site.findings.get(FINDING, {})) for site in sites}
+        if cfg is None or not all(found.values()):
+            return {}
+        party = {name: one.pop("own") for name, one in found.items()}
+        section = {"settings": cfg.model_dump(mode="json"), **found[sites[0].name], "party": party}
+        serves = {site.name: folder_of(site, party[site.name]["use"]) for site in sites}
+        stays = [PERSONAL, ALONE] if spec.training.dp is not None else None
+        return {self.section: section, "serves": serves, "stays": stays}
+
+
+def settings_of(spec: RunSpec) -> PersonalSettings | None:
+    """Return the [personal] section of a run, if it has one."""
+    section = spec.sections.get("personal")
+    return section if isinstance(section, PersonalSettings) else None
+
+
+def candidates(site: Site, spec: RunSpec, cfg: PersonalSettings) -> dict[str, nn.Module]:
+    """Train this hospital's own models; return them after the model of the run."""
+    from secure_fl.features.personal.candidates import alone_model, personal_model
+
+    shared = site.delivered[SHARED].model
+    models = {SHARED: shared}
+    with site.recorder.phase("train"):
+        models[PERSONAL] = personal_model(site, shared, cfg)
+        if cfg.alone:
+            models[ALONE] = alone_model(site, spec, cfg)
+    for name in list(models)[1:]:
+        site.deliver(models[name], name, shared=False)
+    return models
+
+
+@dataclass(slots=True)
+class Comparison:
+    """One hospital's comparison of its models."""
+
+    party: str
+    use: str = SHARED
+    served: str = SHARED  # the better one of the shared and the personal model
+    vote: Vote | None = None
+    problem: str | None = None
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)  # split -> model -> metric
+    differences: dict[str, dict[str, Any]] = field(default_factory=dict)
+    threshold: dict[str, Any] | None = None
+    rows: dict[str, Rows] = field(default_factory=dict)
+
+    def measure(self, site: Site, models: Mapping[str, nn.Module], seed: int) -> None:
+        """Score all models, choose the one to serve, and compare it with training alone."""
+        import numpy as np
+
+        from secure_fl.features.personal.comparison import difference, vote_on
+
+        losses: dict[str, float] = {}
+        for split in SPLITS:
+            for name, model in models.items() if getattr(site.silo, split) else ():
+                outcomes = site.outcomes(model, split)
+                values = site.task.score(*outcomes)
+                self.scores.setdefault(split, {})[name] = values[site.task.metric]
+                if split == "dev":
+                    losses[name], self.rows[name] = values["loss"], site.task.rows(*outcomes)
+        dev, rng = self.scores["dev"], np.random.default_rng(seed_for(seed, site.name, FINDING))
+        self.served = max((SHARED, PERSONAL), key=lambda name: (dev[name], -losses[name]))
+        self.use = self.served
+        ours = self.rows[PERSONAL], self.rows[SHARED]
+        self.differences["personal - shared"] = difference(site.task, *ours, rng).document()
+        if ALONE in models:
+            apart = difference(site.task, self.rows[self.served], self.rows[ALONE], rng)
+            self.differences["served - alone"] = apart.document()
+            self.vote = vote_on(apart, len(site.silo.dev))
+            self.use = ALONE if self.vote == "worse" else self.served
+
+    def reason(self, site: Site) -> str:
+        """Describe the choice in a sentence."""
+        if self.problem is not None:
+            return f"{self.problem}; it serves the shared model"
+        names = {SHARED: "shared", PERSONAL: "personal", ALONE: "trained alone"}
+        dev = ", ".join(f"{names[name]} {x:.4f}" for name, x in self.scores["dev"].items())
+        metric = metric_name(site.task.metric, site.task.scored_class)
+        return f"this hospital serves the model {names[self.use]!r}; dev {metric}: {dev}"
+
+    def document(self, site: Site) -> dict[str, Any]:
+        """Return the comparison as result.json has it."""
+        return {
+            "use": self.use,
+            "vote": self.vote,
+            "problem": self.problem,
+            "metric": site.task.metric,
+            **{split: self.scores.get(split) for split in SPLITS},
+            "differences": self.differences,
+            "threshold": self.threshold,
+        }
+
+
+def folder_of(site: Site, name: str) -> str:
+    """Return the folder of a delivered model, relative to the run's."""
+    return name if site.delivered[name].shared else f"parties/{site.name}/{name}"
+
+
+async def together(
+    cohort: Cohort, site: Site, spec: RunSpec, cfg: PersonalSettings, own: Comparison
+) -> dict[str, Any]:
+    """Form the sums of all hospitals: the votes and the risk curves."""
+    from secure_fl.features.personal.comparison import count_votes, sentence, voters_of
+
+    found: dict[str, Any] = {"votes": None, "no_votes": None, "thresholds": None}
+    if spec.training.dp is not None:
+        found["no_votes"] = OF_DP
+    elif cfg.alone or cfg.coverage is not None:
+        voters = await voters_of(cohort, bool(site.silo.dev))
+        if voters < cohort.min_cohort:
+            found["no_votes"] = (
+                f"{voters} hospitals have dev records, and min_cohort is {cohort.min_cohort}: "
+                "a sum over so few would show their votes"
+            )
+        else:
+            if cfg.alone:
+                found["votes"] = await count_votes(cohort, own.vote)
+                found["no_votes"] = None if found["votes"] else "a hospital left before the votes"
+            if cfg.coverage is not None:
+                found["thresholds"] = await thresholds(cohort, site, own, cfg.coverage)
+    if cfg.alone:
+        votes = found["votes"]
+        text = sentence(votes) if votes else f"no votes were counted: {found['no_votes']}"
+        site.recorder.event(HospitalsCompared(votes=votes, text=text))
+    return found
+
+
+async def thresholds(
+    cohort: Cohort, site: Site, own: Comparison, coverage: float
+) -> dict[str, Any] | None:
+    """Sum the risk curves of the used models, and derive this hospital's threshold."""
+    from secure_fl.features.personal.thresholds import describe, probability, sum_risks, true_odds
+
+    model, odds = site.delivered[own.use].model, None
+    if site.silo.dev:
+        odds = true_odds(site.task, *site.outcomes(model, "dev"))
+    sums = await sum_risks(cohort, odds)
+    if sums is None:
+        return None
+    if odds is not None:
+        at = {"pooled": sums.pooled(coverage), "own": sums.own(odds, coverage)}
+        own.threshold = {name: probability(x) for name, x in at.items()}
+        if site.silo.test:
+            test = true_odds(site.task, *site.outcomes(model, "test"))
+            own.threshold["test_coverage"] = {name: test.coverage(x) for name, x in at.items()}
+    return describe(sums, coverage)
+
+
+PERSONAL_FEATURE = PersonalFeature()

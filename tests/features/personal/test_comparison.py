@@ -1,0 +1,179 @@
+"""Intervals, votes and thresholds, without training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from secure_fl.features.personal import comparison
+from secure_fl.features.personal.comparison import (
+    FEWEST,
+    Difference,
+    Rows,
+    count_votes,
+    difference,
+    sentence,
+    vote_on,
+    voters_of,
+)
+from secure_fl.features.personal.thresholds import (
+    GRID,
+    RiskSums,
+    TrueOdds,
+    describe,
+    probability,
+    sum_risks,
+    true_odds,
+)
+from secure_fl.learning.metric_counts import from_pieces, pieces
+from secure_fl.learning.tasks.classification import Classification
+from secure_fl.learning.tasks.multilabel import MultiLabel
+from secure_fl.party.cohort import Cohort
+from secure_fl.testing.harness import federate
+
+TASK = Classification("classification", labels=("ade", "no-ade"), max_length=8)
+WANTED = 0.9
+
+
+def rows_of(right: NDArray[np.bool_]) -> Rows:
+    """The rows of a model that is right on these records; half of them have each label."""
+    gold = torch.arange(len(right)) % 2
+    answers = torch.where(torch.from_numpy(right), gold, 1 - gold)
+    z = torch.nn.functional.one_hot(answers, 2).float() * 4
+    return TASK.rows([z], [{"labels": gold}])
+
+
+def compared(ours: NDArray[np.bool_], other: NDArray[np.bool_], seed: int = 0) -> Difference:
+    return difference(TASK, rows_of(ours), rows_of(other), np.random.default_rng(seed))
+
+
+def test_a_difference_is_paired_and_repeatable() -> None:
+    rng = np.random.default_rng(1)
+    base = rng.random(400) < 0.7
+    ours = base.copy()
+    ours[np.flatnonzero(~base)[:12]] = True
+    found = compared(ours, base)
+    assert found == compared(ours, base) != compared(ours, base, seed=1)
+    assert found.value == pytest.approx(12 / 400)
+    # Only the 12 records on which the models differ vary: an unpaired interval is four times wider.
+    assert found.high - found.low == pytest.approx(2 * 1.96 * np.sqrt(12 / 400**2), rel=0.15)
+    assert vote_on(found, 400) == "better" and vote_on(compared(base, ours), 400) == "worse"
+
+
+def test_intervals_contain_the_true_difference_about_as_often_as_they_promise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparison, "DRAWS", 200)
+    rng, hits, trials = np.random.default_rng(0), 0, 40
+    for seed in range(trials):
+        ours, other = rng.random(120) < 0.8, rng.random(120) < 0.7
+        found = compared(ours, other, seed)
+        hits += found.low <= 0.1 <= found.high
+    assert hits >= 0.88 * trials
+
+
+def test_few_records_and_equal_models_decide_nothing() -> None:
+    right, wrong = np.ones(FEWEST - 1, bool), np.zeros(FEWEST - 1, bool)
+    assert vote_on(compared(right, wrong), FEWEST - 1) == "undecided"
+    same = np.arange(50) % 3 > 0
+    assert vote_on(compared(same, same), 50) == "undecided"
+
+
+@pytest.mark.parametrize("mode", ["none", "he+secagg"])
+def test_sealed_votes_are_what_the_hospitals_cast(mode: str) -> None:
+    cast = {"a": "better", "b": "worse", "c": "better", "d": None, "e": "undecided"}
+
+    async def program(cohort: Cohort) -> object:
+        async for _ in cohort.rounds(1):
+            pass
+        voters = await voters_of(cohort, cast[cohort.me] is not None)
+        return voters, await count_votes(cohort, cast[cohort.me])  # type: ignore[arg-type]
+
+    counted = {"better": 2, "worse": 1, "undecided": 1}
+    found = federate(dict.fromkeys(cast, program), mode=mode)
+    assert set(map(repr, found.results.values())) == {repr((4, counted))}
+    assert "at 2 of 4 hospitals" in sentence(counted) and "at 1 it is worse" in sentence(counted)
+
+
+def drawn(rng: np.random.Generator, level: float, records: int) -> TrueOdds:
+    """Records of a hospital whose model gives true labels these log-odds."""
+    return TrueOdds(records, rng.normal(level, 1.5, records), np.ones(records))
+
+
+def added(hospitals: list[TrueOdds]) -> RiskSums:
+    """Add the sums of hospitals as the sealed sum does, piece by piece."""
+    parts = [pieces(RiskSums.of(one).counts()) for one in hospitals]
+    names = parts[0]
+    total = {n: np.stack([p[n] for p in parts]).sum(0, dtype=np.float64) for n in names}
+    return RiskSums.from_counts(from_pieces(total))
+
+
+def test_own_thresholds_reach_the_coverage_where_a_pooled_one_misses_it() -> None:
+    levels = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+    rng = np.random.default_rng(0)
+    dev = [drawn(rng, level, 2500) for level in levels]
+    test = [drawn(rng, level, 20000) for level in levels]
+    sums = added(dev)
+    pooled = [one.coverage(sums.pooled(WANTED)) for one in test]
+    own = [t.coverage(sums.own(d, WANTED)) for d, t in zip(dev, test, strict=True)]
+    assert max(abs(coverage - WANTED) for coverage in pooled) > 0.05
+    assert max(abs(coverage - WANTED) for coverage in own) < 0.02
+    assert np.mean(pooled) == pytest.approx(WANTED, abs=0.01)
+
+
+def test_hospitals_that_are_alike_share_a_threshold_and_few_records_lean_on_it() -> None:
+    rng = np.random.default_rng(3)
+    alike = [drawn(rng, 2.0, 300) for _ in range(6)]
+    sums = added(alike)
+    apart = [abs(sums.own(one, WANTED) - sums.pooled(WANTED)) for one in alike]
+    alone = [abs(added([one]).pooled(WANTED) - sums.pooled(WANTED)) for one in alike]
+    assert np.mean(apart) < np.mean(alone) / 3
+    assert describe(sums, WANTED)["hospitals"] == 6 and describe(sums, WANTED)["records"] == 1800
+
+    unlike = [drawn(rng, level, 2000) for level in (0.5, 1.5, 2.5, 3.5)]
+    few = drawn(rng, 2.0, 20)
+    both = added([*unlike, few])
+    m = both.strength(WANTED)
+    assert 0 < m < 100
+    own, single = both.own(few, WANTED), added([few]).pooled(WANTED)
+    assert not single > both.pooled(WANTED) or both.pooled(WANTED) < own < single
+
+
+def test_losses_are_counted_at_every_threshold() -> None:
+    own = TrueOdds(4, np.array([-9.0, 0.0, 1.0, 20.0]), np.ones(4))
+    assert own.losses()[[0, -1]].tolist() == [1.0, 3.0]
+    assert own.losses()[GRID.tolist().index(0.0)] == 1.0  # a label at the threshold is an answer
+    assert own.coverage(0.0) == 0.75
+    assert probability(RiskSums.of(own).pooled(WANTED)) == 0.0  # all labels are answers
+
+
+def test_true_odds_are_those_of_the_probabilities() -> None:
+    z, labels = torch.tensor([[2.0, 0.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([0, 2])
+    one = true_odds(TASK, [z], [{"labels": labels}])
+    chances = z.double().softmax(-1).numpy()[[0, 1], [0, 2]]
+    assert probability(one.odds[0]) == pytest.approx(chances[0])
+    assert probability(one.odds[1]) == pytest.approx(chances[1])
+    several = MultiLabel("multilabel", labels=("x", "y", "z"))
+    truth = torch.tensor([[True, False, True], [False, False, False]])
+    many = true_odds(several, [z], [{"labels": truth}])
+    assert many.odds.tolist() == [2.0, 1.0] and many.share.tolist() == [0.5, 0.5]
+    assert many.records == 2 and many.coverage(1.5) == 0.75  # a record without labels loses none
+
+
+def test_risk_curves_are_summed_under_seal_with_hospitals_that_have_none() -> None:
+    rng = np.random.default_rng(0)
+    own = {name: drawn(rng, level, 50) for name, level in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
+
+    async def program(cohort: Cohort) -> RiskSums | None:
+        async for _ in cohort.rounds(1):
+            pass
+        await voters_of(cohort, cohort.me in own)
+        return await sum_risks(cohort, own.get(cohort.me))
+
+    found = federate(dict.fromkeys((*own, "d"), program), mode="he+secagg").results["d"]
+    expected = added(list(own.values()))
+    assert isinstance(found, RiskSums)
+    for name, vector in expected.counts().items():
+        assert np.allclose(found.counts()[name], vector, rtol=1e-12)
