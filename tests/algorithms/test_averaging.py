@@ -226,3 +226,9 @@ def test_exact_sums_of_adapters_refuse_what_they_would_ignore(field: str) -> Non
     model = ModelSettings(layers=1, adapter=AdapterSettings(kind="exact", rank=2))
     with raises(SettingsError, "exact", field=f"algorithm.{field}"):
         small(FedAvg.model_validate({field: 0.5}), model=model)
+
+
+def test_a_site_is_asked_for_both_vectors_of_scaffold() -> None:
+    training = TrainingSettings()
+    assert Scaffold().demands(training, 1000).cells == 2000
+    assert FedProx().demands(training, 1000).cells == 0

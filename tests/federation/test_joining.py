@@ -12,7 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from secure_fl import FedAdam, FedAvg, Silo
+from secure_fl import FedAdam, FedAvg, Scaffold, Silo
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.cli.main import main
 from secure_fl.config import load as config
@@ -89,16 +89,17 @@ def test_a_newcomer_s_model_goes_into_the_sum(tmp_path: Path) -> None:
     assert not equal(weights(with_it), weights(without))
 
 
-def test_a_joined_run_crashes_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", [FedAdam(rounds=5), Scaffold(rounds=5, average=0.5)])
+def test_a_joined_run_crashes_and_resumes_bit_for_bit(tmp_path: Path, algorithm: Algorithm) -> None:
     """The newcomer saves what it is given, so it joins once; from then on it has its own state."""
-    mode, adam = "he+secagg", FedAdam(rounds=5)
-    stopped_after_3(tmp_path / "a", mode=mode, algorithm=adam)
+    mode = "he+secagg"
+    stopped_after_3(tmp_path / "a", mode=mode, algorithm=algorithm)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    whole = resumed(tmp_path / "a", FOUR, mode, adam)
+    whole = resumed(tmp_path / "a", FOUR, mode, algorithm)
 
     with pytest.raises(Killed):
-        resumed(tmp_path / "b", FOUR, mode, adam, listener=kill_when(within(4, THREE[0].name)))
-    again = resumed(tmp_path / "b", FOUR, mode, adam)
+        resumed(tmp_path / "b", FOUR, mode, algorithm, listener=kill_when(within(4, THREE[0].name)))
+    again = resumed(tmp_path / "b", FOUR, mode, algorithm)
     assert equal(weights(whole), weights(again))
     assert whole.document["metrics"] == again.document["metrics"]
     assert len(events(tmp_path / "b", "joined")) == 1

@@ -30,7 +30,6 @@ WAYS: dict[str, tuple[Algorithm, tuple[str, ...]]] = {  # with what is equal at 
     "fedavg": (FedAvg(rounds=2), ("model",)),
     "fedavg-dp": (FedAvg(rounds=2), ("model",)),
     "fedadam": (FedAdam(rounds=2), ("model", "server")),
-    "scaffold": (Scaffold(rounds=2, average=0.5), ("model", "variates", "average")),
     "fedkd": (FedKD(rounds=2, student_layers=1), ("student", "factors", "student_optimizer")),
     "fedkd-gradient": (
         FedKD(rounds=2, student_layers=1, exchange="gradient", steps=2),
@@ -42,6 +41,7 @@ WAYS: dict[str, tuple[Algorithm, tuple[str, ...]]] = {  # with what is equal at 
     "heterofl": (HeteroFL(rounds=2, mix="wide"), ()),
     "fedid": (FedID(rounds=2), ()),
     "feddf": (FedDF(rounds=2), ("model",)),
+    "scaffold": (Scaffold(rounds=2, average=0.5), ("model", "variates", "average")),
 }
 MODES = ("secagg", "he+secagg", "none")
 

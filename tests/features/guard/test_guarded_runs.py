@@ -18,6 +18,7 @@ from secure_fl import (
     FedKD,
     InclusiveFL,
     Local,
+    Scaffold,
     TrainingSettings,
 )
 from secure_fl.algorithms.base import Algorithm, Entry
@@ -127,6 +128,7 @@ def test_a_guarded_run_resumes_bit_for_bit(tmp_path: Path, moment: Any, mode: An
     [
         FedAvg(rounds=2),
         FedAdam(rounds=2),
+        Scaffold(rounds=2, average=0.5),
         FedKD(rounds=2, student_layers=1),
         InclusiveFL(rounds=2, tiers={"all": 1}),
     ],
@@ -140,7 +142,12 @@ def test_an_honest_run_is_what_it_is_without_a_guard(algorithm: Algorithm) -> No
 
 @pytest.mark.parametrize(
     "algorithm",
-    [FedAdam(rounds=2), FedKD(rounds=2, student_layers=1), InclusiveFL(rounds=2, tiers={"all": 1})],
+    [
+        FedAdam(rounds=2),
+        Scaffold(rounds=2, average=0.5),
+        FedKD(rounds=2, student_layers=1),
+        InclusiveFL(rounds=2, tiers={"all": 1}),
+    ],
 )
 def test_all_of_a_refused_round_is_undone(
     algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch
