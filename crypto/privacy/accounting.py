@@ -14,16 +14,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 import msgspec
-import numpy as np
 
+from secure_fl.crypto.privacy.opacus_accountants import Steps, prv_epsilon, rdp_epsilon
 from secure_fl.crypto.privacy.skellam_accounting import counts_epsilon, equivalent_std
 from secure_fl.errors import BudgetError
 
@@ -147,14 +145,6 @@ def _bad(event: Event, what: str) -> BudgetError:
 
 Accountant = Literal["auto", "prv", "rdp"]
 PRV_KINDS, PRV_STEPS, PRV_EPSILON = 32, 200_000, 64.0  # with more, its grids outgrow memory
-Steps = list[tuple[float, float, int]]  # Opacus' history: (noise multiplier, sample rate, steps)
-
-
-def orders() -> list[float]:
-    """Return Opacus' own Rényi orders, and larger ones for small ε (which is limited without)."""
-    from opacus.accountants import RDPAccountant
-
-    return [*RDPAccountant.DEFAULT_ALPHAS, *range(64, 129, 8), 160, 192, 256, 384, 512, 768, 1000]
 
 
 def epsilon(events: Iterable[Event], delta: float, *, accountant: Accountant = "auto") -> float:
@@ -170,10 +160,11 @@ def epsilon(events: Iterable[Event], delta: float, *, accountant: Accountant = "
         return math.inf
     if accountant != "rdp" and all(q == 1 for _, q, _ in steps):
         return min(gaussian_epsilon(steps[0][0], delta), counts_epsilon(_cells(events), delta))
-    bound = _rdp(steps, delta)
+    bound = rdp_epsilon(steps, delta)
     if accountant == "rdp" or not _in_prv_range(steps, bound):
         return bound
-    return min(bound, _prv(tuple(steps), delta, bound))
+    exact = prv_epsilon(tuple(steps), delta)
+    return bound if exact is None else min(bound, exact)
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -268,46 +259,3 @@ def _merge(events: Iterable[Event]) -> Steps:
 def _in_prv_range(steps: Steps, bound: float) -> bool:
     few = len(steps) <= PRV_KINDS and sum(count for _, _, count in steps) <= PRV_STEPS
     return few and bound <= PRV_EPSILON
-
-
-@lru_cache(maxsize=256)  # parties of one size in one process have equal queries
-def _prv(steps: tuple[tuple[float, float, int], ...], delta: float, otherwise: float) -> float:
-    from opacus.accountants import PRVAccountant
-
-    accountant = PRVAccountant()
-    accountant.history = list(steps)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # log(1 - q) at q = 1 is -inf, as it should be
-        try:
-            value = float(accountant.get_epsilon(delta))
-        except (ValueError, RuntimeError, ArithmeticError):
-            return otherwise  # numerical failure: fall back to the RDP bound
-    return value if 0 <= value < math.inf else otherwise
-
-
-def _rdp(steps: Steps, delta: float) -> float:
-    from opacus.accountants.analysis.rdp import get_privacy_spent
-
-    alphas = orders()
-    total = np.zeros(len(alphas))
-    for σ, q, count in steps:
-        curve = [_sampled_gaussian(σ, q, α) for α in alphas]
-        total += count * np.array(curve)
-    if not np.isfinite(total).any():
-        return math.inf
-    total[~np.isfinite(total)] = np.inf
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an extreme order is still a valid bound
-        value, _ = get_privacy_spent(orders=alphas, rdp=total, delta=delta)
-    return max(0.0, float(value))
-
-
-@lru_cache(maxsize=4096)
-def _sampled_gaussian(σ: float, q: float, α: float) -> float:
-    from opacus.accountants.analysis.rdp import compute_rdp
-
-    # an order that fails numerically gives no bound; other orders remain
-    try:
-        return float(compute_rdp(q=q, noise_multiplier=σ, steps=1, orders=float(α)))
-    except (ValueError, OverflowError):
-        return math.inf

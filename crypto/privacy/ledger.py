@@ -25,7 +25,6 @@ from secure_fl.crypto.privacy.accounting import (
     decode_event,
     encode_event,
     epsilon,
-    orders,
 )
 from secure_fl.crypto.privacy.ledger_store import (
     FORMAT,
@@ -38,6 +37,7 @@ from secure_fl.crypto.privacy.ledger_store import (
     read_chain,
     transaction,
 )
+from secure_fl.crypto.privacy.opacus_accountants import orders
 from secure_fl.errors import BudgetError, TamperError
 
 Unit = Literal["record", "patient", "hospital"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
+from opacus.accountants import PRVAccountant, RDPAccountant
 from scipy import stats
 from scipy.stats import skellam as skellam_law
 
@@ -23,7 +24,6 @@ from secure_fl.crypto.privacy.accounting import (
     decode_event,
     encode_event,
     epsilon,
-    orders,
 )
 from secure_fl.crypto.privacy.noise import (
     SkellamNoise,
@@ -36,6 +36,7 @@ from secure_fl.crypto.privacy.noise import (
     secure_uniforms,
     skellam,
 )
+from secure_fl.crypto.privacy.opacus_accountants import orders, prv_epsilon, rdp_epsilon
 from secure_fl.crypto.privacy.skellam_accounting import equivalent_std
 from secure_fl.errors import BudgetError, CryptoError
 from tests.support.raising import raises
@@ -224,6 +225,31 @@ def test_rdp_against_dp_accounting(name: str) -> None:
     ours = epsilon(EVENTS[name], DELTA, accountant="rdp")
     assert ours == pytest.approx(same, rel=1e-3)
     assert ours >= epsilon(EVENTS[name], DELTA, accountant="prv") - 0.02
+
+
+@pytest.mark.filterwarnings("ignore:Optimal order")
+@pytest.mark.parametrize("sigma", [0.2, 1.0, 20.0])
+@pytest.mark.parametrize("rate", [1e-3, 0.1, 0.8])
+def test_rdp_is_that_of_opacus(sigma: float, rate: float) -> None:
+    accountant = RDPAccountant()
+    accountant.history = [(sigma, rate, 30)]
+    for orders_used in (None, list(orders())):
+        opacus = accountant.get_epsilon(DELTA, alphas=orders_used)
+        ours = rdp_epsilon(accountant.history, DELTA, wide=orders_used is not None)
+        assert ours == pytest.approx(max(0.0, opacus), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["DP-SGD", "both"])
+def test_prv_is_that_of_opacus(name: str) -> None:
+    accountant = PRVAccountant()
+    steps = [
+        (e.noise_multiplier, e.sample_rate, e.steps)
+        for e in EVENTS[name]
+        if isinstance(e, DpSgdSteps)
+    ]
+    accountant.history = steps
+    ours = prv_epsilon(tuple(steps), DELTA)
+    assert ours == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
 
 
 def test_auto_takes_the_tightest_accountant() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import torch
 from secure_fl.algorithms.baselines.reference_points import Centralized
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.keys.identity import Identity
-from secure_fl.crypto.privacy import accounting
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Ledger, events_of, load_chain
 from secure_fl.data.silo import Silo
@@ -27,14 +24,6 @@ from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, Tr
 from tests.support.event_documents import into
 from tests.support.private import dp_settings, make_site, notes
 from tests.support.raising import raises
-
-
-@pytest.fixture(autouse=True, scope="module")
-def composed_once() -> Iterator[None]:
-    """Parties and tests alike compose the same steps: compute each curve once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accounting, "_sampled_gaussian", cache(accounting._sampled_gaussian))
-        yield
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "prv"])
