@@ -19,7 +19,7 @@ from secure_fl.errors import (
     UnusableKeys,
 )
 from secure_fl.party.cohort import Cohort
-from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.frames import Frame, cut
 from secure_fl.protocol.messages import (
     Audience,
     Complaint,
@@ -227,3 +227,31 @@ def test_a_member_that_salts_a_mask_with_itself_is_lost_before_the_sum_fails(
     out, kept = run()
     require_nobody_convicted(out, kept)
     require_only_liar_lost(out)
+
+
+def test_two_members_that_omit_a_part_do_not_convict_the_third() -> None:
+    """It is the only contributor then, and they are no majority of the members."""
+    omitting = ("north", "south")
+
+    async def program(cohort: Cohort) -> Any:
+        names = ("low",) if cohort.me == "west" else ("low", "high")
+        values = {name: np.ones(20, np.float32) for name in names}
+        return [await cohort.sum(values, partial=True, bound=2.0)]
+
+    def omit(message: SumInput, bulk: bytes) -> Any:
+        places = [place for place, one in enumerate(message.segments) if not one.owners]
+        if not places:  # the norms, or all are here
+            return message, bulk
+        parts = cut(bulk, [one.size for one in message.segments])
+        (place,) = places
+        return structs.replace(message, segments=(message.segments[place],)), parts[place]
+
+    out = federate(
+        dict.fromkeys(NAMES, program),
+        mode="he+secagg",
+        keys=KEYS,
+        min_cohort=2,
+        faults={name: {SumInput: omit} for name in omitting},
+        catch=True,
+    )
+    assert out.error is not None and not isinstance(out.error, Misconduct), out.error

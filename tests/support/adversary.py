@@ -88,7 +88,7 @@ WITH_MASKS = (  # messages and records of masked sums
     *("SurvivorStatement", "Complaint", "Finding", "Examine"),
 )
 UNLESS: dict[str, set[str]] = {  # schemes that would take the place of changes of these
-    **{kind: {"spoil", "salt", "double"} for kind in ("SumInput", "Segment", "Salt")},
+    **{kind: {"spoil", "salt", "parts"} for kind in ("SumInput", "Segment", "Salt")},
     **{"Finding": {"hide"}},
     **{"Unmask": {"commit"}, "Examine": {"commit"}, "Offer": {"deal"}, "Deal": {"deal"}},
 }
@@ -213,7 +213,7 @@ def _schemes(rng: random.Random, kind: str, calm: bool) -> frozenset[str]:
     """Draw the lies that liars forge."""
     disputes = kind in ("Complaint", "Finding", "Examine")
     often = {"spoil": 1.0 if disputes else 0.3, "hide": 0.25, "complain": 0.08, "deal": 0.08}
-    often |= {"commit": 0.3, "fail": 0.04, "salt": 0.12, "double": 0.04}
+    often |= {"commit": 0.3, "fail": 0.04, "salt": 0.12, "parts": 0.1}
     schemes = {name for name, share in often.items() if rng.random() < share}
     needed = {"Complaint": {"complain"}, "Failed": {"fail"}}.get(kind, set())
     return frozenset() if calm else frozenset(schemes - UNLESS.get(kind, set()) | needed)
@@ -257,7 +257,7 @@ class Schemes:
                 yield "spoil", lambda: self._spoil(keys, message, data)
                 if masked:
                     yield "salt", lambda: self._salt(keys, message, data)
-                    yield "double", lambda: self._double(message, data)
+                    yield "parts", lambda: self._parts(message, data)
             case Finding() if data:
                 yield (
                     "hide",
@@ -314,13 +314,16 @@ class Schemes:
         change = segment.slots - 1, tag % modulus
         return self._resealed(keys, message, data, place, change, (*kept, new))
 
-    def _double(self, message: SumInput, data: bytes) -> Change:
-        """Contribute a part twice."""
+    def _parts(self, message: SumInput, data: bytes) -> Change:
+        """Contribute a part twice, or omit one."""
         parts = cut(data, [segment.size for segment in message.segments])
         pairs = zip(message.segments, parts, strict=True)
         signed = [structs.replace(one, digest=wire.digest(part)) for one, part in pairs]
         place = self._place(message)
-        segments, parts = (*signed, signed[place]), [*parts, parts[place]]
+        segments = (*signed, signed[place])
+        if omits := len(signed) > 1 and self.rng.random() < 0.5:
+            segments = (*signed[:place], *signed[place + 1 :])
+        parts = [*parts[:place], *parts[place + 1 :]] if omits else [*parts, parts[place]]
         return structs.replace(message, segments=segments), b"".join(parts)
 
     def _place(self, message: SumInput) -> int:

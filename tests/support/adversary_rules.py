@@ -101,7 +101,8 @@ def _named(outcome: Outcome) -> Iterator[str]:
         if isinstance(event, MemberFailed) and event.code == "keys" and not named - honest:
             yield f"honest members are at odds: {', '.join(sorted(named))}"
         outsiders |= scenario.tiers and isinstance(event, Convicted)
-        if isinstance(event, MemberFailed | Refused) and event.code in EXCUSED:
+        excused = EXCUSED if scenario.mode in MASKED else (*EXCUSED, "tamper")  # no inquiries
+        if isinstance(event, MemberFailed | Refused) and event.code in excused:
             differ |= named
         lost = (named & honest) - set(scenario.away) - differ
         alone = len(scenario.liars) == 1 and not outsiders
