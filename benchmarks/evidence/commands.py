@@ -22,6 +22,7 @@ TABLES = (
     "whole",
     "shared",
     "tiers",
+    "personal",
     "dp",
 )
 OUTDATED, FAILED = 1, 5

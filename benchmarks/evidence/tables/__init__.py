@@ -14,6 +14,7 @@ from benchmarks.evidence.tables import (
     fedid,
     fedkd,
     inclusivefl,
+    personal,
     shared,
     tiers,
     whole,
@@ -24,5 +25,5 @@ __all__ = ["TABLES", "Table"]
 
 TABLES: Mapping[str, Table] = {
     module.TABLE.name: module.TABLE
-    for module in (fedid, fedkd, inclusivefl, adapters, whole, shared, tiers, dp)
+    for module in (fedid, fedkd, inclusivefl, adapters, whole, shared, tiers, personal, dp)
 }
