@@ -21,7 +21,7 @@ from secure_fl.data.examples import Example, Tagged, Text
 from secure_fl.data.partition import dirichlet_client, iid, one_corpus_each
 from secure_fl.data.public_set import without_labels
 from secure_fl.data.silo import Silo
-from secure_fl.data.splits import Splits, load
+from secure_fl.data.splits import Splits, load, split
 from secure_fl.errors import DataError
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Kind
@@ -46,6 +46,7 @@ class Spread:
     public: float = 0.0  # share of the training records that becomes public; 0.5 in the paper
     labelled: float = 0.1  # share of the public records that the host keeps, with labels
     hosted: bool = True  # False: the first party is measured on the host's records
+    own_tests: bool = False  # each party's dev and test records are a fifth of its own share each
     each_tier: bool = False  # the dev and test records are dealt once to the parties of each tier
     mislabels: tuple[float, ...] = ()  # share of wrong training labels, at the first parties
     texts: str = ""  # file of another source, whose texts are public at all parties
@@ -66,6 +67,9 @@ def silos(spread: Spread, folder: Path | None, seed: int) -> list[Silo]:
     rng = np.random.default_rng(seed_for(seed, "spread", *spread.sets))
     found = [_cut(read(name, folder or DEFAULT), spread, rng) for name in spread.sets]
     parts = {part: [getattr(splits, part) for splits in found] for part in PARTS}
+    if spread.own_tests:
+        shares = _deal([e for part in PARTS for e in parts[part][0]], spread, rng)
+        return _named(spread, [split(own, dev=0.2, test=0.2, seed=seed) for own in shares])
     if len(spread.sets) > 1:
         dealt = [one_corpus_each(parts[part], spread.parties) for part in PARTS]
     else:

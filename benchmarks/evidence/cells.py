@@ -17,10 +17,12 @@ from benchmarks.collection import PARTS, SETS
 from benchmarks.datasets import Spread
 from benchmarks.evidence.controls import Control, mean_scores, members_of
 from benchmarks.evidence.one_class import answers
+from benchmarks.evidence.own_models import with_own_models
 from benchmarks.report import processor
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import SettingsError
+from secure_fl.features import load
 from secure_fl.federation.federation import Federation
 from secure_fl.settings import (
     ModelSettings,
@@ -67,6 +69,7 @@ class Cell:
     note: str = ""  # printed below every table that shows the cell
     depths: tuple[int, ...] = ()  # of each party's own model, where they differ
     control: Control = ""
+    features: Plain = field(default_factory=dict)  # sections of optional features, by name
 
     @property
     def title(self) -> str:
@@ -106,6 +109,8 @@ def sections(cell: Cell, model: Checkpoint) -> tuple[Algorithm, dict[str, Sectio
             given = dict(getattr(cell, section))
             given = {"name": model.name} | given if section == "model" else given
             checked[section] = cls.model_validate(given)
+        for section, given in cell.features.items():
+            checked[section] = load("settings")[section].model_validate(given)
     except ValidationError as error:
         wrong = error.errors()[0]
         where = ".".join(str(part) for part in wrong["loc"])
@@ -150,13 +155,16 @@ def run(cell: Cell, inputs: Inputs) -> Outcome:
         model = checked["model"].model_copy(update={"layers": depth})
         silos[at] = replace(silos[at], model=cast(ModelSettings, model))
     started, spent = time.perf_counter(), time.process_time()
-    options: dict[str, Any] = dict(checked)
+    options: dict[str, Any] = {name: checked[name] for name in ("task", *_SECTIONS)}
+    options["sections"] = {name: checked[name] for name in cell.features}
     members = members_of(cell.control, silos)
     result = Federation(members, algorithm, seed=cell.seed, **options).run()
     document = result.document
     metrics = document["metrics"]
     if cell.control == "mean prediction":
         metrics = mean_scores(result, silos[-1])
+    if document.get("personal"):
+        metrics = with_own_models(metrics, document["personal"])
     settings = {name: section.model_dump(mode="json") for name, section in checked.items()}
     if settings["model"]["name"] == inputs.model.name:
         settings["model"]["name"] = inputs.model.identity  # folders differ by machine

@@ -22,6 +22,7 @@ TABLES = (
     "whole",
     "shared",
     "tiers",
+    "personal",
     "dp",
     "optimisers",
 )

@@ -127,6 +127,19 @@ def test_private_records_may_be_skewed(folder: Path) -> None:
     assert max(shares[:12]) > 0.4 > max(shares[12:])
 
 
+def label(example: Any) -> int:
+    return int(example.label)
+
+
+def test_tests_may_have_the_mixture_of_their_party(folder: Path) -> None:
+    skewed = Spread(("sst2",), 2, alpha=0.05, own_tests=True)
+    found = silos(skewed, folder, 0)
+    shares = [[sum(map(label, part)) / len(part) for part in (s.train, s.test)] for s in found]
+    assert max(abs(train - 0.5) for train, _ in shares) > 0.3
+    assert all(abs(train - test) < 0.3 for train, test in shares)
+    assert sum(len(getattr(silo, part)) for silo in found for part in PARTS) == 120
+
+
 def test_some_parties_may_learn_from_wrong_labels(folder: Path) -> None:
     plain = Spread(("sst2",), 4, alpha=1.0, public=0.5)
     right, wrong = (silos(s, folder, 0) for s in (plain, replace(plain, mislabels=(0.4, 1.0))))

@@ -26,6 +26,7 @@ from benchmarks.evidence.cells import Cell, Inputs, request, run, sections
 from benchmarks.evidence.claims import PLAIN_FEDAVG, Arm, Claim, judge
 from benchmarks.evidence.commands import WEIGHTS, halve
 from benchmarks.evidence.controls import mean_scores, members_of
+from benchmarks.evidence.own_models import scores_of
 from benchmarks.evidence.rows import Row, rows, shown, spread
 from benchmarks.evidence.store import FILE, Evidence, Store, gather
 from benchmarks.evidence.tables import TABLES, Table
@@ -143,6 +144,43 @@ def test_a_table_is_resumed_and_changed_cells_are_run_again(tmp_path: Path) -> N
     assert "3 cells are finished, 1 to run" in fill(table("FedAvg", "Local"), tmp_path, 2)[1]
     assert len(Store(tmp_path).outcomes) == 4
     assert "1 to run" in fill(table("FedAvg", max_length=12), tmp_path)[1]
+
+
+def test_own_models_of_hospitals_have_rows_of_their_own(tmp_path: Path) -> None:
+    own = {"personal": {"method": "head", "epochs": 1}}
+    dealt = Spread(("built-in ade",), 3, train=60)
+    found, _ = fill(table("FedAvg", features=own, spread=dealt), tmp_path)
+    assert [row["model"] for row in found["rows"]] == ["", "personal", "alone", "served"]
+    stored = json.loads((tmp_path / FILE).read_text().splitlines()[-1])
+    party = stored["metrics"]["last"]["party"]
+    for scores in party.values():
+        used = {scores[f"{m}test"]["accuracy"] for m in ("", "personal/", "alone/")}
+        assert scores["served/test"]["accuracy"] in used
+        assert scores["alone/test"]["below"] == 0.0
+    mean = fmean(scores["personal/test"]["accuracy"] for scores in party.values())
+    assert stored["metrics"]["last"]["mean"]["personal/test"]["accuracy"] == pytest.approx(mean)
+    again, told = fill(table("FedAvg", features=own, spread=dealt), tmp_path)
+    assert "0 to run" in told and again["rows"] == found["rows"]
+    other = {"personal": {"method": "finetune", "epochs": 1}}
+    assert not request(cell(features=other, spread=dealt)).fits(stored)
+
+
+def test_a_model_below_training_alone_counts_where_its_interval_says_so() -> None:
+    def own(use: str, high: float) -> dict[str, Any]:
+        apart = {"difference": -0.1, "interval": [-0.2, high]}
+        scores = {"model": 0.7, "personal": 0.75, "alone": 0.8}
+        pairs = {"test": {"shared - alone": apart, "personal - alone": apart}}
+        return {"use": use, "metric": "f1", "dev": scores, "test": scores, "differences": pairs}
+
+    low, unsure = scores_of(own("model", -0.05)), scores_of(own("alone", 0.05))
+    assert [low[f"{m}test"]["below"] for m in ("", "personal/", "served/", "alone/")] == [
+        1,
+        1,
+        1,
+        0,
+    ]
+    assert {one["below"] for one in unsure.values()} == {0.0}
+    assert unsure["served/test"]["f1"] == 0.8 and low["served/test"]["f1"] == 0.7
 
 
 def test_a_failing_cell_leaves_the_others(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from benchmarks.evidence.tables import (
     fedkd,
     inclusivefl,
     optimisers,
+    personal,
     shared,
     tiers,
     whole,
@@ -25,5 +26,16 @@ __all__ = ["TABLES", "Table"]
 
 TABLES: Mapping[str, Table] = {
     module.TABLE.name: module.TABLE
-    for module in (fedid, fedkd, inclusivefl, adapters, whole, shared, tiers, dp, optimisers)
+    for module in (
+        fedid,
+        fedkd,
+        inclusivefl,
+        adapters,
+        whole,
+        shared,
+        tiers,
+        personal,
+        optimisers,
+        dp,
+    )
 }

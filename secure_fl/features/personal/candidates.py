@@ -18,7 +18,6 @@ Nothing here is sent, and nothing is trained by DP-SGD.
 from __future__ import annotations
 
 from copy import copy, deepcopy
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,27 +53,23 @@ def personal_model(site: Site, shared: nn.Module, cfg: PersonalSettings) -> nn.M
     """Train this hospital's copy of the shared model."""
     model = trained_part(site, shared, cfg)
     site = unlogged(site)
-    objective = pulled(task_loss(site), model, cfg.pull) if cfg.method == "ditto" else None
-    _fit(site, model, cfg.epochs, objective=objective)
+    _fit(site, model, cfg.epochs, cfg.pull if cfg.method == "ditto" else 0.0)
     return model
 
 
 def alone_model(site: Site, spec: RunSpec, cfg: PersonalSettings) -> nn.Module:
     """Train a model on the own records alone, with as many passes as the run and `cfg` together."""
-    site, algorithm = unlogged(site), spec.algorithm
+    site = unlogged(site)
     model: nn.Module = site.model()
-    asked = algorithm.demands(spec.training, 0)
-    steps = algorithm.rounds * asked.steps or None
-    if steps is not None:
-        steps += cfg.epochs * -(-len(site.train) // site.training.batch_size)
-    _fit(site, model, algorithm.rounds * algorithm.epochs + cfg.epochs, steps=steps)
+    _fit(site, model, spec.algorithm.rounds * spec.algorithm.epochs + cfg.epochs)
     return model
 
 
-def _fit(site: Site, model: nn.Module, epochs: int, **options: Any) -> None:
-    """Train with one schedule over all passes."""
+def _fit(site: Site, model: nn.Module, epochs: int, pull: float = 0.0) -> None:
+    """Train with one schedule over all passes; `pull`: towards the model's present values."""
+    objective = pulled(task_loss(site), model, pull) if pull else None
     optimizer = make_optimizer(model, site.training, alone=True)
-    fit(site, model, epochs, ALONE, optimizer=optimizer, **options)
+    fit(site, model, epochs, ALONE, objective, optimizer=optimizer)
     model.eval()
 
 

@@ -13,6 +13,7 @@ from secure_fl.learning.tasks import Task
 from secure_fl.party.cohort import Cohort
 
 Rows: TypeAlias = Mapping[str, Contributions]  # each record's contribution to the counts
+Scores: TypeAlias = NDArray[np.float64]  # of one model: on all records, and in each draw
 Vote: TypeAlias = Literal["better", "worse", "undecided"]
 
 VOTES: tuple[Vote, ...] = ("better", "worse", "undecided")
@@ -29,25 +30,33 @@ class Difference(NamedTuple):
     low: float
     high: float
 
+    @classmethod
+    def of(cls, ours: Scores, other: Scores) -> Difference:
+        """Compare the `resampled` scores of two models on the same draws."""
+        apart = ours - other
+        value = float(apart[0])
+        finite = np.isfinite(apart[1:]).any()
+        low, high = np.nanpercentile(apart[1:], TAILS) if finite else (value, value)
+        return cls(value, float(low), float(high))
+
     def document(self) -> dict[str, Any]:
         """Return the difference as result.json has it."""
         return {"difference": self.value, "interval": [self.low, self.high]}
 
 
-def difference(task: Task, ours: Rows, other: Rows, rng: np.random.Generator) -> Difference:
-    """Compare two models on the same records, by a paired bootstrap over records.
+def draws(records: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw how often each record occurs: once each, and then in every sample of the bootstrap."""
+    drawn = rng.multinomial(records, np.full(records, 1 / records), DRAWS)
+    return np.concatenate([np.ones((1, records), np.int64), drawn])
+
+
+def resampled(task: Task, rows: Rows, drawn: NDArray[np.int64]) -> Scores:
+    """Compute a model's main metric for each draw of records.
 
     Metrics of binned scores are left out: no task has one of them as its main metric.
     """
-    ours, other = ({n: r for n, r in rows.items() if n != LOSS and not n.startswith(SCORED)}
-                   for rows in (ours, other))  # fmt: skip
-    records = next(iter(ours.values())).records
-    drawn = rng.multinomial(records, np.full(records, 1 / records), DRAWS)
-    apart = np.array([_score(task, ours, w) - _score(task, other, w) for w in drawn])
-    every = np.ones(records, np.int64)
-    value = _score(task, ours, every) - _score(task, other, every)
-    low, high = np.nanpercentile(apart, TAILS) if np.isfinite(apart).any() else (value, value)
-    return Difference(float(value), float(low), float(high))
+    kept = {n: r for n, r in rows.items() if n != LOSS and not n.startswith(SCORED)}
+    return np.array([_score(task, kept, weights) for weights in drawn])
 
 
 def _score(task: Task, rows: Rows, weights: NDArray[np.int64]) -> float:

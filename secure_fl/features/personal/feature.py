@@ -18,7 +18,7 @@ from secure_fl.seeds import seed_for
 if TYPE_CHECKING:
     from torch import nn
 
-    from secure_fl.features.personal.comparison import Rows, Vote
+    from secure_fl.features.personal.comparison import Vote
     from secure_fl.learning.site import Site
     from secure_fl.party.cohort import Cohort
 
@@ -87,7 +87,7 @@ class PersonalFeature(RunFeature):
         cfg = settings_of(spec)
         if cfg is None:
             return
-        own = Comparison(site.name)
+        own = Comparison()
         if site.silo.dev:
             own.measure(site, candidates(site, spec, cfg), spec.seed)
         else:
@@ -134,40 +134,45 @@ def candidates(site: Site, spec: RunSpec, cfg: PersonalSettings) -> dict[str, nn
 class Comparison:
     """One hospital's comparison of its models."""
 
-    party: str
     use: str = SHARED
     served: str = SHARED  # the better one of the shared and the personal model
     vote: Vote | None = None
     problem: str | None = None
     scores: dict[str, dict[str, float]] = field(default_factory=dict)  # split -> model -> metric
-    differences: dict[str, dict[str, Any]] = field(default_factory=dict)
+    differences: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)  # by split
     threshold: dict[str, Any] | None = None
-    rows: dict[str, Rows] = field(default_factory=dict)
 
     def measure(self, site: Site, models: Mapping[str, nn.Module], seed: int) -> None:
         """Score all models, choose the one to serve, and compare it with training alone."""
         import numpy as np
 
-        from secure_fl.features.personal.comparison import difference, vote_on
+        from secure_fl.features.personal.comparison import Difference, draws, resampled, vote_on
 
-        losses: dict[str, float] = {}
         for split in SPLITS:
-            for name, model in models.items() if getattr(site.silo, split) else ():
+            if not (records := getattr(site.silo, split)):
+                continue
+            drawn = draws(len(records), np.random.default_rng(seed_for(seed, site.name, split)))
+            losses, samples = {}, {}
+            for name, model in models.items():
                 outcomes = site.outcomes(model, split)
                 values = site.task.score(*outcomes)
                 self.scores.setdefault(split, {})[name] = values[site.task.metric]
-                if split == "dev":
-                    losses[name], self.rows[name] = values["loss"], site.task.rows(*outcomes)
-        dev, rng = self.scores["dev"], np.random.default_rng(seed_for(seed, site.name, FINDING))
-        self.served = max((SHARED, PERSONAL), key=lambda name: (dev[name], -losses[name]))
-        self.use = self.served
-        ours = self.rows[PERSONAL], self.rows[SHARED]
-        self.differences["personal - shared"] = difference(site.task, *ours, rng).document()
-        if ALONE in models:
-            apart = difference(site.task, self.rows[self.served], self.rows[ALONE], rng)
-            self.differences["served - alone"] = apart.document()
-            self.vote = vote_on(apart, len(site.silo.dev))
-            self.use = ALONE if self.vote == "worse" else self.served
+                losses[name] = values["loss"]
+                samples[name] = resampled(site.task, site.task.rows(*outcomes), drawn)
+            if split == "dev":
+                own = self.scores[split]
+                self.use = self.served = max(
+                    (SHARED, PERSONAL), key=lambda name: (own[name], -losses[name])
+                )
+            pairs = {"personal - shared": (PERSONAL, SHARED)}
+            if ALONE in models:
+                pairs |= {"shared - alone": (SHARED, ALONE), "personal - alone": (PERSONAL, ALONE)}
+                pairs["served - alone"] = self.served, ALONE
+            apart = {n: Difference.of(samples[a], samples[b]) for n, (a, b) in pairs.items()}
+            self.differences[split] = {name: one.document() for name, one in apart.items()}
+            if split == "dev" and ALONE in models:
+                self.vote = vote_on(apart["served - alone"], len(records))
+                self.use = ALONE if self.vote == "worse" else self.served
 
     def reason(self, site: Site) -> str:
         """Describe the choice in a sentence."""

@@ -42,7 +42,7 @@ def _row(name: str, one: Mapping[str, Any]) -> list[str]:
     scores = [
         number((one[split] or {}).get(model)) for split in ("dev", "test") for model in MODELS
     ]
-    apart = one["differences"].get("served - alone")
+    apart = (one["differences"].get("dev") or {}).get("served - alone")
     interval = "-"
     if apart is not None:
         low, high = apart["interval"]

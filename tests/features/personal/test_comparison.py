@@ -13,7 +13,8 @@ from secure_fl.features.personal.comparison import (
     Difference,
     Rows,
     count_votes,
-    difference,
+    draws,
+    resampled,
     sentence,
     vote_on,
     voters_of,
@@ -46,7 +47,8 @@ def rows_of(right: NDArray[np.bool_]) -> Rows:
 
 
 def compared(ours: NDArray[np.bool_], other: NDArray[np.bool_], seed: int = 0) -> Difference:
-    return difference(TASK, rows_of(ours), rows_of(other), np.random.default_rng(seed))
+    drawn = draws(len(ours), np.random.default_rng(seed))
+    return Difference.of(*(resampled(TASK, rows_of(x), drawn) for x in (ours, other)))
 
 
 def test_a_difference_is_paired_and_repeatable() -> None:

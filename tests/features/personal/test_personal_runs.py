@@ -23,7 +23,15 @@ from secure_fl.errors import RunError, SettingsError
 from secure_fl.events import Event, EventLog
 from secure_fl.features.personal import feature
 from secure_fl.features.personal.candidates import personal_model, trained_part
-from secure_fl.features.personal.comparison import DRAWS, VOTES, difference, sentence, vote_on
+from secure_fl.features.personal.comparison import (
+    DRAWS,
+    VOTES,
+    Difference,
+    draws,
+    resampled,
+    sentence,
+    vote_on,
+)
 from secure_fl.features.personal.settings import PersonalSettings
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
@@ -81,10 +89,9 @@ def test_the_sealed_votes_equal_what_the_records_say(run: Path) -> None:
         served = max(
             ("model", "personal"), key=lambda n: (scores[n]["accuracy"], -scores[n]["loss"])
         )
-        rng = np.random.default_rng(seed_for(0, silo.name, "personal"))
-        difference(task, rows["personal"], rows["model"], rng)
-        apart = difference(task, rows[served], rows["alone"], rng)
-        assert own["differences"]["served - alone"] == apart.document()
+        drawn = draws(len(silo.dev), np.random.default_rng(seed_for(0, silo.name, "dev")))
+        apart = Difference.of(*(resampled(task, rows[n], drawn) for n in (served, "alone")))
+        assert own["differences"]["dev"]["served - alone"] == apart.document()
         vote = vote_on(apart, len(silo.dev))
         counted[vote] += 1
         assert own["vote"] == vote and own["use"] == ("alone" if vote == "worse" else served)
