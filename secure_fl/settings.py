@@ -75,7 +75,12 @@ class TaskSettings(Section):
     positive: str | None = None
     """Class whose F1 score is reported, if a record has one class. Default: the last label."""
     max_length: Positive = 128
-    """Maximum number of tokens; longer texts are truncated."""
+    """Maximum number of tokens; longer texts are truncated, or read in windows."""
+    windows: Annotated[int, Field(ge=1, le=64)] = 1
+    """Maximum number of windows of max_length tokens in which a longer text is read. A text's
+    logits are the mean of its windows' logits."""
+    overlap: Annotated[int, Field(ge=0)] | None = None
+    """Tokens that neighbouring windows have in common. Default: a quarter of a window."""
     score_range: tuple[float, float] | None = None
     """Lowest and highest score of a regression task, as in [0.0, 5.0]. With it, Spearman's
     correlation over all hospitals is computed from binned ranks."""
@@ -87,6 +92,16 @@ class TaskSettings(Section):
             raise ValueError("a score_range of two numbers, the smaller one first")
         if self.score_range is not None and self.kind != "regression":
             raise ValueError("a score_range only if kind is regression")
+        return self
+
+    @model_validator(mode="after")
+    def _windows_of_texts(self) -> TaskSettings:
+        if self.windows > 1 and self.kind in ("pair", "ranking", "completion"):
+            raise ValueError(f"windows only for single texts and sentences, not for {self.kind}")
+        if self.overlap is not None and self.windows == 1:
+            raise ValueError("an overlap only if windows is set")
+        if self.overlap is not None and 2 * self.overlap > self.max_length:
+            raise ValueError("an overlap of at most half of max_length")
         return self
 
 

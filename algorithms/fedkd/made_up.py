@@ -34,7 +34,8 @@ class Words:
 
     def made_up(self, batch: Batch) -> Batch:
         """Attend to a span of most records; mask a tenth of the words, and replace a tenth."""
-        ids, seen = batch["input_ids"], batch["attention_mask"].bool()
+        shape = batch["input_ids"].shape  # (records, tokens), or with windows in the middle
+        ids, seen = batch["input_ids"].flatten(1), batch["attention_mask"].flatten(1).bool()
         words = seen & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))
         seen = seen & (span(words) | ~words)
         draw = torch.rand(ids.shape, device=ids.device)
@@ -42,7 +43,8 @@ class Words:
         changed = torch.where(words & (draw < REPLACED), ids.gather(1, at), ids)
         if self.mask is not None:
             changed = changed.masked_fill(words & (draw < MASKED), self.mask)
-        made = {**batch, "input_ids": changed, "attention_mask": seen.to(batch["attention_mask"])}
+        made = {**batch, "input_ids": changed.view(shape)}
+        made["attention_mask"] = seen.to(batch["attention_mask"]).view(shape)
         labels = batch["labels"]
         if labels.shape == ids.shape:  # a label for each token
             made["labels"] = labels.masked_fill(~seen, IGNORED_LABEL)

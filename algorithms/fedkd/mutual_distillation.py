@@ -23,6 +23,7 @@ from secure_fl.learning.learning_rates import learning_rate_of
 from secure_fl.learning.models import load_tokenizer
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Task
+from secure_fl.learning.tasks.batches import by_record, packed
 from secure_fl.learning.tasks.task import inference
 
 IGNORED_LABEL = -100  # tokens with this label have no loss
@@ -121,14 +122,14 @@ class Pair(nn.Module):
 
     def _hidden_loss(self, t: Outputs, s: Outputs, batch: Batch) -> Tensor:
         """Average MSE(Hᵗ, Wʰ·Hˢ) + MSE(Aᵗ, Aˢ) over the student's layers, without padding."""
-        mask = batch["attention_mask"].bool()
+        mask = packed(batch)["attention_mask"].bool()
         pairs = mask.unsqueeze(1) & mask.unsqueeze(2)  # attention between two tokens of the text
         losses = []
         for l_s, l_t in enumerate(self.layers, 1):
             H = self.W[l_s - 1](s.H[l_s]) if self.cfg.transform else s.H[l_s]
             A_t, A_s = (A.permute(0, 2, 3, 1) for A in (t.A[l_t - 1], s.A[l_s - 1]))
             losses.append(masked_mse(t.H[l_t], H, mask) + masked_mse(A_t, A_s, pairs))
-        loss = torch.stack(losses).mean(0)
+        loss = by_record(torch.stack(losses).mean(0), batch, words=False)
         # A ranking batch has titles as rows, but one loss per reader.
         return loss.mean() if self.task.head == "ranking" else loss
 
@@ -303,7 +304,7 @@ def require_compatible(site: Site, student: nn.Module, teacher: nn.Module, cfg: 
 def require_maps(site: Site, *models: nn.Module) -> None:
     """Refuse models without full attention maps, which a forward pass on one record shows."""
     batch = site.train.batch([0], None, site.device)
-    tokens = batch["input_ids"].shape[1]
+    tokens = batch["input_ids"].shape[-1]
     for model in models:
         with inference(model):
             out = site.task.outputs(model, batch, output_attentions=True, output_hidden_states=True)

@@ -18,8 +18,9 @@ from secure_fl.learning.builtin import bell
 from secure_fl.learning.local_training import autocast
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Encoded
+from secure_fl.learning.tasks.batches import by_record, in_parts, packed
 from secure_fl.learning.tasks.heads import ProbeClassifier
-from secure_fl.learning.tasks.task import MODEL_INPUTS, inference
+from secure_fl.learning.tasks.task import inference
 from secure_fl.learning.tasks.token_table import IGNORED
 from secure_fl.party.cohort import Cohort
 
@@ -118,8 +119,8 @@ def _encoded(
         for start in range(0, len(order := by_length(texts)), site.at_once()):
             indices = order[start : start + site.at_once()]
             batch = texts.batch(indices, device=site.device)
-            inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
-            yield of_rows(encode(**inputs).float(), batch), batch
+            parts = [encode(**part).float() for part in in_parts(packed(batch))]
+            yield of_rows(by_record(torch.cat(parts), batch, words=model.words), batch), batch
 
 
 def by_length(texts: Encoded) -> Tensor:

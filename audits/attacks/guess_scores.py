@@ -12,6 +12,7 @@ from typing import Any
 from secure_fl.audits.audit_statistics import clopper_pearson
 from secure_fl.audits.findings import AuditFinding, Prior, Reading
 from secure_fl.data.examples import Example
+from secure_fl.learning.tasks.batches import packed
 
 RECALL = "token recall"  # the measure with an interval, that of a rate
 
@@ -53,7 +54,7 @@ def records_of(reading: Reading, prior: Prior) -> tuple[Example, ...]:
 
 
 def sequences(records: Sequence[Example], prior: Prior) -> list[tuple[int, ...]]:
-    """Encode each record (ranking: each title) to token ids, with special tokens.
+    """Encode each record (ranking: each title; long texts: each window) to token ids.
 
     A completion is as private as its prompt.
     """
@@ -61,7 +62,7 @@ def sequences(records: Sequence[Example], prior: Prior) -> list[tuple[int, ...]]
         return []
     labelled = prior.task.kind == "completion"
     encoded = prior.task.encode(records, prior.tokenizer, labelled=labelled)
-    batch = encoded.batch(range(len(encoded)))
+    batch = packed(encoded.batch(range(len(encoded))))
     lengths = batch["attention_mask"].sum(-1).tolist()
     rows = zip(batch["input_ids"].tolist(), lengths, strict=True)
     return [tuple(row[:length]) for row, length in rows]

@@ -37,6 +37,7 @@ from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import unwrapped
 from secure_fl.learning.learning_rates import learning_rate_of
+from secure_fl.learning.tasks.batches import by_record
 from secure_fl.learning.tasks.task import inference
 from secure_fl.learning.tasks.token_table import IGNORED
 
@@ -151,11 +152,11 @@ def _start(prior: Prior) -> InitialOutputs:
     with inference(model):
         logits = prior.task.forward(model, batch)
     handle.remove()
-    inputs = inputs_seen[0]
+    inputs = torch.cat(inputs_seen)
     shares = logits.softmax(-1) if prior.task.exclusive else logits.sigmoid()
     if "words" in batch:  # tags count at the first piece of each word
         at = batch["words"] != IGNORED
-        inputs, shares = inputs[at], shares[at]
+        inputs, shares = by_record(inputs, batch, words=True)[at], shares[at]
     return InitialOutputs(array(shares.mean(0)), array(inputs.mean(0)))
 
 

@@ -42,6 +42,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Batch, Encoded, Task
 from secure_fl.learning.tasks.token_table import TokenTable
+from secure_fl.learning.tasks.window_table import WindowTable
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings
 
@@ -127,11 +128,11 @@ def guess_members(
 
 def distilled(y: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Module:
     """Train a model on the predictions alone."""
-    assert isinstance(public, TokenTable)  # noqa: S101 - classifiers read tables
+    assert isinstance(public, TokenTable | WindowTable)  # noqa: S101 - classifiers read tables
     targets = torch.from_numpy(np.clip(y, 0, None)).float()
     if prior.task.exclusive:
         targets = targets / targets.sum(-1, keepdim=True).clamp(min=1e-12)
-    records = TokenTable(public.tokens, public.lengths, {"targets": targets})
+    records = public.with_values(targets=targets)
     site = site_of(prior, records, MEMBERSHIP, "copy", purpose)
     model = prior.model().to(site.device)
 

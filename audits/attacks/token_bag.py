@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,8 @@ def entity_words(records: Sequence[Example], prior: Prior) -> Mapping[str, Abstr
     words: dict[str, set[int]] = {}
     if not tagged:
         return words
-    encoded = prior.task.encode(tagged, prior.tokenizer, labelled=False)
+    task = replace(prior.task, windows=1)  # a token in two windows counts once
+    encoded = task.encode(tagged, prior.tokenizer, labelled=False)
     batch, banned = encoded.batch(range(len(encoded))), specials(prior)
     rows = zip(tagged, batch["input_ids"].tolist(), batch["words"].tolist(), strict=True)
     for record, ids, firsts in rows:

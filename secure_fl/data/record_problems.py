@@ -159,4 +159,4 @@ def _long(
         counts = lengths([" ".join(texts_of(example)) for example in examples]) if examples else ()
         if cut := sum(count > longest for count in counts):
             what = f"{cut} of {len(examples)} texts of {part} are cut after {longest} tokens"
-            yield what, f"raise task.max_length; the longest has {max(counts)}"
+            yield what, f"raise task.max_length or task.windows; the longest has {max(counts)}"

@@ -53,6 +53,8 @@ def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
         "kind": task.kind,
         "labels": list(task.labels),
         "max_length": task.max_length,
+        "windows": task.windows,
+        "overlap": task.overlap,
         "positive": task.positive,
         "pooling": _pooling(model),
     }

@@ -236,8 +236,12 @@ class Site:
         history[:] = [entry for entry in history if entry["round"] != round]
 
     def at_once(self, wanted: int = AT_ONCE) -> int:
-        """The number of records that may be in memory together, at most `wanted`."""
-        return wanted if self.max_batch is None else min(wanted, self.max_batch)
+        """The number of records that may be in memory together, at most `wanted`.
+
+        Every window of a text counts as a record.
+        """
+        allowed = wanted if self.max_batch is None else min(wanted, self.max_batch)
+        return max(1, allowed // self.task.windows)
 
     def deliver(self, model: torch.nn.Module, name: str = "model", *, shared: bool = True) -> None:
         """Name a model as a product of this run: equal at all parties, or this party's own."""
@@ -248,7 +252,8 @@ class Site:
         import json
 
         labels = None if self.local_head else list(self.task.labels)
-        shared = [self.task.kind, labels, self.task.max_length]
+        task = self.task
+        shared = [task.kind, labels, task.max_length, task.windows, task.overlap]
         return json.dumps([*shared, self.model_settings.model_dump()]).encode()
 
     @property

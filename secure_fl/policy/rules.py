@@ -170,7 +170,8 @@ def _how_much(policy: SitePolicy, asked: Demands, plan: Plan) -> Iterator[Violat
     yield from at_most("site.max_rounds", exchanges, policy.max_rounds)
     yield from at_most("site.max_epochs", asked.passes, policy.max_epochs)
     yield from at_most("site.max_steps", asked.steps, policy.max_steps)
-    yield from at_most("site.max_batch", asked.batch, policy.max_batch)
+    batch = asked.batch * plan.task.windows  # each is in memory as a record is
+    yield from at_most("site.max_batch", batch, policy.max_batch)
 
 
 def _tier(algorithm: Algorithm, company: Company) -> Iterator[Violation]:

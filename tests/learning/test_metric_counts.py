@@ -19,9 +19,10 @@ from secure_fl.learning import metric_counts as counts
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.metrics import BINS, CONFIDENCE_BINS, GRID, bin_of, odds_bin
 from secure_fl.learning.tasks import KINDS, make_task
+from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.classification import Classification
 from secure_fl.learning.tasks.regression import Regression
-from secure_fl.learning.tasks.task import Batch, Task
+from secure_fl.learning.tasks.task import Task
 from secure_fl.settings import Kind
 
 CORPUS: dict[Kind, str] = {

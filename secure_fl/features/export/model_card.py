@@ -147,7 +147,10 @@ def _use(model: Path, task: Mapping[str, Any]) -> str:
         return f"## Use\n\nThe ranker is ours; `AutoModel` loads the body alone.\n\n{ours}"
     without = "what completes a prompt" if kind == "completion" else "a score"
     labels = ", ".join(f"`{label}`" for label in task["labels"]) or without
-    answers = f"It answers {labels}; texts are cut to {task['max_length']} tokens.\n"
+    reads = f"texts are cut to {task['max_length']} tokens"
+    if (windows := task.get("windows", 1)) > 1:
+        reads = f"long texts are read in up to {windows} windows of {task['max_length']} tokens"
+    answers = f"It answers {labels}; {reads}.\n"
     if task["pooling"] == "attentive":
         return f"## Use\n\n{ours}\n{OWN_CODE}\n{answers}"
     every = ", top_k=None" if kind == "multilabel" else ""

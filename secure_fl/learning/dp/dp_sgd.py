@@ -45,7 +45,7 @@ from secure_fl.learning.local_training import (
     task_loss,
 )
 from secure_fl.learning.site_context import TrainingContext
-from secure_fl.learning.tasks.task import Batch
+from secure_fl.learning.tasks.batches import Batch, all_present
 from secure_fl.party.rounds import Round
 
 
@@ -158,8 +158,7 @@ def _bounds(site: TrainingContext, model: nn.Module, loss: Objective, spending: 
     assert site.privacy is not None  # noqa: S101 - for the type checker
     dp = site.privacy.settings
     wanted: Clipping = "per_sample" if dp.unit == "patient" else dp.clipping
-    sample = site.train.batch([0, -1][: site.at_once(2)], None, site.device)
-    clipping = checked_clipping(model, loss, sample, wanted)
+    clipping = checked_clipping(model, loss, checked_records(site), wanted)
     if clipping != wanted:
         text = f"DP-SGD takes records one by one, which is slower: {type(model).__name__} needs it"
         site.recorder.event(Warned(code="one by one", text=text))
@@ -260,6 +259,15 @@ def _diverged(site: TrainingContext, what: str) -> TrainingError:
     )
 
 
+def checked_records(site: TrainingContext) -> Batch:
+    """Two records to check gradients on; with windows, one of them has the most."""
+    count, longest = len(site.train), 0
+    if site.task.windows > 1:
+        longest = int(site.train.sizes().argmax())
+    pair = [longest, (longest - 1) % count][: site.max_batch]
+    return site.train.batch(pair, None, site.device)
+
+
 TOLERANCE = 1e-3  # of the bound: float32 differs by 1e-6, a confusion of two records by 1
 FAILURES = (ModelError, RuntimeError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -299,13 +307,14 @@ def _records_first(model: nn.Module, loss: Loss, batch: Batch, rows: int) -> boo
     for module in model.modules():
         if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
             undo.append(module.register_forward_pre_hook(note).remove)
+    some, windows = all_present({name: tensor[:rows] for name, tensor in batch.items()})
     try:
         with torch.no_grad():
-            loss(model, {name: tensor[:rows] for name, tensor in batch.items()})
+            loss(model, some)
     finally:
         for remove in undo:
             remove()
-    return sizes == {rows}
+    return sizes == {rows * windows}
 
 
 def _clipped(model: nn.Module, loss: Loss, batch: Batch, bounds: Bounds) -> torch.Tensor:

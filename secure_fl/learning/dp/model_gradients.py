@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from secure_fl.learning.dp.dp_sgd import checked_clipping
+from secure_fl.learning.dp.dp_sgd import checked_clipping, checked_records
 from secure_fl.learning.dp.noised_steps import Gradients, per_patient
 from secure_fl.learning.dp.private_model import Bounds, Clipping, privately, trained
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches, secret_dropout
@@ -32,8 +32,7 @@ def model_gradients(site: Site, model: nn.Module) -> Gradients:
         size = site.at_once(dp.physical_batch or max(1, min(64, VALUES // width)))
         with secret_dropout(coins, site.device):
             if clipping is None:
-                some = site.train.batch([0, -1][: site.at_once(2)], None, site.device)
-                clipping = checked_clipping(model, loss, some, "per_sample")
+                clipping = checked_clipping(model, loss, checked_records(site), "per_sample")
             optimizer = torch.optim.SGD(trained(model), lr=0.0)
             batches = PoissonBatches(len(units), 1, coins)
             bounds = Bounds(dp.max_grad_norm, clipping=clipping)

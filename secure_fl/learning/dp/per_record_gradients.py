@@ -20,6 +20,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from secure_fl.errors import ModelError
 from secure_fl.learning.anatomy import is_norm
 from secure_fl.learning.dp.opacus_support import require_rows
 
@@ -116,6 +117,7 @@ class GradientBook:
         from opacus.grad_sample.functorch import prepare_layer
 
         self.ghost, self.uses = ghost, list[tuple[nn.Module, list[Tensor], Any]]()
+        self.windows = 1  # rows of each record in every layer
         self._samplers = _samplers()
         self._hooks = []
         for layer in dict.fromkeys(_owners(model)):  # two models may be made of the same layers
@@ -153,8 +155,11 @@ class GradientBook:
     def _of_layer(
         self, layer: nn.Module, inputs: list[Tensor], slope: Tensor, records: int
     ) -> Iterator[tuple[nn.Parameter, RecordGradients]]:
-        require_rows(slope, records, "a layer's gradient")
-        require_rows(inputs[0] if inputs else None, records, "a layer's gradient")
+        require_rows(slope, records * self.windows, "a layer's gradient")
+        require_rows(inputs[0] if inputs else None, len(slope), "a layer's gradient")
+        if self.windows > 1:
+            require_sampler(layer, self._samplers)
+            slope, inputs = _places(slope, records), [_places(x, records) for x in inputs]
         compact = _compact(layer, inputs[0], slope, ghost=self.ghost)
         if compact is None:
             yield from self._sampled(layer, inputs, slope)
@@ -268,6 +273,22 @@ def _compact(
     if 2 * slope.shape[1] ** 2 > read.shape[2] * slope.shape[2]:
         return None
     return ProductGradients(read, slope) if transposed else ProductGradients(slope, read)
+
+
+def require_sampler(layer: nn.Module, samplers: Mapping[type[nn.Module], Any]) -> None:
+    """Refuse a layer that may mix the tokens of a row: windows of a record are one row here."""
+    if type(layer) not in samplers:
+        raise ModelError(
+            "a layer's gradient cannot be computed over the windows of a record",
+            model=type(layer).__name__,
+            fix="remove task.windows",
+        )
+
+
+def _places(value: Tensor, records: int) -> Tensor:
+    """Put the places of a record's windows into one row."""
+    rows = value.reshape(records, -1, *value.shape[1:])
+    return rows.flatten(1, 2) if rows.dim() > 3 or not value.is_floating_point() else rows
 
 
 def _sum(first: RecordGradients | None, second: RecordGradients) -> RecordGradients:

@@ -30,7 +30,7 @@ from secure_fl.learning.dp.per_record_gradients import (
     clip_and_sum,
 )
 from secure_fl.learning.dp.secret_randomness import CHUNK, Coins, PoissonBatches
-from secure_fl.learning.tasks.task import Batch
+from secure_fl.learning.tasks.batches import Batch, all_present
 
 Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]  # one value per record, from it alone
 Clipping: TypeAlias = Literal["per_sample", "ghost", "one_by_one"]
@@ -89,6 +89,7 @@ class PrivateModel:
         """The losses, and the records' gradients by layers."""
         assert self.book is not None  # noqa: S101 - for the type checker
         self.book.uses.clear()
+        batch, self.book.windows = all_present(batch)
         losses = self.loss(self.module, batch)
         require_rows(losses, rows, "the loss")
         return losses, self.book.backward(losses, self.optimizer.params)

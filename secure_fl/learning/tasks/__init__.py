@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from secure_fl.data.examples import Example
 from secure_fl.data.rows import named
 from secure_fl.errors import DataError, SettingsError
+from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.classification import Classification, class_labels
 from secure_fl.learning.tasks.completion import Completion
 from secure_fl.learning.tasks.multilabel import MultiLabel, occurring_labels
 from secure_fl.learning.tasks.ner import NER, entity_labels, tag_labels
 from secure_fl.learning.tasks.ranking import Ranking
 from secure_fl.learning.tasks.regression import Regression
-from secure_fl.learning.tasks.task import Batch, Encoded, Task
+from secure_fl.learning.tasks.task import Encoded, Task
 from secure_fl.settings import Kind, TaskSettings
 
 __all__ = ["KINDS", "Batch", "Encoded", "Task", "labels_of", "make_task", "settings_of"]
@@ -52,8 +54,8 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
                 fix="remove labels and positive",
             )
         if kind == "regression":
-            return Regression(kind, (), settings.max_length, score_range=settings.score_range)
-        return KINDS[kind](kind=kind, max_length=settings.max_length)
+            return Regression(kind, **_reading(settings), score_range=settings.score_range)
+        return KINDS[kind](kind=kind, **_reading(settings))
     if labels is None:
         labels = labels_of(kind, train_examples)
     elif kind == "ner":
@@ -73,7 +75,13 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
             field="task.positive",
             fix=f"choose one of: {named(labels)}" if one_class else "remove it",
         )
-    return KINDS[kind](kind, labels, settings.max_length, settings.positive)
+    return KINDS[kind](kind, labels, positive=settings.positive, **_reading(settings))
+
+
+def _reading(settings: TaskSettings) -> dict[str, Any]:
+    """The settings of how texts are read, equal for all kinds."""
+    names = ("max_length", "windows", "overlap")
+    return {name: getattr(settings, name) for name in names}
 
 
 def settings_of(task: Task) -> TaskSettings:
@@ -83,5 +91,7 @@ def settings_of(task: Task) -> TaskSettings:
         labels=task.labels or None,
         positive=task.positive,
         max_length=task.max_length,
+        windows=task.windows,
+        overlap=task.overlap,
         score_range=getattr(task, "score_range", None),
     )

@@ -44,8 +44,10 @@ from secure_fl.learning.metrics import (
     wilson,
 )
 from secure_fl.learning.noised_counts import NOISE, noised_intervals, noised_rates
-from secure_fl.learning.tasks.task import Batch, Encoded, Reduction, Task, expect, wrong_label
+from secure_fl.learning.tasks.batches import Batch
+from secure_fl.learning.tasks.task import Encoded, Reduction, Task, expect, wrong_label
 from secure_fl.learning.tasks.token_table import TokenTable, token_columns, tokenise
+from secure_fl.learning.tasks.window_table import Layout, Table, WindowTable, window_table
 
 Array: TypeAlias = NDArray[Any]
 
@@ -71,16 +73,16 @@ class Classification(Task):
 
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> TokenTable:
+    ) -> Table:
         """Tokenise every text, and number its label."""
-        table = encode_texts(examples, tokenizer, self.kind, self.max_length)
+        table = encode_texts(examples, tokenizer, self)
         if not labelled:
             return table
         ids = {label: index for index, label in enumerate(self.labels)}
         labels = [ids.get(label_name(example), -1) for example in examples]
         if -1 in labels:
             raise wrong_label(labels.index(-1), "label", self.labels)
-        return TokenTable(table.tokens, table.lengths, {"labels": torch.tensor(labels)})
+        return table.with_values(labels=torch.tensor(labels))
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
         """Cross-entropy, times the records' weights if they have some."""
@@ -89,15 +91,13 @@ class Classification(Task):
             losses = losses * batch[WEIGHTS]
         return losses if reduction == "none" else losses.mean()
 
-    def balanced(self, encoded: Encoded) -> TokenTable:
+    def balanced(self, encoded: Encoded) -> Table:
         """Weigh each record by n/(C·n_c): its class c has n_c of n records, and C classes occur."""
-        assert isinstance(encoded, TokenTable)  # noqa: S101 - for the type checker
+        assert isinstance(encoded, TokenTable | WindowTable)  # noqa: S101 - for the type checker
         labels = encoded.values["labels"]
         counts = labels.bincount(minlength=len(self.labels))
         weights = len(labels) / (int((counts > 0).sum()) * counts.clamp(min=1))
-        return TokenTable(
-            encoded.tokens, encoded.lengths, {**encoded.values, WEIGHTS: weights[labels].float()}
-        )
+        return encoded.with_values(**{WEIGHTS: weights[labels].float()})
 
     def decode(self, logits: Tensor, batch: Batch) -> list[str]:
         """The likeliest label of each text."""
@@ -197,10 +197,9 @@ class Classification(Task):
         return {"label": max(chances, key=chances.__getitem__), "probabilities": chances}
 
 
-def encode_texts(
-    examples: Sequence[Example], tokenizer: Any, kind: str, max_length: int
-) -> TokenTable:
+def encode_texts(examples: Sequence[Example], tokenizer: Any, task: Task) -> Table:
     """Tokenise texts, with their second texts if any has one; kind "pair" requires them."""
+    kind = task.kind
     texts: list[str] = []
     pairs: list[str] = []
     paired = kind == "pair" or any(isinstance(e, Text) and e.pair is not None for e in examples)
@@ -216,13 +215,21 @@ def encode_texts(
                 fix="name the column of the second text, or use kind 'classification'",
             )
         pairs.append(example.pair or "")
+    if paired and task.windows > 1:
+        raise DataError(
+            "records have a second text, and pairs cannot be read in windows",
+            field="pair",
+            fix="remove task.windows, or the column of second texts",
+        )
     if not texts:
         empty = torch.zeros((0, 1), dtype=torch.int32)
         return TokenTable({"input_ids": empty}, torch.zeros(0, dtype=torch.long), {})
-    columns, lengths = token_columns(
-        tokenise(tokenizer, texts, pairs if paired else None, max_length), tokenizer
-    )
-    return TokenTable(columns, lengths, {})
+    if task.windows > 1:
+        layout = Layout.of(tokenizer, task)
+        pieces = tokenise(tokenizer, texts, None, layout.longest, beyond=True)
+        return window_table(layout, tokenizer, pieces, {})
+    pieces = tokenise(tokenizer, texts, pairs if paired else None, task.max_length)
+    return TokenTable(*token_columns(pieces, tokenizer), {})
 
 
 def label_name(example: Example) -> str:

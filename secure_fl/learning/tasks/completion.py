@@ -21,15 +21,8 @@ from secure_fl.data.examples import Example, Text
 from secure_fl.errors import DataError, ModelError
 from secure_fl.learning.metric_counts import Contributions, Counts, products
 from secure_fl.learning.metrics import Interval, delta, wilson
-from secure_fl.learning.tasks.task import (
-    Batch,
-    Head,
-    Reduction,
-    Task,
-    device_of,
-    expect,
-    inference,
-)
+from secure_fl.learning.tasks.batches import Batch
+from secure_fl.learning.tasks.task import Head, Reduction, Task, device_of, expect, inference
 from secure_fl.learning.tasks.token_table import IGNORED, TokenTable, padded
 
 RESERVED = 4  # 1/RESERVED of a text without a completion is reserved for it

@@ -38,6 +38,7 @@ from secure_fl.learning.metrics import (
     slopes,
     span_rates,
 )
+from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.classification import (
     MAX_SCORED,
     Array,
@@ -48,8 +49,8 @@ from secure_fl.learning.tasks.classification import (
     outcome_rows,
     separable,
 )
-from secure_fl.learning.tasks.task import Batch, Reduction, Task, expect, wrong_label
-from secure_fl.learning.tasks.token_table import TokenTable
+from secure_fl.learning.tasks.task import Reduction, Task, expect, wrong_label
+from secure_fl.learning.tasks.window_table import Table
 
 OUTCOMES = "outcomes"  # [hits, false alarms, misses] over all labels
 SQUARES = "squares"  # the sums of products of a record's outcomes
@@ -77,9 +78,9 @@ class MultiLabel(Task):
 
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> TokenTable:
+    ) -> Table:
         """Tokenise every text, and mark its labels."""
-        table = encode_texts(examples, tokenizer, self.kind, self.max_length)
+        table = encode_texts(examples, tokenizer, self)
         if not labelled:
             return table
         places = {label: place for place, label in enumerate(self.labels)}
@@ -89,7 +90,7 @@ class MultiLabel(Task):
                 if name not in places:
                     raise wrong_label(row, "label", self.labels)
                 truth[row, places[name]] = True
-        return TokenTable(table.tokens, table.lengths, {"labels": truth})
+        return table.with_values(labels=truth)
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
         """The sum over labels of the binary cross-entropy: minus the log-probability of all."""

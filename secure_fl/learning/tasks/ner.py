@@ -19,7 +19,8 @@ from secure_fl.data.examples import Example, Tagged
 from secure_fl.errors import DataError
 from secure_fl.learning.metric_counts import ALL, ROW, Contributions, Counts, by_name
 from secure_fl.learning.metrics import Interval, delta, span_rates, wilson
-from secure_fl.learning.tasks.task import Batch, Head, Reduction, Task, expect, wrong_label
+from secure_fl.learning.tasks.batches import Batch
+from secure_fl.learning.tasks.task import Head, Reduction, Task, expect, wrong_label
 from secure_fl.learning.tasks.token_table import (
     IGNORED,
     TokenTable,
@@ -27,6 +28,7 @@ from secure_fl.learning.tasks.token_table import (
     token_columns,
     tokenise,
 )
+from secure_fl.learning.tasks.window_table import Layout, Table, window_table
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class NER(Task):
     """Tags of tokens.
 
     Batches contain `words`: the token's index at its first piece, -100 elsewhere, which marks the
-    predictions of unlabelled sentences too. Tokens beyond `max_length` are neither trained on nor
-    scored.
+    predictions of unlabelled sentences too. Tokens beyond `max_length`, or beyond all windows, are
+    neither trained on nor scored. With windows, each token is marked in one window.
     """
 
     head: ClassVar[Head] = "token"
@@ -47,7 +49,7 @@ class NER(Task):
 
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> TokenTable:
+    ) -> Table:
         """Tokenise into word pieces, with the tag's id at the first piece of each token."""
         sentences = [sentence(example, row, labelled) for row, example in enumerate(examples)]
         # Byte-level tokenizers mark a word's start by a space, which split words lack.
@@ -55,20 +57,31 @@ class NER(Task):
         tokens = [[space + token for token in tagged.tokens] for tagged in sentences]
         if not tokens:
             return TokenTable({}, torch.zeros(0, dtype=torch.long), {})
-        pieces = tokenise(tokenizer, tokens, None, self.max_length, words=True)
-        columns, lengths = token_columns(pieces, tokenizer)
+        layout = Layout.of(tokenizer, self) if self.windows > 1 else None
+        longest = self.max_length if layout is None else layout.longest
+        pieces = tokenise(tokenizer, tokens, None, longest, words=True, beyond=layout is not None)
         firsts = [first_pieces(encoding.word_ids) for encoding in pieces.encodings]
-        columns["words"] = padded(firsts, IGNORED)
+        rows = {"words": firsts}
         if labelled:
-            ids = {label: index for index, label in enumerate(self.labels)}
-            labels = []
-            for row, (tagged, words) in enumerate(zip(sentences, firsts, strict=True)):
-                tags = [ids.get(tag, -1) for tag in tagged.tags or ()]
-                if -1 in tags:
-                    raise wrong_label(row, f"tags[{tags.index(-1)}]", self.labels)
-                labels.append([IGNORED if word == IGNORED else tags[word] for word in words])
-            columns["labels"] = padded(labels, IGNORED)
+            rows["labels"] = self._tags(sentences, firsts)
+        if layout is not None:
+            return window_table(layout, tokenizer, pieces, rows)
+        columns, lengths = token_columns(pieces, tokenizer)
+        columns |= {name: padded(values, IGNORED) for name, values in rows.items()}
         return TokenTable(columns, lengths, {})
+
+    def _tags(
+        self, sentences: Sequence[Tagged], firsts: Sequence[Sequence[int]]
+    ) -> list[list[int]]:
+        """The tag's id at each token's first piece."""
+        ids = {label: index for index, label in enumerate(self.labels)}
+        labels = []
+        for row, (tagged, words) in enumerate(zip(sentences, firsts, strict=True)):
+            tags = [ids.get(tag, -1) for tag in tagged.tags or ()]
+            if -1 in tags:
+                raise wrong_label(row, f"tags[{tags.index(-1)}]", self.labels)
+            labels.append([IGNORED if word == IGNORED else tags[word] for word in words])
+        return labels
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
         """Cross-entropy, averaged over each sentence's tokens, so that sentences count equally."""

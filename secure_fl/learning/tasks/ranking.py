@@ -15,9 +15,8 @@ from secure_fl.data.examples import Example, Impression
 from secure_fl.errors import DataError
 from secure_fl.learning.metric_counts import Contributions, Counts, products
 from secure_fl.learning.metrics import Interval, auc, delta, mrr, ndcg
+from secure_fl.learning.tasks.batches import MODEL_INPUTS, Batch
 from secure_fl.learning.tasks.task import (
-    MODEL_INPUTS,
-    Batch,
     Encoded,
     Head,
     Indices,

@@ -30,9 +30,10 @@ from secure_fl.learning.metrics import (
     score_rates,
     spearman,
 )
+from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.classification import encode_texts, joined
-from secure_fl.learning.tasks.task import Batch, Reduction, Task
-from secure_fl.learning.tasks.token_table import TokenTable
+from secure_fl.learning.tasks.task import Reduction, Task
+from secure_fl.learning.tasks.window_table import Table
 
 MOMENTS = "moments"  # [n, Σx, Σy, Σx², Σy², Σxy] of scores x and predictions y
 RANKS = "ranks"  # records by the bins of both
@@ -51,13 +52,13 @@ class Regression(Task):
 
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> TokenTable:
+    ) -> Table:
         """Tokenise every text, with its score."""
-        table = encode_texts(examples, tokenizer, self.kind, self.max_length)
+        table = encode_texts(examples, tokenizer, self)
         if not labelled:
             return table
         scores = [score_of(example, row) for row, example in enumerate(examples)]
-        return TokenTable(table.tokens, table.lengths, {"labels": torch.tensor(scores).float()})
+        return table.with_values(labels=torch.tensor(scores).float())
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
         """Squared error."""

@@ -18,15 +18,14 @@ from secure_fl.data.rows import named
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.metric_counts import LOSS, Contributions, Counts, add
 from secure_fl.learning.metrics import Interval, Slopes, loss_rate, slopes
+from secure_fl.learning.tasks.batches import WINDOWS, Batch, by_record, in_parts, packed
 from secure_fl.settings import Kind
 
-Batch: TypeAlias = dict[str, Tensor]
 Reduction: TypeAlias = Literal["mean", "none"]
 Indices: TypeAlias = Tensor | Sequence[int]
 Head: TypeAlias = Literal["sequence", "token", "ranking", "causal"]
 
 SORTED = 8  # batches' worth of shuffled examples that are sorted by length
-MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class Encoded(ABC):
@@ -110,6 +109,8 @@ class Task(ABC):
     labels: tuple[str, ...] = ()
     max_length: int = 128
     positive: str | None = None
+    windows: int = 1  # of `max_length` tokens, in which longer texts are read
+    overlap: int | None = None  # of neighbouring windows; None: a quarter of their tokens
 
     head: ClassVar[Head] = "sequence"
     exclusive: ClassVar[bool] = True  # a record has one class at most: probabilities add up to 1
@@ -141,13 +142,22 @@ class Task(ABC):
         """Tokenise once. `labelled=False` ignores labels, and allows examples without one."""
 
     def outputs(self, model: nn.Module, batch: Batch, **options: Any) -> Any:
-        """The model's full output; options such as `output_hidden_states=True` are passed on."""
-        return model(**{name: batch[name] for name in MODEL_INPUTS if name in batch}, **options)
+        """The model's full output; options such as `output_hidden_states=True` are passed on.
+
+        Logits are by record, and hidden states and attentions by window.
+        """
+        out = model(**packed(batch), **options)
+        if WINDOWS in batch:
+            out.logits = by_record(out.logits, batch, words=self.head == "token")
+        return out
 
     def forward(self, model: nn.Module, batch: Batch) -> Tensor:
         """The logits: one row per example; ranking: one score per candidate."""
-        logits: Tensor = self.outputs(model, batch).logits
-        return logits
+        if WINDOWS not in batch or torch.is_grad_enabled():
+            logits: Tensor = self.outputs(model, batch).logits
+            return logits
+        parts = [model(**part).logits for part in in_parts(packed(batch))]
+        return by_record(torch.cat(parts), batch, words=self.head == "token")
 
     @abstractmethod
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:

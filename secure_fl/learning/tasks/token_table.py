@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
 
-from secure_fl.learning.tasks.task import MODEL_INPUTS, Batch, Encoded, Indices, move
+from secure_fl.learning.tasks.batches import MODEL_INPUTS, Batch
+from secure_fl.learning.tasks.task import Encoded, Indices, move
 
 IGNORED = -100  # cross-entropy skips it
 
@@ -45,6 +46,10 @@ class TokenTable(Encoded):
             self.lengths[at],
             {name: column[at] for name, column in self.values.items()},
         )
+
+    def with_values(self, **values: Tensor) -> TokenTable:
+        """The rows with more values, one for each."""
+        return replace(self, values={**self.values, **values})
 
     @classmethod
     def joined(cls, tables: Sequence[TokenTable]) -> TokenTable:
@@ -86,13 +91,17 @@ def tokenise(
     max_length: int,
     *,
     words: bool = False,
+    beyond: bool = False,
 ) -> Any:
-    """Run the tokenizer once, without padding, up to the maximum lengths of task and model."""
+    """Run the tokenizer once, without padding, up to the maximum lengths of task and model.
+
+    `beyond`: the model reads the tokens in windows, so only the task's length counts.
+    """
     return tokenizer(
         texts,
         pairs,
         truncation=True,
-        max_length=min(max_length, tokenizer.model_max_length),
+        max_length=max_length if beyond else min(max_length, tokenizer.model_max_length),
         padding=False,
         is_split_into_words=words,
         return_attention_mask=False,
