@@ -168,6 +168,8 @@ HARMLESS = {
     "task.labels": "names of classes",
     "task.positive": "which score is shown",
     "task.max_length": "how much of a text is read",
+    "task.windows": "how many parts of a text are read, a few at a time",
+    "task.overlap": "how much two parts of a text have in common",
     "task.score_range": "where bins of ranks lie, in sums of counts that are allowed",
     "model.layers": "of a model that is allowed",
     "model.pretrained": "of a model that is allowed",
