@@ -116,8 +116,9 @@ class RiskSums:
     def own(self, own: TrueOdds, coverage: float) -> float:
         """Return the log-odds of one hospital's threshold."""
         m = min(self.strength(coverage), 1e6 * self.records)
-        losses = own.losses() + m * self.losses / self.records
-        return _threshold(losses, own.records + m, coverage)
+        losses, records = own.losses() + m * self.losses / self.records, own.records + m
+        real = min(records, self.records)  # no more is known than all records show
+        return _threshold(losses * real / records, real, coverage)
 
 
 def _threshold(losses: Array, records: float, coverage: float) -> float:

@@ -132,6 +132,8 @@ def test_hospitals_that_are_alike_share_a_threshold_and_few_records_lean_on_it()
     apart = [abs(sums.own(one, WANTED) - sums.pooled(WANTED)) for one in alike]
     alone = [abs(added([one]).pooled(WANTED) - sums.pooled(WANTED)) for one in alike]
     assert np.mean(apart) < np.mean(alone) / 3
+    one = added([alike[0], alike[0]])  # nothing differs: both have the pooled threshold
+    assert one.own(alike[0], WANTED) == pytest.approx(one.pooled(WANTED), abs=1e-4)
     assert describe(sums, WANTED)["hospitals"] == 6 and describe(sums, WANTED)["records"] == 1800
 
     unlike = [drawn(rng, level, 2000) for level in (0.5, 1.5, 2.5, 3.5)]
