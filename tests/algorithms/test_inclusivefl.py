@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from secure_fl.algorithms.inclusivefl import InclusiveFL
-from secure_fl.algorithms.inclusivefl.mixing import SealedMixing, ServerSGD, TierSums
-from secure_fl.algorithms.server_optimizers import ServerAdam
+from secure_fl.algorithms.inclusivefl.mixing import SealedMixing, TierSums
+from secure_fl.algorithms.server_optimizers import ServerAdam, ServerSGD
 from secure_fl.errors import SettingsError
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
