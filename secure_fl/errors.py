@@ -260,7 +260,7 @@ class PartyFailed(CohortError):  # noqa: N818
 
 
 class UnusableKeys(PartyFailed):
-    """Two members cannot use what one sent the other, or most cannot use what one sent."""
+    """Two members cannot use what one sent the other, or contradict each other, or most one."""
 
     advice = "resume the run: the round is repeated; if it recurs, leave these members out"
 

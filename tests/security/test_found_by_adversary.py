@@ -33,7 +33,7 @@ from secure_fl.protocol.messages import (
     UnmaskShares,
 )
 from secure_fl.protocol.ports import Group
-from secure_fl.testing.harness import LossyEngine, federate
+from secure_fl.testing.harness import Federated, LossyEngine, federate
 from tests.security.test_blame_attacks import (
     KEYS,
     LIAR,
@@ -229,9 +229,8 @@ def test_a_member_that_salts_a_mask_with_itself_is_lost_before_the_sum_fails(
     require_only_liar_lost(out)
 
 
-def test_two_members_that_omit_a_part_do_not_convict_the_third() -> None:
-    """It is the only contributor then, and they are no majority of the members."""
-    omitting = ("north", "south")
+def omitting(*liars: str) -> Federated:
+    """Run a sum with two parts, of which these members omit the one that west does not have."""
 
     async def program(cohort: Cohort) -> Any:
         names = ("low",) if cohort.me == "west" else ("low", "high")
@@ -239,19 +238,27 @@ def test_two_members_that_omit_a_part_do_not_convict_the_third() -> None:
         return [await cohort.sum(values, partial=True, bound=2.0)]
 
     def omit(message: SumInput, bulk: bytes) -> Any:
-        places = [place for place, one in enumerate(message.segments) if not one.owners]
-        if not places:  # the norms, or all are here
-            return message, bulk
+        kept = [place for place, one in enumerate(message.segments) if not one.owners]
         parts = cut(bulk, [one.size for one in message.segments])
-        (place,) = places
-        return structs.replace(message, segments=(message.segments[place],)), parts[place]
+        segments = tuple(message.segments[place] for place in kept)
+        return structs.replace(message, segments=segments), b"".join(parts[place] for place in kept)
 
-    out = federate(
+    return federate(
         dict.fromkeys(NAMES, program),
         mode="he+secagg",
         keys=KEYS,
         min_cohort=2,
-        faults={name: {SumInput: omit} for name in omitting},
+        faults={name: {SumInput: omit} for name in liars},
         catch=True,
     )
-    assert out.error is not None and not isinstance(out.error, Misconduct), out.error
+
+
+@pytest.mark.parametrize("liars", [("north",), ("north", "south")])
+def test_members_that_omit_a_part_cost_nobody_the_keys_and_convict_nobody(
+    liars: tuple[str, ...],
+) -> None:
+    """The sum is not opened: no upload of that part could explain why it fails."""
+    out = omitting(*liars)
+    assert isinstance(out.error, UnusableKeys)
+    assert set(out.error.members) == {"east", "north", "south"}
+    assert not any(session.disputes for session in out.sessions.values())  # no failed sum
