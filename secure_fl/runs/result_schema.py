@@ -72,7 +72,8 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "personal": "`null` without `[personal]`; else its `settings`, `votes` {`better`, `worse`, "
         "`undecided`} or the reason for `no_votes`, the pooled `thresholds`, and `party` → {`use`, "
         "`vote`, `problem`, `dev` and `test` scores of each model, `differences` (split "
-        "→ pair of models) with 95 % intervals, `threshold` {`pooled`, `own`, `test_coverage`}}",
+        "→ pair of models) with 95 % intervals, `threshold` {`pooled`, `own`, `weight`, "
+        "`test_coverage`}}",
         "serves": "`null`, or party → folder of the model that this hospital serves",
         "stays": "`null`, or the names of models that must stay at their hospital, because DP-SGD "
         "does not cover them",

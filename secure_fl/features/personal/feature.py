@@ -234,7 +234,7 @@ async def thresholds(
     cohort: Cohort, site: Site, own: Comparison, coverage: float
 ) -> dict[str, Any] | None:
     """Sum the risk curves of the used models, and derive this hospital's threshold."""
-    from secure_fl.features.personal.thresholds import describe, probability, sum_risks, true_odds
+    from secure_fl.features.personal.thresholds import probability, sum_risks, true_odds
 
     model, odds = site.delivered[own.use].model, None
     if site.silo.dev:
@@ -245,10 +245,12 @@ async def thresholds(
     if odds is not None:
         at = {"pooled": sums.pooled(coverage), "own": sums.own(odds, coverage)}
         own.threshold = {name: probability(x) for name, x in at.items()}
+        own.threshold["weight"] = sums.weight(odds, coverage)
         if site.silo.test:
             test = true_odds(site.task, *site.outcomes(model, "test"))
             own.threshold["test_coverage"] = {name: test.coverage(x) for name, x in at.items()}
-    return describe(sums, coverage)
+    pooled = probability(sums.pooled(coverage))
+    return {"coverage": coverage, "pooled": pooled, "records": round(sums.records)}
 
 
 PERSONAL_FEATURE = PersonalFeature()

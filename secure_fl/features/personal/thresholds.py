@@ -6,19 +6,19 @@ curve is the mean loss of its dev records at each of many thresholds (Angelopoul
 Lei, Schuster: Conformal Risk Control, arXiv 2208.02814).
 
 One threshold from all records misses the wanted coverage at hospitals that differ. A threshold from
-few own records is inaccurate. So each hospital adds m records of the pooled curve R to its own:
+few own records is inaccurate. So each hospital mixes its own curve r with the pooled curve R:
 
-    (nₖ·rₖ + m·R) / (nₖ + m)
+    w·r(t) + (1 − w)·R(t),    w = max(0, 1 − R(1 − R) / (n·(r − R)²)) at the pooled threshold
 
-m follows from the spread of the curves between hospitals, beyond chance (method of moments, as
-DerSimonian and Laird 1986): hospitals that are alike share one threshold.
+w is the part of the squared distance from R that n records do not explain by chance (as Breiman's
+garrote, 1995): a hospital like the others has w = 0. It needs no sums of squares, from which
+members could compute single hospitals' curves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,52 +73,45 @@ def true_odds(task: Task, logits: Sequence[Tensor], batches: Sequence[Batch]) ->
 
 @dataclass(frozen=True, slots=True)
 class RiskSums:
-    """Sums over hospitals: of records n, of n², of losses L at each threshold, and of L²/n."""
+    """Sums over hospitals: of records, and of losses at each threshold."""
 
-    hospitals: float
     records: float
-    squares: float
     losses: Array
-    spread: Array
 
     @classmethod
     def of(cls, own: TrueOdds | None) -> RiskSums:
         """Return what one hospital adds; zeros without records."""
         if own is None:
-            return cls(0.0, 0.0, 0.0, np.zeros(GRID.size), np.zeros(GRID.size))
-        losses, n = own.losses(), float(own.records)
-        return cls(1.0, n, n * n, losses, losses**2 / n)
+            return cls(0.0, np.zeros(GRID.size))
+        return cls(float(own.records), own.losses())
 
     def counts(self) -> Counts:
         """Return the sums under names, for `pieces`."""
-        sizes = np.array([self.hospitals, self.records, self.squares])
-        return {"sizes": sizes, "losses": self.losses, "spread": self.spread}
+        return {"records": np.array([self.records]), "losses": self.losses}
 
     @classmethod
     def from_counts(cls, counts: Counts) -> RiskSums:
         """Return the inverse of `counts`."""
-        hospitals, records, squares = map(float, counts["sizes"])
-        return cls(hospitals, records, squares, counts["losses"], counts["spread"])
+        return cls(float(counts["records"][0]), counts["losses"])
 
     def pooled(self, coverage: float) -> float:
         """Return the log-odds of the threshold that is right over the records of all hospitals."""
         return _threshold(self.losses, self.records, coverage)
 
-    def strength(self, coverage: float) -> float:
-        """Return m: how many records of the pooled curve each hospital adds to its own."""
+    def weight(self, own: TrueOdds, coverage: float) -> float:
+        """Return w: how much one hospital's own curve counts."""
         at = int(np.argmin(np.abs(GRID - self.pooled(coverage))))
         risk = float(self.losses[at]) / self.records
-        chance = risk * (1 - risk)
-        excess = float(self.spread[at]) - self.records * risk**2 - (self.hospitals - 1) * chance
-        between = excess / (self.records - self.squares / self.records or np.inf)
-        return max(chance / between - 1, 0.0) if between > 0 else float("inf")
+        apart = float(own.losses()[at]) / own.records - risk
+        chance = risk * (1 - risk) / own.records
+        return max(0.0, 1 - chance / apart**2) if apart else 0.0
 
     def own(self, own: TrueOdds, coverage: float) -> float:
         """Return the log-odds of one hospital's threshold."""
-        m = min(self.strength(coverage), 1e6 * self.records)
-        losses, records = own.losses() + m * self.losses / self.records, own.records + m
-        real = min(records, self.records)  # no more is known than all records show
-        return _threshold(losses * real / records, real, coverage)
+        w = self.weight(own, coverage)
+        records = w * own.records + (1 - w) * self.records
+        risks = w * own.losses() / own.records + (1 - w) * self.losses / self.records
+        return _threshold(risks * records, records, coverage)
 
 
 def _threshold(losses: Array, records: float, coverage: float) -> float:
@@ -146,15 +139,3 @@ async def sum_risks(cohort: Cohort, own: TrueOdds | None) -> RiskSums | None:
     """Sum the risk curves over the members of the last sum; None: one has left."""
     opened = await cohort.sum(pieces(RiskSums.of(own).counts()), together=True)
     return RiskSums.from_counts(from_pieces(opened)) if opened else None
-
-
-def describe(sums: RiskSums, coverage: float) -> dict[str, Any]:
-    """Return the pooled threshold as result.json has it."""
-    strength = sums.strength(coverage)
-    return {
-        "coverage": coverage,
-        "pooled": probability(sums.pooled(coverage)),
-        "strength": strength if np.isfinite(strength) else None,
-        "hospitals": round(sums.hospitals),
-        "records": round(sums.records),
-    }

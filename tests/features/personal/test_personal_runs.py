@@ -102,7 +102,7 @@ def test_a_hospital_without_dev_records_is_named_and_has_no_vote(run: Path) -> N
     own = section(run)["party"][NAMES[3]]
     assert own["vote"] is None and own["use"] == "model" and "dev records" in own["problem"]
     assert sum(section(run)["votes"].values()) == 3
-    assert section(run)["thresholds"]["hospitals"] == 3
+    assert section(run)["thresholds"]["records"] == sum(len(silo.dev) for silo in SOME)
     assert not (run / "parties" / NAMES[3] / "personal").exists()
 
 
