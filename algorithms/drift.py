@@ -5,8 +5,8 @@
 - SCAFFOLD: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled
   Averaging for Federated Learning. ICML 2020, arXiv 1910.06378, Algorithm 1.
 
-Both add to the gradient of a step after it is clipped, and FedProx under DP-SGD after the noise, so
-it costs no privacy.
+FedProx adds to the gradient of a step after it is clipped, and under DP-SGD after the noise, so it
+costs no privacy. SCAFFOLD adds to the step itself.
 """
 
 from __future__ import annotations
@@ -28,50 +28,47 @@ class Drift:
     def __init__(self, cfg: Averaging, shared: Weights) -> None:
         self._μ, self._varies, self._shared = cfg.proximal, isinstance(cfg, Scaffold), shared
         self.own, self.common = SavedDict(), SavedDict()  # cᵢ, which stays here, and c
-        self._steps = 0
-        self._start: Update = {}  # w_t of FedProx, x of SCAFFOLD
-        self._gradients: Update = {}  # summed over the round's steps
+        self._rates = 0.0  # Σ η over the steps of this round: K·η in the paper
 
     def optimizer(self, site: Site) -> Optimizer | None:
         """Make the optimizer of a round; None: no correction is asked for."""
         if not self._varies and not self._μ:
             return None
-        weights = self._shared.weights()
-        self._start = {name: w.detach().clone() for name, w in weights.items()} if self._μ else {}
-        if self._varies:
-            self._steps, self._gradients = 0, {n: torch.zeros_like(w) for n, w in weights.items()}
+        weights, self._rates = self._shared.weights(), 0.0
+        start = {name: w.detach().clone() for name, w in weights.items()} if self._μ else {}
+        difference = {name: self._difference(name, y) for name, y in weights.items()}
         optimizer = make_optimizer(self._shared.model, site.training)
-        optimizer.register_step_pre_hook(lambda *_: self._correct(weights))
+
+        @torch.no_grad()
+        def correct(*_: object) -> None:
+            η = optimizer.param_groups[0]["lr"]
+            self._rates += η
+            for name, w in start.items():  # FedProx: ∇ of μ/2·‖w - w_t‖²
+                y = weights[name]
+                pull = (y - w) * self._μ
+                y.grad = pull if y.grad is None else y.grad + pull
+            for name in self.common:  # SCAFFOLD, line 10: y ← y - η·(g - cᵢ + c)
+                # Differs: with AdamW, its step replaces g. Corrected gradients of noisy batches
+                # trained models that answer one class.
+                weights[name].sub_(difference[name] * η)
+
+        optimizer.register_step_pre_hook(correct)
         return optimizer
 
-    @torch.no_grad()
-    def _correct(self, weights: Update) -> None:
-        """Correct the gradients of one step."""
-        self._steps += 1
-        for name, y in weights.items():
-            g = y.grad if y.grad is not None else torch.zeros_like(y)
-            if self._varies:
-                self._gradients[name].add_(g)
-                if name in self.common:  # line 10: y ← y - η·(g - cᵢ + c)
-                    g.add_(self._variate(self.common, y, name))
-                    g.sub_(self._variate(self.own, y, name))
-            if self._μ:
-                g.add_((y - self._start[name]) * self._μ)  # ∇ of μ/2·‖w - w_t‖²
-            y.grad = g
+    def _difference(self, name: str, like: Tensor) -> Tensor:
+        """Return c - cᵢ. A newcomer has no cᵢ, so its first steps are FedAvg's."""
+        if name not in self.own or name not in self.common:
+            return torch.zeros_like(like)
+        return (self.common[name] - self.own[name]).to(like.device)  # type: ignore[no-any-return]
 
-    def _variate(self, of: SavedDict, y: Tensor, name: str) -> Tensor:
-        """Return cᵢ or c. A newcomer has no cᵢ: with c instead, its first steps are FedAvg's."""
-        variate: Tensor = of.get(name, self.common[name])
-        return variate.to(y.device)
-
-    def variates(self) -> Update:
-        """Return the new cᵢ of a trained round, by the names of a sum."""
+    def variates(self, Δ: Update) -> Update:
+        """Return the new cᵢ of a round with this update, by the names of a sum."""
         if not self._varies:
             return {}
-        # Differs: line 12, option II, is this mean for SGD at a constant rate. It is also one
-        # for AdamW and other rates.
-        self.own.update({name: g / self._steps for name, g in self._gradients.items()})
-        return {f"{VARIATES}{name}": c.clone() for name, c in self.own.items()}
+        # Line 12, option II: cᵢ⁺ = cᵢ - c + (x - y)/(K·η)
+        new = {name: -self._difference(name, δ) - δ / self._rates for name, δ in Δ.items()}
+        self.own.update(new)
+        return {f"{VARIATES}{name}": c.clone() for name, c in new.items()}
 
     def receive(self, mean: Update) -> None:
         """Take the mean of the parties' cᵢ out of an opened mean."""

@@ -44,7 +44,7 @@ async def fedavg(cohort: Cohort, site: Site, cfg: Averaging) -> None:
     async for round in cohort.rounds(cfg.rounds, keep=keep, shared=common):
         optimizer = drift.optimizer(site)
         Δ = local_update(site, model, cfg.epochs, round, optimizer=optimizer)  # ClientUpdate
-        values = {**Δ, **drift.variates(), **server.asks(Δ)}
+        values = {**Δ, **drift.variates(Δ), **server.asks(Δ)}
         # Differs: updates are averaged, not weights. In exact arithmetic the result is the same,
         # and updates have less quantisation error.
         mean = await weighted_mean(cohort, values, site.records)

@@ -109,7 +109,7 @@ class ServerYogi(ServerAdam):
 
 
 class ServerExP(ServerSGD):
-    """FedExP: η = max(1, mean ‖Δₖ‖² / (2·(‖mean Δₖ‖² + ε))), anew in each round."""
+    """FedExP: in each round η = max(1, mean ‖Δₖ‖² / (2·(‖mean Δₖ‖² + ε)))."""
 
     def __init__(self, ε: float) -> None:
         super().__init__()

@@ -28,6 +28,7 @@ from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal, weights
 from tests.support.quadratic_hospitals import (
     RATE,
+    SGD,
     STEPS,
     Hospital,
     Vector,
@@ -152,6 +153,15 @@ def test_scaffold_reaches_the_optimum_that_fedavg_misses() -> None:
     for mode, off in (("none", 1e-3), ("he+secagg", 1e-2)):
         found = np.abs(trained(Scaffold(rounds=30), hospitals(), mode)[-1] - best).max()
         assert found < off * start < 0.1 * start < biased
+
+
+def test_scaffold_corrects_steps_of_adamw_without_harm() -> None:
+    """Its steps are about equally long, so there is little to correct."""
+    adamw = SGD.model_copy(update={"optimizer": "adamw", "learning_rate": 0.02})
+    found = [trained(cfg(rounds=20), hospitals(training=adamw)) for cfg in (FedAvg, Scaffold)]
+    plain, corrected = (np.abs(h[-1] - optimum(hospitals())).max() for h in found)
+    assert corrected == pytest.approx(plain, rel=0.1)
+    assert np.abs(found[0][-1] - found[1][-1]).max() > 0
 
 
 def test_the_average_weights_rounds_by_its_decay() -> None:
