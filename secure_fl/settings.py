@@ -92,12 +92,10 @@ class TaskSettings(Section):
     """Lowest and highest score of a regression task, as in [0.0, 5.0]. With it, Spearman's
     correlation over all hospitals is computed from binned ranks."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _labels_of_words(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("label_words") and given.get("labels") is None:
-            return given | {"labels": tuple(given["label_words"])}
-        return given
+    @property
+    def declared(self) -> tuple[str, ...] | None:
+        """The labels by name, or those with a label word; None: read them from the records."""
+        return self.labels or (tuple(self.label_words) if self.label_words else None)
 
     @model_validator(mode="after")
     def _range_of_scores(self) -> TaskSettings:
@@ -118,7 +116,7 @@ class TaskSettings(Section):
             raise ValueError(f"a prompt only if kind is classification, not for {self.kind}")
         if self.prompt.count(MASK) != 1:
             raise ValueError(f"a prompt with one {MASK}")
-        if set(self.labels or ()) != set(self.label_words):
+        if set(self.declared or ()) != set(self.label_words):
             raise ValueError("one label word for each of labels")
         return self
 

@@ -55,7 +55,7 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
 
     Parties of a federation should declare labels, because those in their data may differ.
     """
-    kind, labels = settings.kind, settings.labels
+    kind, labels = settings.kind, settings.declared
     if kind in ("regression", "ranking", "completion"):
         if labels is not None or settings.positive is not None:
             raise SettingsError(
