@@ -41,7 +41,7 @@ class PublicRecords:
 
     def __init__(self, site: Site, batch: int | None = None) -> None:
         exclusive = site.task.labels and site.task.exclusive
-        if site.task.head != "sequence" or not exclusive:
+        if site.task.head not in ("sequence", "prompt") or not exclusive:
             has = "several per record" if site.task.labels else "none here"
             raise SettingsError(
                 f"this algorithm sums predictions of classes, and {site.task.kind} has {has}",

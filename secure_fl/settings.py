@@ -5,6 +5,7 @@ This module does not import torch. `config` reads the sections from TOML.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,6 +26,7 @@ from secure_fl.field_errors import error_list, field_errors, in_python
 Kind = Literal["classification", "pair", "multilabel", "regression", "ner", "ranking", "completion"]
 LABELLED: frozenset[Kind] = frozenset({"classification", "pair", "multilabel", "ner"})
 Protection = Literal["none", "secagg", "he", "he+secagg"]
+MASK = "[MASK]"  # the gap in a prompt, whatever the model's own token is
 Positive = Annotated[int, Field(ge=1)]
 PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -81,9 +83,19 @@ class TaskSettings(Section):
     logits are the mean of its windows' logits."""
     overlap: Annotated[int, Field(ge=0)] | None = None
     """Tokens that neighbouring windows have in common. Default: a quarter of a window."""
+    prompt: Annotated[str, Field(max_length=500)] | None = None
+    """Text after each record, with one [MASK]. A masked language model fills it with the word of
+    a class. Default: an output layer of its own."""
+    label_words: Mapping[str, Annotated[str, Field(min_length=1)]] | None = None
+    """Word of each class, for prompt. Each is one token of the model."""
     score_range: tuple[float, float] | None = None
     """Lowest and highest score of a regression task, as in [0.0, 5.0]. With it, Spearman's
     correlation over all hospitals is computed from binned ranks."""
+
+    @property
+    def declared(self) -> tuple[str, ...] | None:
+        """The labels by name, or those with a label word; None: read them from the records."""
+        return self.labels or (tuple(self.label_words) if self.label_words else None)
 
     @model_validator(mode="after")
     def _range_of_scores(self) -> TaskSettings:
@@ -92,6 +104,20 @@ class TaskSettings(Section):
             raise ValueError("a score_range of two numbers, the smaller one first")
         if self.score_range is not None and self.kind != "regression":
             raise ValueError("a score_range only if kind is regression")
+        return self
+
+    @model_validator(mode="after")
+    def _words_of_labels(self) -> TaskSettings:
+        if (self.prompt is None) != (self.label_words is None):
+            raise ValueError("prompt and label_words together")
+        if self.prompt is None or self.label_words is None:
+            return self
+        if self.kind != "classification":
+            raise ValueError(f"a prompt only if kind is classification, not for {self.kind}")
+        if self.prompt.count(MASK) != 1:
+            raise ValueError(f"a prompt with one {MASK}")
+        if set(self.declared or ()) != set(self.label_words):
+            raise ValueError("one label word for each of labels")
         return self
 
     @model_validator(mode="after")

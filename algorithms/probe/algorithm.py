@@ -163,6 +163,12 @@ def require_fit(site: Site, cfg: Probe) -> None:
             fix='classes, several labels and entities work; regression works with fit = "ridge"',
             field="task.kind",
         )
+    if site.task.head == "prompt":
+        raise SettingsError(
+            "a probe trains a head on fixed features, and a prompt has no head of its own",
+            fix="remove task.prompt and task.label_words",
+            field="task.prompt",
+        )
     if dp is not None and (cfg.fit == "ridge" or kind == "ner"):
         raise SettingsError(
             "DP-SGD covers a probe's steps of gradient descent on texts, not its moments and not "

@@ -97,7 +97,7 @@ class Match:
 def gradient_matching(view: View, prior: Prior) -> AuditFinding:
     """Guess the words of one record behind each reading."""
     model = prior.model()
-    if prior.task.head == "ranking" or not prior.task.labels:
+    if prior.task.head in ("ranking", "prompt") or not prior.task.labels:
         why = f"not built for tasks of kind {prior.task.kind}: it needs classes or tags"
         return nothing(NAME, view.role, RECALL, why)
 

@@ -52,7 +52,7 @@ Text = tuple[int, ...]
 
 def whole_texts(view: View, prior: Prior) -> AuditFinding:
     """Write down a text behind each reading."""
-    if prior.task.head == "ranking" or not prior.task.labels:
+    if prior.task.head in ("ranking", "prompt") or not prior.task.labels:
         why = f"not built for tasks of kind {prior.task.kind}: it needs classes or tags"
         return nothing(NAME, view.role, MEASURE, why)
     model = prior.model()

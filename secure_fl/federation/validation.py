@@ -260,7 +260,7 @@ def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dic
         settings = TaskSettings(kind="completion")
         return {silo.name: make_task(settings) for silo in silos}
     may_differ = entry.own_labels and (entry.sums_nothing or settings.kind == "ner")
-    if settings.labels is None and not may_differ:
+    if settings.declared is None and not may_differ:
         sets = {silo.name: labels_of(settings.kind, silo.train) for silo in silos}
         if len(set(sets.values())) > 1:
             every = set().union(*sets.values())

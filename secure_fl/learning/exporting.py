@@ -29,7 +29,7 @@ from secure_fl.learning.models import (
     model_parts,
     part_in,
 )
-from secure_fl.learning.tasks import KINDS, Task, attentive_pooling, heads
+from secure_fl.learning.tasks import Task, attentive_pooling, heads, task_from
 from secure_fl.learning.tasks.attentive_pooling import (
     AttentiveForSequenceClassification,
     AttentivePoolingConfig,
@@ -52,9 +52,7 @@ def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
         "version": 1,
         "kind": task.kind,
         "labels": list(task.labels),
-        "max_length": task.max_length,
-        "windows": task.windows,
-        "overlap": task.overlap,
+        **task.reading(),
         "positive": task.positive,
         "pooling": _pooling(model),
     }
@@ -176,7 +174,7 @@ def _read_card(folder: Path) -> tuple[Task, Any]:
         if card.pop("version") != 1:
             raise _incomplete(folder)
         pooling = card.pop("pooling")
-        return KINDS[card["kind"]](**card | {"labels": tuple(card["labels"])}), pooling
+        return task_from(card), pooling
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _incomplete(folder) from error
 

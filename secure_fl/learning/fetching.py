@@ -175,10 +175,13 @@ def supported(auto: Any, config: Any, attention: Attention) -> Attention:
     if known is None and auto is transformers.AutoModelForCausalLM:
         raise no_writer(config.model_type)
     if known is None:
-        heads = {"AutoModelForTokenClassification": "tokens", "AutoModel": "anything"}
+        does = {
+            "AutoModelForTokenClassification": "classifies tokens",
+            "AutoModelForMaskedLM": "fills masks",
+            "AutoModel": "classifies anything",
+        }.get(auto.__name__, "classifies texts")
         raise ModelError(
-            f"transformers has no {config.model_type} model that classifies "
-            f"{heads.get(auto.__name__, 'texts')}",
+            f"transformers has no {config.model_type} model that {does}",
             fix="choose another model, or another kind of task: docs/models.md lists what each has",
         )
     has = {"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}

@@ -40,6 +40,7 @@ AUTO = {
     "sequence": "AutoModelForSequenceClassification",
     "token": "AutoModelForTokenClassification",
     "causal": "AutoModelForCausalLM",
+    "prompt": "AutoModelForMaskedLM",
 }
 
 
@@ -167,8 +168,9 @@ def load_model(
     refuses a checkpoint without this head.
     """
     pooling = pooling or pooling_of(spec, task.head)
-    if pooling != "cls" and task.head == "token":
-        raise ModelError("NER has no pooling", fix="use pooling 'cls' for NER")
+    if pooling != "cls" and task.head in ("token", "prompt"):
+        kind = "NER" if task.head == "token" else "a task with a prompt"
+        raise ModelError(f"{kind} has no pooling", fix="remove model.pooling")
     if task.head == "ranking" or pooling != "cls":
         backbone = load_backbone(spec, tokenizer, seed, attn_implementation=attn_implementation)
         return _with_own_head(backbone, spec, task, seed, pooling)
@@ -251,6 +253,8 @@ def head_fields(task: Task, name: str = "") -> dict[str, Any]:
     """The fields of a transformers config for the head, and for the built-in decoder."""
     if task.head == "causal":
         return {"is_decoder": True} if name == "tiny" else {}
+    if task.head == "prompt":  # the word output is the head
+        return {}
     names = task.labels or ("score",)
     fields: dict[str, Any] = {
         "id2label": dict(enumerate(names)),

@@ -252,8 +252,7 @@ class Site:
         import json
 
         labels = None if self.local_head else list(self.task.labels)
-        task = self.task
-        shared = [task.kind, labels, task.max_length, task.windows, task.overlap]
+        shared = [self.task.kind, labels, self.task.reading()]
         return json.dumps([*shared, self.model_settings.model_dump()]).encode()
 
     @property

@@ -192,13 +192,14 @@ def _widened(body: nn.Module, inputs: Any, output: Any) -> Any:
 def write(model: Any, folder: Path) -> None:
     """Write the adapters and the output layer, and the base where no checkpoint holds it."""
     config, output, layers = config_of(model), output_layer(model), adapted(model)
+    writes = word_output(model) is not None and model.can_generate()
     ranks = {name: int(layer.r[ADAPTER]) for name, layer in layers.items()}
     other = {name: rank for name, rank in ranks.items() if rank != config.r}
     saved = replace(
         config,
         inference_mode=True,
         modules_to_save=[_unambiguous(output, model)] if output else None,
-        task_type=None if word_output(model) is None else "CAUSAL_LM",
+        task_type="CAUSAL_LM" if writes else None,
         rank_pattern=other,
         alpha_pattern={n: layers[n].scaling[ADAPTER] * rank for n, rank in other.items()},
     )

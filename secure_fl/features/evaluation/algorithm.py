@@ -92,9 +92,7 @@ async def evaluate(cohort: Cohort, site: Site, cfg: Evaluate) -> None:
         models = {one.label: read(one.name, site.task) for one in cfg.models}
         digests = {label: model.digest() for label, model in models.items()}
     require_pinned(cfg, digests)
-    task = site.task
-    reads = [task.kind, task.labels, task.max_length, task.windows, task.overlap]
-    about = json.dumps([*reads, digests])
+    about = json.dumps([site.task.kind, site.task.labels, site.task.reading(), digests])
     await cohort.agree(about.encode(), "models and task")
     async for round in cohort.rounds(cfg.rounds, keep={"findings": Findings(site.findings)}):
         rows = {label: examine(site, label, model) for label, model in models.items()}

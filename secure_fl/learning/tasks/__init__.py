@@ -13,12 +13,22 @@ from secure_fl.learning.tasks.classification import Classification, class_labels
 from secure_fl.learning.tasks.completion import Completion
 from secure_fl.learning.tasks.multilabel import MultiLabel, occurring_labels
 from secure_fl.learning.tasks.ner import NER, entity_labels, tag_labels
+from secure_fl.learning.tasks.prompts import PromptClassification
 from secure_fl.learning.tasks.ranking import Ranking
 from secure_fl.learning.tasks.regression import Regression
 from secure_fl.learning.tasks.task import Encoded, Task
 from secure_fl.settings import Kind, TaskSettings
 
-__all__ = ["KINDS", "Batch", "Encoded", "Task", "labels_of", "make_task", "settings_of"]
+__all__ = [
+    "KINDS",
+    "Batch",
+    "Encoded",
+    "Task",
+    "labels_of",
+    "make_task",
+    "settings_of",
+    "task_from",
+]
 
 KINDS: dict[Kind, type[Task]] = {
     "classification": Classification,
@@ -45,7 +55,7 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
 
     Parties of a federation should declare labels, because those in their data may differ.
     """
-    kind, labels = settings.kind, settings.labels
+    kind, labels = settings.kind, settings.declared
     if kind in ("regression", "ranking", "completion"):
         if labels is not None or settings.positive is not None:
             raise SettingsError(
@@ -75,6 +85,12 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
             field="task.positive",
             fix=f"choose one of: {named(labels)}" if one_class else "remove it",
         )
+    if settings.prompt is not None:
+        words = tuple((settings.label_words or {})[label] for label in labels)
+        return PromptClassification(
+            kind, labels, positive=settings.positive, prompt=settings.prompt, label_words=words,
+            **_reading(settings),
+        )  # fmt: skip
     return KINDS[kind](kind, labels, positive=settings.positive, **_reading(settings))
 
 
@@ -84,14 +100,22 @@ def _reading(settings: TaskSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names}
 
 
+def task_from(card: dict[str, Any]) -> Task:
+    """The task of a saved model, from the fields of its card."""
+    given = card | {"labels": tuple(card["labels"])}
+    if "prompt" in given:
+        words = given["label_words"]
+        given["label_words"] = tuple(words[label] for label in given["labels"])
+        return PromptClassification(**given)
+    return KINDS[given["kind"]](**given)
+
+
 def settings_of(task: Task) -> TaskSettings:
     """The settings of a task that a program made itself."""
     return TaskSettings(
         kind=task.kind,
         labels=task.labels or None,
         positive=task.positive,
-        max_length=task.max_length,
-        windows=task.windows,
-        overlap=task.overlap,
         score_range=getattr(task, "score_range", None),
+        **task.reading(),
     )

@@ -76,8 +76,10 @@ class Classification(Task):
     ) -> Table:
         """Tokenise every text, and number its label."""
         table = encode_texts(examples, tokenizer, self)
-        if not labelled:
-            return table
+        return self.numbered(table, examples) if labelled else table
+
+    def numbered(self, table: Table, examples: Sequence[Example]) -> Table:
+        """Add the number of each record's label."""
         ids = {label: index for index, label in enumerate(self.labels)}
         labels = [ids.get(label_name(example), -1) for example in examples]
         if -1 in labels:
@@ -197,8 +199,13 @@ class Classification(Task):
         return {"label": max(chances, key=chances.__getitem__), "probabilities": chances}
 
 
-def encode_texts(examples: Sequence[Example], tokenizer: Any, task: Task) -> Table:
-    """Tokenise texts, with their second texts if any has one; kind "pair" requires them."""
+def encode_texts(
+    examples: Sequence[Example], tokenizer: Any, task: Task, layout: Layout | None = None
+) -> Table:
+    """Tokenise texts, with their second texts if any has one; kind "pair" requires them.
+
+    `layout`: the places of windows and of a prompt; default: as the task says.
+    """
     kind = task.kind
     texts: list[str] = []
     pairs: list[str] = []
@@ -215,19 +222,21 @@ def encode_texts(examples: Sequence[Example], tokenizer: Any, task: Task) -> Tab
                 fix="name the column of the second text, or use kind 'classification'",
             )
         pairs.append(example.pair or "")
-    if paired and task.windows > 1:
+    if paired and (task.windows > 1 or layout is not None):
         raise DataError(
-            "records have a second text, and pairs cannot be read in windows",
+            "records have a second text, and pairs have no windows and no prompt",
             field="pair",
-            fix="remove task.windows, or the column of second texts",
+            fix="remove task.windows and task.prompt, or the column of second texts",
         )
     if not texts:
         empty = torch.zeros((0, 1), dtype=torch.int32)
         return TokenTable({"input_ids": empty}, torch.zeros(0, dtype=torch.long), {})
-    if task.windows > 1:
+    if task.windows > 1 and layout is None:
         layout = Layout.of(tokenizer, task)
+    if layout is not None:
         pieces = tokenise(tokenizer, texts, None, layout.longest, beyond=True)
-        return window_table(layout, tokenizer, pieces, {})
+        table = window_table(layout, tokenizer, pieces, {})
+        return table if task.windows > 1 else table.rows
     pieces = tokenise(tokenizer, texts, pairs if paired else None, task.max_length)
     return TokenTable(*token_columns(pieces, tokenizer), {})
 

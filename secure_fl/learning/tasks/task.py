@@ -23,7 +23,7 @@ from secure_fl.settings import Kind
 
 Reduction: TypeAlias = Literal["mean", "none"]
 Indices: TypeAlias = Tensor | Sequence[int]
-Head: TypeAlias = Literal["sequence", "token", "ranking", "causal"]
+Head: TypeAlias = Literal["sequence", "token", "ranking", "causal", "prompt"]
 
 SORTED = 8  # batches' worth of shuffled examples that are sorted by length
 
@@ -141,12 +141,21 @@ class Task(ABC):
     ) -> Encoded:
         """Tokenise once. `labelled=False` ignores labels, and allows examples without one."""
 
+    def reading(self) -> dict[str, Any]:
+        """The settings of how texts are read, which all members must have alike."""
+        names = ("max_length", "windows", "overlap")
+        return {name: getattr(self, name) for name in names}
+
+    def run(self, model: nn.Module, inputs: Batch, batch: Batch, **options: Any) -> Any:
+        """The model's full output for rows of tokens: a batch's records, or some windows."""
+        return model(**inputs, **options)
+
     def outputs(self, model: nn.Module, batch: Batch, **options: Any) -> Any:
         """The model's full output; options such as `output_hidden_states=True` are passed on.
 
         Logits are by record, and hidden states and attentions by window.
         """
-        out = model(**packed(batch), **options)
+        out = self.run(model, packed(batch), batch, **options)
         if WINDOWS in batch:
             out.logits = by_record(out.logits, batch, words=self.head == "token")
         return out
@@ -156,7 +165,7 @@ class Task(ABC):
         if WINDOWS not in batch or torch.is_grad_enabled():
             logits: Tensor = self.outputs(model, batch).logits
             return logits
-        parts = [model(**part).logits for part in in_parts(packed(batch))]
+        parts = [self.run(model, part, batch).logits for part in in_parts(packed(batch))]
         return by_record(torch.cat(parts), batch, words=self.head == "token")
 
     @abstractmethod

@@ -25,34 +25,39 @@ class Layout:
     """The places of windows in a text's tokens, without the special tokens around each window."""
 
     before: tuple[int, ...]  # special tokens
-    after: tuple[int, ...]
+    after: tuple[int, ...]  # a prompt and special tokens
+    special: tuple[int, int]  # numbers of special tokens before and after a text
     size: int
     overlap: int
     windows: int
 
     @classmethod
-    def of(cls, tokenizer: Any, task: Task | TaskSettings) -> Layout:
-        """Fit windows with the tokenizer's special tokens to the model's input."""
+    def of(cls, tokenizer: Any, task: Task | TaskSettings, prompt: Sequence[int] = ()) -> Layout:
+        """Fit windows with a prompt and the tokenizer's special tokens to the model's input."""
         length = min(task.max_length, tokenizer.model_max_length)
         one = tokenizer("a", return_special_tokens_mask=True)
         ids, special = one["input_ids"], one["special_tokens_mask"]
         first, last = special.index(0), len(ids) - special[::-1].index(0)
-        size = length - first - (len(ids) - last)
-        overlap = length // 4 if task.overlap is None else task.overlap
+        after = (*prompt, *ids[last:])
+        size = length - first - len(after)
+        overlap = 0
+        if task.windows > 1:
+            overlap = length // 4 if task.overlap is None else task.overlap
         if overlap >= size:
             raise SettingsError(
-                f"a window has {length} tokens, {max(size, 0)} without special tokens, and "
-                f"{overlap} of them are in the next window too",
-                fix=f"set a smaller overlap than {max(size, 1)}, or remove task.windows",
-                field="task.overlap",
+                f"the model reads {length} tokens at a time, of which {max(size, 0)} are left for "
+                f"the text, and {overlap} of them are in the next window too",
+                fix="raise task.max_length, or shorten task.overlap and task.prompt",
+                field="task.overlap" if task.windows > 1 else "task.prompt",
             )
-        return cls(tuple(ids[:first]), tuple(ids[last:]), size, overlap, task.windows)
+        special = first, len(ids) - last
+        return cls(tuple(ids[:first]), after, special, size, overlap, task.windows)
 
     @property
     def longest(self) -> int:
         """The number of tokens in all windows, with special tokens around the text."""
         text = self.windows * (self.size - self.overlap) + self.overlap
-        return text + len(self.before) + len(self.after)
+        return text + sum(self.special)
 
     def spans(self, tokens: int) -> list[tuple[int, int]]:
         """List the first token and the token after the last of each window of a text."""
@@ -141,7 +146,7 @@ def window_table(
     before, after = len(layout.before), len(layout.after)
     counts = []
     for at, every in enumerate(pieces["input_ids"]):
-        inside = slice(before, len(every) - after)
+        inside = slice(layout.special[0], len(every) - layout.special[1])
         text = every[inside]
         spans, owners = layout.spans(len(text)), layout.owners(len(text))
         counts.append(len(spans))
