@@ -5,8 +5,6 @@ PY := $(VENV)/bin/python
 LOCK := $(shell $(PYTHON) -c 'import sys, sysconfig; print("locks/%s-%s.txt" % (sys.implementation.cache_tag, sysconfig.get_platform().replace(".", "_")))')
 STAMP := $(VENV)/installed-$(shell cat constraints.txt pyproject.toml $(LOCK) 2>/dev/null | cksum | cut -d' ' -f1)
 SOURCES := secure_fl tests benchmarks release
-# The tests start hundreds of processes: each compiles all modules if bytecode is not kept.
-export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test slow check types docs bench bench-tests wheelhouse release clean
 

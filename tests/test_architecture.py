@@ -38,9 +38,7 @@ def blocks(title: str) -> list[tuple[str, str]]:
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package to which steps 1 and 2 of all lists were done."""
     place = tmp_path_factory.mktemp("extended")
-    shutil.copytree(
-        ROOT / "secure_fl", place / "secure_fl", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    shutil.copytree(ROOT / "secure_fl", place / "secure_fl")  # with bytecode, where there is some
     for title in LISTS:
         for target, code in blocks(title):
             path, _, table = target.partition(": ")

@@ -39,7 +39,8 @@ def strings(node: ast.AST) -> Iterator[str]:
 def occurs(message: str) -> bool:
     """True if a string of the program begins with this message; "..." stands for anything."""
     parts = [re.escape(part) for part in message.removesuffix("...").strip().split("...")]
-    return any(re.match(".+".join(parts), text, re.S) for text in texts())
+    pattern = re.compile(".+".join(parts), re.S)
+    return any(map(pattern.match, texts()))
 
 
 def table(heading: str) -> list[str]:

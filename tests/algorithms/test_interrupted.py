@@ -50,9 +50,9 @@ def own_layers(algorithm: Algorithm, mode: Any, **options: Any) -> Federation:
     return small(algorithm, mode, **{"silos": parties, "model": ModelSettings()} | options)
 
 
-MIXED = InclusiveFL(rounds=3, tiers=DEPTHS, momentum="mixed")
+MIXED = InclusiveFL(rounds=2, tiers=DEPTHS, momentum="mixed")
 RUNS: dict[str, tuple[Callable[..., Federation], Algorithm, Any]] = {
-    "exact adapters": (adapters, FedAvg(rounds=3), "he+secagg"),
+    "exact adapters": (adapters, FedAvg(rounds=2), "he+secagg"),
     "fedkd joint": (fedkd_run, kd(max_rank=8), "he+secagg"),
     "fedkd per party": (fedkd_run, kd(max_rank=8, factors="per_party"), "none"),
     "fedkd gradient": (fedkd_run, kd(max_rank=8, exchange="gradient", steps=2), "none"),
@@ -61,9 +61,9 @@ RUNS: dict[str, tuple[Callable[..., Federation], Algorithm, Any]] = {
     "fedid": (hosted, FedID(rounds=2, feedback="scalar", batches_per_exchange=1), "he+secagg"),
     "sealed mixing": (tiered, MIXED, "he+secagg"),
     "tier sums": (tiered, MIXED.model_copy(update={"server_optimizer": "fedadam"}), "he+secagg"),
-    "own layers": (own_layers, InclusiveFL(rounds=3, tiers=DEEP), "he+secagg"),
+    "own layers": (own_layers, InclusiveFL(rounds=2, tiers=DEEP), "he+secagg"),
     "heterofl": (few, HeteroFL(rounds=2, mix="wide"), "he+secagg"),
-    "feddropout": (few, FedDropout(rounds=3), "he+secagg"),
+    "feddropout": (few, FedDropout(rounds=2), "he+secagg"),
     "probe": (few, Probe(fit="logistic", rounds=4), "he+secagg"),
     "fetchsgd": (few, FetchSGD(rounds=4, k=0.05), "he+secagg"),
     "scaffold": (few, Scaffold(rounds=4, average=0.5), "he+secagg"),

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -319,7 +315,7 @@ def test_a_probe_learns_in_every_mode(mode: str, fit: Probe) -> None:
 
 
 @pytest.mark.parametrize("fit", [Probe(), Probe(fit="logistic", rounds=30)])
-def test_a_probe_learns_several_labels(fit: Probe, tmp_path: Path) -> None:
+def test_a_probe_learns_several_labels(fit: Probe, tmp_path: Path, code_cache: Path) -> None:
     splits = make("codes", parties=3, seed=0, size=120)
     notes = public("codes", seed=0, size=240)
     own = [Silo(f"h{k}", s.train, s.dev, s.test, public=notes) for k, s in enumerate(splits)]
@@ -328,7 +324,7 @@ def test_a_probe_learns_several_labels(fit: Probe, tmp_path: Path) -> None:
     assert result.pooled("test")["auroc"] > 0.65
     (answer,) = result.predict([own[0].test[0].text])  # type: ignore[union-attr]
     text = own[0].test[0].text  # type: ignore[union-attr]
-    said = elsewhere(tmp_path / "model", text, tmp_path)
+    (said,) = in_a_pipeline(tmp_path / "model")([text], top_k=None)
     assert {one["label"]: one["score"] for one in said} == pytest.approx(
         answer["probabilities"], abs=1e-5
     )
@@ -430,44 +426,21 @@ def test_directions_of_public_texts_are_principal_and_equal_everywhere() -> None
 
 # --- the folder -----------------------------------------------------------------------------------
 
-ASK = """
-import json, sys, transformers
-folder, text = sys.argv[1:]
-ask = transformers.pipeline("text-classification", model=folder, trust_remote_code=True)
-print(json.dumps({"said": ask([text], top_k=None)[0], "ours": "secure_fl" in sys.modules},
-                 default=float))
-"""
 
-
-def elsewhere(folder: Path, text: str, cache: Path) -> Any:
-    """Answer in a process without this library."""
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    env |= {"HF_HOME": str(cache), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", ASK, str(folder), text],
-        cwd=cache, env=env, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    answer = json.loads(done.stdout.splitlines()[-1])
-    assert not answer["ours"]
-    return answer["said"]
+def in_a_pipeline(folder: Path) -> Any:
+    return pipeline("text-classification", model=str(folder), trust_remote_code=True)
 
 
 @pytest.mark.parametrize("kind", ["tiny", "modernbert", "gpt2"])
 def test_a_pipeline_answers_as_the_probe_does(kind: str, tmp_path: Path, code_cache: Path) -> None:
-    """Without this library for one model, and in this process, which costs less, for others."""
+    """The code beside the model is that of test_exporting, where a process runs it without us."""
     model = ModelSettings() if kind == "tiny" else save(tmp_path / "checkpoint", kind)
     own = [replace(s, public=public("ade", seed=0, size=40)) for s in silos(3, 48)]
     result = run(Probe(components=16), silos=own, model=model, folder=tmp_path / "run")
     assert isinstance(result.model, ProbeClassifier) and result.model.basis is not None
     text = own[0].test[0].text  # type: ignore[union-attr]
     (answer,) = result.predict([text])
-    if kind == "tiny":
-        said = elsewhere(tmp_path / "run" / "model", text, tmp_path)
-    else:
-        ask = pipeline(
-            "text-classification", model=str(tmp_path / "run" / "model"), trust_remote_code=True
-        )
-        (said,) = ask([text], top_k=None)
+    (said,) = in_a_pipeline(tmp_path / "run" / "model")([text], top_k=None)
     assert {one["label"]: one["score"] for one in said} == pytest.approx(
         answer["probabilities"], abs=1e-5
     )

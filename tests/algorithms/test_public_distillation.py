@@ -179,7 +179,7 @@ def test_logits_are_clamped_to_the_bound(name: str) -> None:
 BOUNDS = {"gong": 21.0, "feddf": 21.0}
 
 
-@pytest.mark.parametrize("name", [*METHODS, "fedid"])
+@pytest.mark.parametrize("name", mostly_slow([*METHODS, "fedid"], "gong", "mhat", "fedid"))
 def test_protection_rounds_the_ensemble_and_nothing_else(name: str) -> None:
     """Each of three parts is rounded to a step of the bound, by less than one step."""
     cfg = FedID(rounds=1) if name == "fedid" else short(name)
@@ -191,7 +191,7 @@ def test_protection_rounds_the_ensemble_and_nothing_else(name: str) -> None:
 # --- what is left behind --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*METHODS, "fedid"])
+@pytest.mark.parametrize("name", mostly_slow([*METHODS, "fedid"], "feddf", "mhat", "fedid"))
 def test_some_parties_are_drawn_and_the_host_may_ignore_its_labels(name: str) -> None:
     fields: dict[str, Any] = {"labelled": False, "sample": 0.5, "counted": "parties"}
     cfg = FedID(rounds=1, **fields) if name == "fedid" else short(name, **fields)

@@ -12,17 +12,14 @@ from typing import cast
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from secure_fl.cli.main import main
 from secure_fl.cli.options import FiniteRange
 from secure_fl.pilot.plan import write_plan
+from tests.support.command_line import run
 from tests.support.local_pilot import plan_of
 from tests.support.stories import STUDY, written
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 @pytest.mark.parametrize(

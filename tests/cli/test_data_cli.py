@@ -8,23 +8,18 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.cli.doctor import TESTED
 from secure_fl.cli.init import CORPORA
-from secure_fl.cli.main import main
 from secure_fl.config import load as config
 from secure_fl.corpora import NAMES
 from secure_fl.data.splits import load
 from secure_fl.display.figures import WITHOUT_SUMS
 from secure_fl.federation.federation import Federation
+from tests.support.command_line import run
 
 ROOT = Path(__file__).parents[2]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 @pytest.fixture

@@ -14,13 +14,10 @@ from click.testing import CliRunner, Result
 
 from secure_fl import errors
 from secure_fl.cli.group import Lazy, Program
-from secure_fl.cli.main import COMMANDS, STATUSES, main
+from secure_fl.cli.main import COMMANDS, STATUSES
+from tests.support.command_line import run
 
 HERE = "tests.cli.test_main"
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments)
 
 
 def test_help_names_every_command_and_exit_status() -> None:

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from secure_fl.cli.main import main
+from tests.support.command_line import run
 
 
 @pytest.fixture(autouse=True)
@@ -19,11 +18,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECURE_FL_SCRYPT_LOG_N", "10")
     Path("runs/first").mkdir(parents=True)
     Path("train.csv").write_text("text,label\nrash,ade\n", encoding="utf-8")
-
-
-def run(*arguments: str) -> Result:
-    found: Result = CliRunner().invoke(main, arguments)
-    return found
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from secure_fl.cli import show
-from secure_fl.cli.main import main
+from tests.support.command_line import run
 from tests.support.stories import STUDY, written
-
-
-def run(*arguments: object, **options: str) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in arguments], **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ All examples are made up here.
 
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from secure_fl.data.examples import Impression, Tagged, Text
 from secure_fl.data.loaders import Columns, load
 from secure_fl.errors import DataError
 from secure_fl.settings import Kind
+from tests.support.record_files import jsonl, put
 
 SECRET = "Mrs Example coughs"
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -24,17 +24,6 @@ RECORDS = (
     Text("7", SECRET, "no, she does not", "1"),
     Text("8", 'a line\nbreak, a comma; a "quote" and ü', None, None),
 )
-
-
-def put(folder: Path, name: str, text: str | bytes) -> Path:
-    path = folder / name
-    content = text.encode() if isinstance(text, str) else text
-    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    return path
-
-
-def jsonl(*rows: object) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 JSONL = jsonl(

@@ -19,6 +19,7 @@ from secure_fl.data.splits import Splits, describe
 from secure_fl.errors import DataError
 from secure_fl.settings import DPSettings, Kind, TaskSettings, TrainingSettings
 from tests.support.raising import raises
+from tests.support.record_files import jsonl, put
 
 LABELS = ("a", "b")
 CLASSES = TaskSettings(labels=LABELS)
@@ -131,17 +132,6 @@ def test_the_command_says_what_to_do(tmp_path: Path) -> None:
 
 SECRET = "Mrs Example coughs"
 NAN = float("nan")
-
-
-def put(folder: Path, name: str, text: str | bytes) -> Path:
-    path = folder / name
-    content = text.encode() if isinstance(text, str) else text
-    path.write_bytes(gzip.compress(content, mtime=0) if name.endswith(".gz") else content)
-    return path
-
-
-def jsonl(*rows: object) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def fails(

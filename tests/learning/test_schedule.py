@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ from tests.support.killing import Killed, kill_when, within
 from tests.support.sampling import mostly_slow
 
 PASSES, BATCH, PUBLIC = 2, 8, 16
+few = partial(small, silos=silos(size=20))  # three batches of 8
 DP = DPSettings(epsilon=50.0, delta=1e-3, noise_multiplier=1.0, accountant="rdp")
 
 
@@ -147,7 +149,7 @@ def test_every_optimiser_of_every_algorithm_sees_the_whole_run(
     entry, rounds = ALGORITHMS[name], 1 if name == "gong" else 3
     fields = EXTRA.get(name, {}) | {"epochs": PASSES} | ({"rounds": rounds} if rounds > 1 else {})
     fields |= {"distill_epochs": 1} if name == "gong" else {}
-    run = (hosted if entry.has_host else small)(entry.settings(**fields), training=training())
+    run = (hosted if entry.has_host else few)(entry.settings(**fields), training=training())
     sizes = [len(silo.train) for silo in run.silos]
     own = [PASSES * -(-n // BATCH) for n in ([sum(sizes)] if entry.pools_data else sizes)]
     public = PUBLIC // BATCH * (2 if name == "fedid" else 1)
@@ -159,13 +161,13 @@ def test_every_optimiser_of_every_algorithm_sees_the_whole_run(
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_exchanged_gradients_are_steps_of_the_run(accumulate: int, paced: list[float]) -> None:
     cfg = FedKD(rounds=2, exchange="gradient", steps=5, student_layers=1)
-    small(cfg, training=training(accumulate=accumulate)).run()
+    few(cfg, training=training(accumulate=accumulate)).run()
     assert sorted(paced) == together(*3 * [steps_of(5, 2)])
 
 
 def test_counted_steps_are_steps_of_the_run(paced: list[float]) -> None:
     cfg = InclusiveFL(rounds=2, steps=3, tiers={"all": 1})
-    small(cfg, training=training(accumulate=2)).run()
+    few(cfg, training=training(accumulate=2)).run()
     assert sorted(paced) == together(*3 * [steps_of(3, 2)])
 
 
@@ -173,10 +175,10 @@ def test_accumulated_batches_make_fewer_steps_and_private_steps_count_alike(
     paced: list[float],
 ) -> None:
     parties = silos(size=20)  # three batches of 8
-    small(FedAvg(rounds=2), training=training(accumulate=2), silos=parties).run()
+    few(FedAvg(rounds=2), training=training(accumulate=2), silos=parties).run()
     assert sorted(paced) == together(*3 * [steps_of(2, 2)])
     paced.clear()
-    small(FedAvg(rounds=2, epochs=2), training=training(dp=DP), silos=parties).run()
+    few(FedAvg(rounds=2, epochs=2), training=training(dp=DP), silos=parties).run()
     assert sorted(paced) == together(*3 * [steps_of(2 * 3, 2)])
 
 
@@ -185,8 +187,8 @@ def test_accumulated_batches_make_fewer_steps_and_private_steps_count_alike(
 
 def test_who_trains_alone_trains_as_if_there_were_no_rounds() -> None:
     """One optimiser and one schedule: three rounds of an epoch are three epochs at once."""
-    result = small(Local(rounds=3), training=training()).run()
-    for silo in silos():
+    result = few(Local(rounds=3), training=training()).run()
+    for silo in silos(size=20):
         site = site_of(silo, training())
         model = site.model()
         with site.surroundings():
@@ -196,7 +198,7 @@ def test_who_trains_alone_trains_as_if_there_were_no_rounds() -> None:
 
 @pytest.mark.parametrize("cfg", [Local(rounds=3), Centralized(rounds=3), DSFL(rounds=3)])
 def test_what_an_optimiser_remembers_is_resumed_bit_for_bit(cfg: Any, tmp_path: Path) -> None:
-    run = hosted if ALGORITHMS[cfg.name].has_host else small
+    run = hosted if ALGORITHMS[cfg.name].has_host else few
     whole = run(cfg, folder=tmp_path / "whole").run()
     with pytest.raises(Killed):
         run(cfg, folder=tmp_path / "run", listener=kill_when(within(2))).run()
@@ -211,9 +213,9 @@ def test_what_an_optimiser_remembers_is_resumed_bit_for_bit(cfg: Any, tmp_path: 
 def test_a_teacher_is_followed_through_the_run_and_a_student_through_a_round(
     tmp_path: Path,
 ) -> None:
-    small(FedKD(rounds=3, student_layers=1), training=training(), folder=tmp_path).run()
-    for silo in silos():
-        kept, steps = kept_by(tmp_path, silo.name), 3 * len(silo.train) // BATCH
+    few(FedKD(rounds=3, student_layers=1), training=training(), folder=tmp_path).run()
+    for silo in silos(size=20):
+        kept, steps = kept_by(tmp_path, silo.name), 3 * -(-len(silo.train) // BATCH)
         assert {float(moments["step"]) for moments in kept["optimizer"].values()} == {steps}
         assert kept["optimizer"].keys() and not kept["student_optimizer"]
 

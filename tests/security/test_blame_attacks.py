@@ -17,7 +17,6 @@ from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CohortError, CryptoError, Misconduct, UnusableKeys
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.context import Checkpoints
 from secure_fl.protocol.frames import digest
 from secure_fl.protocol.messages import (
     Audience,
@@ -33,21 +32,12 @@ from secure_fl.testing.harness import Faults, Federated, federate
 from tests.support.attacker import NAMES, Wiretap, summing
 from tests.support.lying_coordinator import lying_coordinator
 from tests.support.raising import raises
+from tests.support.spoiling import Kept
 
 LIAR, VICTIM = "north", "south"
 KEYS = make_keys("he+secagg", NAMES, None)
 CARDS = {name: KEYS[name].identity.public for name in NAMES}
 VALUES = {"x": np.ones(50, np.float32)}
-
-
-class Kept(Checkpoints):
-    """Keeps evidence in memory."""
-
-    def __init__(self) -> None:
-        self.cases: dict[str, bytes] = {}
-
-    def convict(self, party: str, evidence: bytes) -> None:
-        self.cases[party] = evidence
 
 
 def run(*, sums: int = 3, **options: Any) -> tuple[Federated, dict[str, Kept]]:

@@ -23,7 +23,6 @@ from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CryptoError, Misconduct, PartyFailed, SecureFLError, TamperError
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
-from secure_fl.party.context import Checkpoints
 from secure_fl.party.session import Session
 from secure_fl.protocol import frames as wire
 from secure_fl.protocol import messages
@@ -33,22 +32,13 @@ from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from tests.support.attacker import NAMES, Wiretap, summing, tampering
 from tests.support.raising import raises
+from tests.support.spoiling import Kept
 
 LIAR = "north"
 MODES: tuple[Protection, ...] = ("secagg", "he+secagg")
 KEYS = make_keys("he+secagg", NAMES, None)
 T = np.uint64(COHORT.modulus)
 VALUES = {name: np.linspace(-k, k, 300, dtype=np.float32) for k, name in enumerate(NAMES, 1)}
-
-
-class Kept(Checkpoints):
-    """Keeps what convicts somebody, in memory."""
-
-    def __init__(self) -> None:
-        self.cases: dict[str, bytes] = {}
-
-    def convict(self, party: str, evidence: bytes) -> None:
-        self.cases[party] = evidence
 
 
 def run(

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ FLAGS = (
 )
 
 
+@cache
 def find() -> str | None:
     """The path of a browser that starts, if this machine has one."""
     paths = (path for name in NAMES if (path := shutil.which(name)))

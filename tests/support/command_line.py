@@ -1,20 +1,26 @@
-"""Parses command lines as the program does, without running them."""
+"""Command lines: run in this process, or only parsed as the program does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import click
+from click.testing import CliRunner, Result
 
 from secure_fl.cli.main import main
+
+
+def run(*words: object, **options: str) -> Result:
+    """Run a command line in this process; the options are those of click's `CliRunner`."""
+    return CliRunner().invoke(main, [str(word) for word in words], **options)  # type: ignore[arg-type]
 
 
 def parse(words: Sequence[str], command: click.Command = main) -> list[str]:
     """Refuse unknown commands and options; return the arguments."""
     context = click.Context(command, info_name="secure-fl")
     if isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        inner = command.get_command(context, words[0])
+        _, inner, rest = command.resolve_command(context, list(words))
         assert inner is not None, words
-        return parse(words[1:], inner)
+        return parse(rest, inner)
     _, arguments, _ = command.make_parser(context).parse_args(list(words))
     return [str(argument) for argument in arguments]

@@ -1,4 +1,4 @@
-"""Faults of a party that sends another contribution than the one that it tagged."""
+"""A party that sends another contribution than it tagged, and the evidence against it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ from secure_fl.crypto.sealing import secret
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.public import from_parts, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.party.context import Checkpoints
 from secure_fl.protocol.frames import cut
 from secure_fl.protocol.messages import Finding, SumInput
 from secure_fl.testing.harness import Faults
+
+
+class Kept(Checkpoints):
+    """Evidence against parties, in memory."""
+
+    def __init__(self) -> None:
+        self.cases: dict[str, bytes] = {}
+
+    def convict(self, party: str, evidence: bytes) -> None:
+        self.cases[party] = evidence
 
 
 @dataclass

@@ -163,7 +163,7 @@ def test_all_of_a_refused_round_is_undone(
 
     monkeypatch.setattr(guard, "harm", against_the_first)
     events: list[dict[str, Any]] = []
-    result = guarded(algorithm, listener=into(events)).run()
+    result = guarded(algorithm, listener=into(events), silos=silos(size=16)).run()
     assert told(events) == {1: True, 2: False, 3: False}
     assert seen[:3] == seen[3:6] != seen[6:]  # the state before round 2 is that before round 1
     assert {entry["round"] for entry in result.document["history"]} == {2, 3}

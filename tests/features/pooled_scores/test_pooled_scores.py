@@ -51,7 +51,9 @@ def own(result: Result, split: str, round: int) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("mode", ["none", "secagg", "he", "he+secagg"])
+@pytest.mark.parametrize(
+    "mode", mostly_slow(["none", "secagg", "he", "he+secagg"], "none", "he+secagg")
+)
 def test_a_sealed_sum_gives_the_accuracy_over_all_records(mode: Any) -> None:
     result = small(mode=mode, silos=unequal()).run()
     for split in ("dev", "test"):
@@ -193,10 +195,11 @@ def test_a_run_without_progress_ends_and_delivers_the_best_round(mode: Any) -> N
 def test_a_run_that_stops_early_resumes_bit_for_bit(
     tmp_path: Path, algorithm: Algorithm, mode: Any
 ) -> None:
-    whole = small(algorithm, mode, training=patient()).run()
+    few = partial(small, algorithm, mode, training=patient(), silos=silos(size=24))
+    whole = few().run()
     rounds = rounds_of(whole)[-1]
     assert rounds < 12
-    run = partial(small, algorithm, mode, training=patient(), folder=tmp_path)
+    run = partial(few, folder=tmp_path)
     for moment in (at_event(60), after(1), after(rounds - 1)):
         started = (tmp_path / "settings.toml").exists()
         with pytest.raises(Killed):
