@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from secure_fl.federation.run_feature import SiteLimits
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import Kit
+    from secure_fl.pilot.site_run import Records
     from secure_fl.policy.plan import Plan
     from secure_fl.policy.policy_file import SiteFile, SitePolicy
 
@@ -67,7 +68,7 @@ def join(site: Path, kit: Path, out: Path, **options: Any) -> None:
     def listen(event: Event) -> None:
         meter.note(event)
         status(event)
-        _show(event, log)
+        log_event(event, log)
 
     passphrase, go_back = options["passphrase_file"], options["go_back"]
     hospital = hospital_of(rules, opened, passphrase, out, listen, goes_back=go_back)
@@ -116,8 +117,12 @@ def hospital_of(
     listen: Callable[[Event], None],
     *,
     goes_back: bool = False,
+    records: Records | None = None,
 ) -> HospitalProcess:
-    """Build the process that answers for this site, for any transport."""
+    """Build the process that answers for this site, for any transport.
+
+    `records`: the site's records for a plan. Default: its files.
+    """
     from secure_fl.cli.keyring import open_ring
     from secure_fl.crypto.privacy.ledger import Ledger
     from secure_fl.learning.dp.scope import LEDGER
@@ -137,7 +142,7 @@ def hospital_of(
         HospitalContext(
             keys,
             roster,
-            lambda plan: records_of(rules, roster.member(name), plan),
+            records or (lambda plan: records_of(rules, roster.member(name), plan)),
             out,
             listen,
             rules.ledger,
@@ -193,7 +198,8 @@ def log_refusals(log: Logger) -> Callable[[SecureFLError], None]:
     return refuse
 
 
-def _show(event: Event, log: Logger) -> None:
+def log_event(event: Event, log: Logger) -> None:
+    """Log an event of a hospital's process."""
     from secure_fl.events import Convicted, Refused, Waiting
 
     level = logging.ERROR if isinstance(event, Refused) else event.LEVEL

@@ -83,6 +83,17 @@ FEATURES: Mapping[str, Feature] = {
             "open_codebook": "secure_fl.features.statistics.opening:open_codebook",
         },
     ),
+    "scripts": Feature(
+        doc="scripts.md",
+        policy="secure_fl.features.scripts.policy:SCRIPT_RULES",
+        algorithm="secure_fl.features.scripts.algorithm:ENTRY",
+        exports={
+            "Script": "secure_fl.features.scripts.algorithm:Script",
+            "ScriptCohort": "secure_fl.features.scripts.cohort:ScriptCohort",
+            "join": "secure_fl.features.scripts.joining:join",
+            "simulate": "secure_fl.features.scripts.simulation:simulate",
+        },
+    ),
     "adapters": Feature(
         doc="models.md",
         run="secure_fl.features.adapters.feature:ADAPTERS",

@@ -1,0 +1,216 @@
+"""The cohort of a script: sums over all sites, as plain function calls."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, MutableMapping
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secure_fl.errors import CohortError, DataError, SettingsError
+from secure_fl.features.scripts.algorithm import WEIGHT
+from secure_fl.features.scripts.turns import (
+    Advance,
+    AgreeCall,
+    Begun,
+    End,
+    Ended,
+    Entered,
+    Refused,
+    SumCall,
+    Summed,
+)
+from secure_fl.party.rounds import Round
+
+Values = Mapping[str, Any]  # name -> tensor, array or number
+
+
+class ScriptCohort:
+    """All sites of a run, as the script of one site sees them.
+
+    Every site makes the same calls in the same order. A call returns when all sites have made it.
+    """
+
+    def __init__(self, name: str, end: End) -> None:
+        """Wait until the run begins. `end`: the script's end of the hand-over."""
+        self.name = name
+        self._end, self._over = end, False
+        begun: Begun = self._wait()
+        self.names = begun.names
+
+    @property
+    def index(self) -> int:
+        """The position of this site among all sites, from 0."""
+        return self.names.index(self.name)
+
+    def mean(self, values: Values, weight: float = 1.0, base: Values | None = None) -> Any:
+        """Average values over the sites, weighted by `weight`; nobody sees those of one site.
+
+        Returns the means under the same names, as tensors or arrays like the given ones.
+
+        Args:
+            values: Tensors, arrays or numbers by name.
+            weight: The weight of this site, such as its number of records.
+            base: Values that are equal at all sites, such as the last mean. Only differences to
+                them are rounded, which makes the mean of a trained model nearly exact.
+
+        """
+        if not 0 <= weight < float("inf"):
+            raise SettingsError(f"found {weight!r} as a weight", fix="give a number from 0 on")
+        arrays = _arrays(values)
+        bases = {name: _array(name, base[name]) for name in arrays} if base is not None else {}
+        moved = {n: (a - bases[n] if bases else a) * weight for n, a in arrays.items()}
+        sent = {**moved, WEIGHT: np.asarray(float(weight))}
+        answer: Summed = self._ask(SumCall(sent, carry=base is not None, weighted=True))
+        total = float(answer.sums.get(WEIGHT, np.asarray(answer.sites)))
+        if not total > 0:
+            raise DataError("the weights of all sites add up to 0", fix="give weights above 0")
+        means = {name: answer.sums[name] / total + bases.get(name, 0.0) for name in arrays}
+        return {name: _like(values[name], mean) for name, mean in means.items()}
+
+    def sum(self, values: Values) -> Any:
+        """Add values over the sites. Returns the sums, as tensors or arrays like the given ones.
+
+        Whole numbers are rounded to whole numbers.
+        """
+        answer: Summed = self._ask(SumCall(_arrays(values)))
+        return {name: _like(value, answer.sums[name], whole=True) for name, value in values.items()}
+
+    def agree(self, value: Any, about: str = "a value") -> None:
+        """Stop the run unless this value is equal, bit for bit, at all sites.
+
+        It may be bytes, a number, a text, an array, a tensor, or a list or mapping of these.
+        """
+        self._ask(AgreeCall(digest(value), about))
+
+    def rounds(
+        self, shared: Mapping[str, Any] | None = None, own: Mapping[str, Any] | None = None
+    ) -> Iterator[Round]:
+        """Iterate over the rounds of the plan, and save both states after each.
+
+        A script that starts again continues after the last saved round, with these states. A state
+        is a mapping: its items are restored. Items with `load_state_dict`, such as models and
+        optimisers, are restored in place.
+
+        Args:
+            shared: State that is equal at all sites, such as the model.
+            own: State of this site alone, such as an optimiser.
+
+        """
+        states = (own or {}, shared or {})
+        while True:
+            entered: Entered = self._ask(Advance(*map(_state_of, states)))
+            for state, restored in zip(states, (entered.own, entered.shared), strict=True):
+                _restore(state, restored or {})
+            if not entered.number:
+                return
+            yield Round(entered.number, entered.total)
+
+    def close(self, result: Any = None, error: BaseException | None = None) -> None:
+        """End this script's part in the run."""
+        if not self._over:
+            self._end.send(Ended(result, error))
+            self._over = True
+
+    def _ask(self, request: Any) -> Any:
+        if self._over:
+            raise CohortError(
+                "the run is over, and this call came after its end; nothing was sent",
+                fix="make all calls before the script's part ends",
+                party=self.name,
+            )
+        self._end.send(request)
+        return self._wait()
+
+    def _wait(self) -> Any:
+        answer = self._end.recv()
+        if isinstance(answer, Refused):
+            raise answer.error
+        if isinstance(answer, Ended):
+            self._over = True
+            raise answer.error or CohortError("the run ended before this call", party=self.name)
+        return answer
+
+
+def digest(value: Any) -> bytes:
+    """Compute a digest of a value, bit for bit."""
+    state = sha256()
+
+    def add(part: Any) -> None:
+        if isinstance(part, Mapping):
+            state.update(f"items {len(part)};".encode())
+            for name in sorted(part):
+                add(name)
+                add(part[name])
+        elif isinstance(part, list | tuple):
+            state.update(f"list {len(part)};".encode())
+            for one in part:
+                add(one)
+        elif isinstance(part, bytes | str | int | float | bool | None):
+            state.update(pickle.dumps(part, protocol=4))
+        else:
+            array = _array("a value", part)
+            state.update(f"{array.dtype} {array.shape};".encode() + array.tobytes())
+
+    add(value)
+    return state.digest()
+
+
+def _arrays(values: Values) -> dict[str, NDArray[Any]]:
+    if not isinstance(values, Mapping) or not values:
+        raise SettingsError(
+            f"found {type(values).__name__} instead of named values",
+            fix='give a dictionary: cohort.mean({"weights": array}, weight=records)',
+        )
+    return {str(name): _array(name, value) for name, value in values.items()}
+
+
+def _array(name: str, value: Any) -> NDArray[Any]:
+    """Copy a tensor, array or number; a tensor on a device comes to the CPU."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = (value.double() if value.is_floating_point() else value).numpy()
+    array = np.array(value)
+    if array.dtype.kind not in "fiub":
+        raise SettingsError(
+            f"{name} is of the type {type(value).__name__}, which cannot be summed",
+            fix="give tensors, arrays or numbers",
+        )
+    return array
+
+
+def _like(value: Any, array: NDArray[np.float64], *, whole: bool = False) -> Any:
+    """Convert sums to the kind of the given value: a tensor, an array or a number."""
+    if hasattr(value, "detach"):
+        import torch
+
+        floating = value.is_floating_point()
+        array = np.rint(array) if whole and not floating else array
+        kind = value.dtype if floating or whole else torch.float32
+        return torch.as_tensor(array, dtype=kind, device=value.device)
+    kind = np.asarray(value).dtype
+    if kind.kind in "iub" and whole:
+        array, kind = np.rint(array), np.dtype(np.int64)
+    kept = array.astype(kind if kind.kind == "f" or whole else np.float64)
+    return kept if isinstance(value, np.ndarray) else kept.item()
+
+
+def _state_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v.state_dict() if hasattr(v, "state_dict") else v for n, v in state.items()}
+
+
+def _restore(state: Mapping[str, Any], restored: Mapping[str, Any]) -> None:
+    """Put restored items into a script's state."""
+    for name, value in restored.items():
+        if hasattr(state.get(name), "load_state_dict"):
+            state[name].load_state_dict(value)
+        elif isinstance(state, MutableMapping):
+            state[name] = value
+        else:
+            raise SettingsError(
+                f"a state of the type {type(state).__name__} cannot be restored",
+                fix="give a dictionary",
+            )

@@ -1,0 +1,160 @@
+"""A script that joins a pilot, with everything that `secure-fl join` has."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from secure_fl.data.silo import Silo
+from secure_fl.errors import CohortError, DataError
+from secure_fl.events import Event, Refused
+from secure_fl.features.scripts.algorithm import Script
+from secure_fl.features.scripts.cohort import ScriptCohort
+from secure_fl.features.scripts.program import ScriptHandle
+from secure_fl.features.scripts.turns import Ended, ThreadEnd, ends
+
+if TYPE_CHECKING:
+    from secure_fl.crypto.keys.roster import Member
+    from secure_fl.engines.responder import Responder
+    from secure_fl.pilot.hospital import HospitalProcess
+    from secure_fl.policy.plan import Plan
+
+GRACE = 30.0  # seconds until a failed script leaves, if the coordinator does not end the run
+
+
+@contextmanager
+def join(
+    site: Path | str,
+    *,
+    kit: Path | str = "kit",
+    passphrase_file: Path | str | None = None,
+    out: Path | str = "runs",
+    goes_back: bool = False,
+) -> Iterator[ScriptCohort]:
+    """Join a pilot under the rules of the site's file; the block is the site's script.
+
+    It waits until the run begins. Start a script again at any time: it continues from its disk.
+
+    Args:
+        site: The site's file, as for `secure-fl join`.
+        kit: Folder of the site's kit.
+        passphrase_file: File with the passphrase of the keys. Default: it is asked for.
+        out: Folder for this site's runs.
+        goes_back: Allow repeated rounds after another site lost its state.
+
+    """
+    from secure_fl.cli.join import connected, hospital_of, log_event
+    from secure_fl.cli.service import PILOT_LOG
+    from secure_fl.pilot.kits import load_kit
+    from secure_fl.policy.describe import describe
+    from secure_fl.policy.policy_file import load_site
+
+    theirs, ours = ends()
+    script = ScriptHandle(ours)
+    rules, opened = load_site(Path(site)), load_kit(Path(kit))
+    log, name = logging.getLogger(PILOT_LOG), opened.connection.name
+    services: list[Service] = []
+
+    def listen(event: Event) -> None:
+        log_event(event, log)
+        for service in services:
+            service.note(event)
+
+    passphrase = None if passphrase_file is None else Path(passphrase_file)
+    with ExitStack() as stack:
+        stack.enter_context(_shown(log))
+        hospital = hospital_of(
+            rules,
+            opened,
+            passphrase,
+            Path(out),
+            listen,
+            goes_back=goes_back,
+            records=partial(_silo, script, opened.roster.member(name)),
+        )
+        stack.callback(hospital.close)
+        for line in (*describe(rules.policy), *opened.warnings()):
+            log.info(line)
+        party = stack.enter_context(connected(opened, log))
+        services.append(Service(party, hospital, script))
+        yield stack.enter_context(services[0].serving(name, theirs))
+
+
+class Service:
+    """The thread that answers the coordinator, while the script runs in its own."""
+
+    def __init__(self, party: Responder, hospital: HospitalProcess, script: ScriptHandle) -> None:
+        self._party, self._hospital, self._script = party, hospital, script
+        self.refusal = ""  # the last one of this site
+        self._thread = threading.Thread(target=self._serve, name="secure_fl join", daemon=True)
+
+    def note(self, event: Event) -> None:
+        """Keep the reason of a refusal, for the script's error."""
+        if isinstance(event, Refused):
+            self.refusal = event.why or event.code
+
+    @contextmanager
+    def serving(self, name: str, end: ThreadEnd) -> Iterator[ScriptCohort]:
+        """Give the script its cohort; at the end of the block, wait for the end of the run."""
+        self._thread.start()
+        try:
+            cohort = ScriptCohort(name, end)
+            yield cohort
+            cohort.close()
+            self._thread.join()
+            if not self._hospital.done:
+                raise self._stopped()
+        except Exception as error:
+            end.send(Ended(error=error))
+            if not self._script.left:
+                self._thread.join(GRACE)
+            raise
+        finally:
+            self._party.stop()
+
+    def _serve(self) -> None:
+        try:
+            self._party.serve(self._hospital.step)
+        finally:
+            self._script.end(self._stopped())
+
+    def _stopped(self) -> CohortError:
+        reason = f": {self.refusal}" if self.refusal else ""
+        return CohortError(
+            f"the coordinator ended the run before this script{reason}",
+            fix="ask the coordinator; a new start of both continues after the last saved round",
+        )
+
+
+def _silo(script: ScriptHandle, me: Member, plan: Plan) -> Silo:
+    """Return this site's silo, which has the script instead of records."""
+    if not isinstance(plan.algorithm, Script):
+        raise DataError(
+            f"the plan is for {plan.algorithm.name}, and this site runs a script",
+            fix="join this run with `secure-fl join`",
+            party=me.name,
+            field="algorithm.name",
+        )
+    return Silo(me.name, (), tier=me.tier, table=script)
+
+
+@contextmanager
+def _shown(log: logging.Logger) -> Iterator[None]:
+    """Print the log on stderr, unless the program handles logs itself."""
+    if log.hasHandlers():
+        yield
+        return
+    handler, level = logging.StreamHandler(), log.level
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        log.removeHandler(handler)

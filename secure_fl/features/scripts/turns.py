@@ -1,0 +1,108 @@
+"""The hand-over between a script and the program of its site: one of the two always waits.
+
+A script sends a request and waits for the answer. Both ends may be threads or processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The first answer: the run has begun."""
+
+    names: tuple[str, ...]  # of all sites
+
+
+@dataclass(frozen=True, slots=True)
+class SumCall:
+    """A request for a sum."""
+
+    values: Arrays
+    carry: bool = False  # add what rounding leaves over to the next value of a name
+    weighted: bool = False  # one of the values is the weight of a mean
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """The answer to a `SumCall`."""
+
+    sums: Arrays
+    sites: int  # whose values were added
+
+
+@dataclass(frozen=True, slots=True)
+class AgreeCall:
+    """A request to stop unless all sites have the same digest."""
+
+    digest: bytes
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """A request to end this round and begin the next, with the state to save."""
+
+    own: Mapping[str, Any] = field(default_factory=dict)
+    shared: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The answer to an `Advance`: the next round, or 0 after the last one."""
+
+    number: int
+    total: int
+    own: Mapping[str, Any] | None = None  # restored state; None: the script's own is right
+    shared: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last message of a script."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The answer to a request that fails: the script raises the error."""
+
+    error: BaseException
+
+
+class End(Protocol):
+    """One end of the hand-over; connections of `multiprocessing` have the same methods."""
+
+    def send(self, message: Any) -> None:
+        """Give a message to the other end."""
+
+    def recv(self) -> Any:
+        """Wait for a message from the other end."""
+
+
+class ThreadEnd:
+    """One end of a hand-over between threads."""
+
+    def __init__(self, incoming: SimpleQueue[Any], outgoing: SimpleQueue[Any]) -> None:
+        self._incoming, self.send = incoming, outgoing.put
+
+    def recv(self) -> Any:
+        """Wait for a message from the other thread."""
+        return self._incoming.get()
+
+
+def ends() -> tuple[ThreadEnd, ThreadEnd]:
+    """Return both ends of a hand-over between threads."""
+    there: SimpleQueue[Any] = SimpleQueue()
+    back: SimpleQueue[Any] = SimpleQueue()
+    return ThreadEnd(there, back), ThreadEnd(back, there)
