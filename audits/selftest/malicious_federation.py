@@ -136,7 +136,7 @@ class _MaliciousTotal:
         self._honest, self._coordinator = honest, coordinator
         self.check, self.masked, self.lost = honest.check, honest.masked, honest.lost
         self.self_mask_seeds, self.forget = honest.self_mask_seeds, honest.forget
-        self.admit, self.require_equal_salts = honest.admit, honest.require_equal_salts
+        self.admit, self.require_consistent = honest.admit, honest.require_consistent
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if self._coordinator.includes(sender, segments):

@@ -98,7 +98,7 @@ MUTANTS = {
         Edit(ProtectedTotal, "admit", "if upload.sum != number:")
     ],
     "finding 3: salts are not compared": [
-        Edit(ProtectedTotal, "require_equal_salts", "if pair := unlike_salts(salted):")
+        Edit(ProtectedTotal, "require_consistent", "if pair := unlike_salts(salted):")
     ],
     "salts of masks that nobody shares": [
         Edit(

@@ -200,10 +200,19 @@ class ProtectedTotal:
         for key in keys:
             self._vectors.pop(key, None)
 
-    def require_equal_salts(self, survivors: Collection[str]) -> None:
-        """Refuse a sum in which two parties salt their shared masks differently, by name."""
+    def require_consistent(self, survivors: Collection[str]) -> None:
+        """Refuse unequal salts of two parties, and a part that some of its owners omit."""
+        here = set(survivors) - {self._host}
         for vector in self._vectors.values():
             salted = {party: of for party, of in vector.salts.items() if party in survivors}
+            owners = here.intersection(vector.segment.owners or here)
+            if salted and (lacking := owners - salted.keys()):
+                sides = (lacking, salted), (salted, lacking)  # most members decide, or nobody
+                named = next((one for one, other in sides if 2 * len(other) > len(here)), owners)
+                raise UnusableKeys(
+                    tuple(sorted(named)),
+                    "some of these contribute a part of a sum that others of its owners omit",
+                )
             if pair := unlike_salts(salted):
                 raise UnusableKeys(
                     pair,

@@ -87,7 +87,7 @@ class ClearTotal:
     def admit(self, sender: str, upload: SumInput) -> None:
         pass
 
-    def require_equal_salts(self, survivors: Collection[str]) -> None:
+    def require_consistent(self, survivors: Collection[str]) -> None:
         pass
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:

@@ -13,14 +13,7 @@ from typing import ClassVar, NamedTuple
 from secure_fl.coordinator.blame import Inquest, SentSum
 from secure_fl.coordinator.resume import OpenedSums
 from secure_fl.crypto.blame.evidence import digest_inputs
-from secure_fl.errors import (
-    CohortError,
-    Disagreement,
-    Misconduct,
-    TooFewParties,
-    UnusableKeys,
-    WireError,
-)
+from secure_fl.errors import CohortError, Disagreement, Misconduct, TooFewParties, WireError
 from secure_fl.protocol.frames import Bulk, digest
 from secure_fl.protocol.messages import (
     Audience,
@@ -189,13 +182,12 @@ class SumStep(Step):
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         assert self.total is not None  # noqa: S101 - set by the first answer
-        self._require_all_owners(members)
         self._check_contributors(members)
         self.survivors = members
         if self.total.masked:
             # Includes parties lost since the keys came: all others masked with their keys, too.
             here = set(members)
-            self.total.require_equal_salts(here)
+            self.total.require_consistent(here)
             dropped = tuple(m for m in sorted(self.context.offered.offers) if m not in here)
             number, inputs = self.context.offered.number, digest_inputs(self.inputs(members))
             lists = Unmask(members, dropped, sum=number, inputs=inputs)
@@ -242,24 +234,6 @@ class SumStep(Step):
         offers_of_sum = self.context.offered.offers
         sent = SentSum(self.heads, seeds, inputs, offers_of_sum, number, rules.host)
         return Reply(totals, bulks, sent=sent if seeds else None)
-
-    def _require_all_owners(self, members: tuple[str, ...]) -> None:
-        """Refuse a part that some of its owners omit: its sum would fail, and nobody be named.
-
-        Those that more than half of the members contradict are named, or else all owners.
-        """
-        here = set(members) - {self.context.rules.host}
-        for key, owners in self.owners.items():
-            expected = here.intersection(owners or here)
-            having = {party for party in expected if key in self.given[party]}
-            lacking = expected - having
-            if having and lacking:
-                sides = (lacking, having), (having, lacking)
-                named = next((one for one, other in sides if 2 * len(other) > len(here)), expected)
-                raise UnusableKeys(
-                    tuple(sorted(named)),
-                    "some of these contribute a part of a sum that others of its owners omit",
-                )
 
     def _check_contributors(self, members: tuple[str, ...]) -> None:
         """Refuse a segment with fewer contributors than `min_cohort`."""

@@ -279,8 +279,8 @@ class BlindTotal(Protocol):
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         """Add one party's contribution, which is not stored separately; check what it reads."""
 
-    def require_equal_salts(self, survivors: Collection[str]) -> None:
-        """Refuse a sum in which two parties salt their shared masks differently."""
+    def require_consistent(self, survivors: Collection[str]) -> None:
+        """Refuse a sum that would fail because of uploads that contradict each other."""
 
     def forget(self, keys: Collection[bytes]) -> None:
         """Drop segments of parties that are removed from the sum."""

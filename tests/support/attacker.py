@@ -115,7 +115,7 @@ class Tampering:
     ) -> None:
         self._honest, self._change = honest, change
         self.add, self.check, self.masked = honest.add, honest.check, honest.masked
-        self.admit, self.require_equal_salts = honest.admit, honest.require_equal_salts
+        self.admit, self.require_consistent = honest.admit, honest.require_consistent
         self.lost, self.self_mask_seeds, self.forget = (
             honest.lost,
             honest.self_mask_seeds,
