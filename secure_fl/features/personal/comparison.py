@@ -78,18 +78,30 @@ def vote_on(apart: Difference, records: int) -> Vote:
 
 
 async def voters_of(cohort: Cohort, votes: bool) -> int:
-    """Count the hospitals that have dev records, by a sealed sum."""
+    """Count the hospitals that have dev records, by a sealed sum; 0 if the sum is no such count."""
     opened = await cohort.sum({VOTERS: np.array([float(votes)], np.float32)})
-    return round(float(opened[VOTERS][0]))
+    counted = _counts(opened[VOTERS])
+    return sum(counted) if counted and sum(counted) <= len(cohort.survivors) else 0
 
 
-async def count_votes(cohort: Cohort, vote: Vote | None) -> dict[str, int] | None:
-    """Count the votes by a sealed sum over the members of the last one; None: one has left."""
+async def count_votes(cohort: Cohort, vote: Vote | None, voters: int) -> dict[str, int] | None:
+    """Count the votes by a sealed sum over the members of the last one.
+
+    None: a member has left, or the sum is not that of so many ballots, so that one was false.
+    """
     ballot = np.array([float(vote == name) for name in VOTES], np.float32)
     opened = await cohort.sum({BALLOT: ballot}, together=True)
-    if not opened:
+    counted = _counts(opened[BALLOT]) if opened else None
+    if counted is None or sum(counted) != voters:
         return None
-    return dict(zip(VOTES, (round(float(x)) for x in opened[BALLOT]), strict=True))
+    return dict(zip(VOTES, counted, strict=True))
+
+
+def _counts(opened: NDArray[np.float64]) -> list[int] | None:
+    """Return counts from a sum of them; None if a number is not whole, or negative."""
+    if not np.isfinite(opened).all() or (opened < 0).any() or (opened != np.rint(opened)).any():
+        return None
+    return [int(number) for number in opened]
 
 
 def sentence(votes: Mapping[str, int]) -> str:

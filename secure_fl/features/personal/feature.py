@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SHARED, PERSONAL, ALONE = "model", "personal", "alone"  # names of delivered models
 FINDING = "personal"
 OF_DP = "DP-SGD does not cover the models that the votes are about"
+NOT_COUNTED = "a hospital left before the votes were summed, or a ballot was false"
 NO_DEV = "this hospital has no dev records: it compares nothing, and has no vote"
 
 
@@ -219,8 +220,8 @@ async def together(
             )
         else:
             if cfg.alone:
-                found["votes"] = await count_votes(cohort, own.vote)
-                found["no_votes"] = None if found["votes"] else "a hospital left before the votes"
+                found["votes"] = await count_votes(cohort, own.vote, voters)
+                found["no_votes"] = None if found["votes"] else NOT_COUNTED
             if cfg.coverage is not None:
                 found["thresholds"] = await thresholds(cohort, site, own, cfg.coverage)
     if cfg.alone:

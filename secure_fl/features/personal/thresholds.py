@@ -94,6 +94,12 @@ class RiskSums:
         """Return the inverse of `counts`."""
         return cls(float(counts["records"][0]), counts["losses"])
 
+    @property
+    def valid(self) -> bool:
+        """True if losses grow with the threshold, from 0 to at most the number of records."""
+        curve = np.concatenate([[0.0], self.losses, [self.records]])
+        return bool(self.records >= 1 and (np.diff(curve) >= -1e-6 * self.records).all())
+
     def pooled(self, coverage: float) -> float:
         """Return the log-odds of the threshold that is right over the records of all hospitals."""
         return _threshold(self.losses, self.records, coverage)
@@ -136,6 +142,7 @@ def probability(odds: float) -> float:
 
 
 async def sum_risks(cohort: Cohort, own: TrueOdds | None) -> RiskSums | None:
-    """Sum the risk curves over the members of the last sum; None: one has left."""
+    """Sum the risk curves over the members of the last sum; None: one has left, or lied."""
     opened = await cohort.sum(pieces(RiskSums.of(own).counts()), together=True)
-    return RiskSums.from_counts(from_pieces(opened)) if opened else None
+    sums = RiskSums.from_counts(from_pieces(opened)) if opened else None
+    return sums if sums is not None and sums.valid else None

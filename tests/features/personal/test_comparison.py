@@ -90,12 +90,27 @@ def test_sealed_votes_are_what_the_hospitals_cast(mode: str) -> None:
         async for _ in cohort.rounds(1):
             pass
         voters = await voters_of(cohort, cast[cohort.me] is not None)
-        return voters, await count_votes(cohort, cast[cohort.me])  # type: ignore[arg-type]
+        return voters, await count_votes(cohort, cast[cohort.me], voters)  # type: ignore[arg-type]
 
     counted = {"better": 2, "worse": 1, "undecided": 1}
     found = federate(dict.fromkeys(cast, program), mode=mode)
     assert set(map(repr, found.results.values())) == {repr((4, counted))}
     assert "at 2 of 4 hospitals" in sentence(counted) and "at 1 it is worse" in sentence(counted)
+
+
+@pytest.mark.parametrize("false", [[-1.0, 2.0, 0.0], [2.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+def test_a_false_ballot_leaves_no_count(false: list[float]) -> None:
+    async def program(cohort: Cohort) -> object:
+        async for _ in cohort.rounds(1):
+            pass
+        voters = await voters_of(cohort, True)
+        if cohort.me == "c":
+            await cohort.sum({comparison.BALLOT: np.array(false, np.float32)}, together=True)
+            return None
+        return voters, await count_votes(cohort, "undecided", voters)
+
+    found = federate(dict.fromkeys("abc", program), mode="none").results
+    assert found["a"] == found["b"] == (3, None)
 
 
 def drawn(rng: np.random.Generator, level: float, records: int) -> TrueOdds:
