@@ -5,8 +5,9 @@
 - SCAFFOLD: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled
   Averaging for Federated Learning. ICML 2020, arXiv 1910.06378, Algorithm 1.
 
-FedProx adds to the gradient of a step after it is clipped, and under DP-SGD after the noise, so it
-costs no privacy. SCAFFOLD adds to the step itself.
+Both add to the step of the local optimizer. With SGD this is the printed form. Differs: AdamW would
+scale a term in the gradient to a full step, however small it is, and models learned one class. Both
+depend on earlier results and this site's weights only, so they cost no privacy under DP-SGD.
 """
 
 from __future__ import annotations
@@ -43,14 +44,11 @@ class Drift:
         def correct(*_: object) -> None:
             η = optimizer.param_groups[0]["lr"]
             self._rates += η
-            for name, w in start.items():  # FedProx: ∇ of μ/2·‖w - w_t‖²
-                y = weights[name]
-                pull = (y - w) * self._μ
-                y.grad = pull if y.grad is None else y.grad + pull
-            for name in self.common:  # SCAFFOLD, line 10: y ← y - η·(g - cᵢ + c)
-                # Differs: with AdamW, its step replaces g. Corrected gradients of noisy batches
-                # trained models that answer one class.
-                weights[name].sub_(difference[name] * η)
+            for name, y in weights.items():
+                if self._μ:  # FedProx: ∇ of μ/2·‖w - w_t‖²
+                    y.sub_((y - start[name]) * (self._μ * η))
+                if self.common:  # SCAFFOLD, line 10: y ← y - η·(g - cᵢ + c)
+                    y.sub_(difference[name] * η)
 
         optimizer.register_step_pre_hook(correct)
         return optimizer

@@ -25,7 +25,7 @@ class Averaging(WholeModel):
     """Settings of FedAvg and its relatives: the parties' mean update moves the shared model."""
 
     proximal: Annotated[float, Field(ge=0)] = 0.0
-    """μ of FedProx: local steps also minimise μ/2·‖w - wₜ‖², the distance from the shared model."""
+    """μ of FedProx: each step also moves by -η·μ·(w - wₜ), towards the shared model."""
     average: Decay = 0.0
     """Decay of a moving average of the rounds' models (EMA), which is scored and saved. 0: none."""
 
@@ -64,8 +64,8 @@ class FedProx(Averaging):
     """FedAvg whose local steps are pulled towards the shared model."""
 
     name: Literal["fedprox"] = "fedprox"
-    proximal: Rate = 0.01
-    """μ: local steps also minimise μ/2·‖w - wₜ‖², the distance from the shared model."""
+    proximal: Rate = 1.0
+    """μ: each step also moves by -η·μ·(w - wₜ), towards the shared model."""
 
     @classmethod
     def entry(cls) -> Entry:

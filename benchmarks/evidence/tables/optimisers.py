@@ -25,7 +25,7 @@ ROUNDS, RANK = 4, 8
 FEDAVG = "FedAvg"
 RATES = (1e-3, 2e-3, 4e-3)
 GRIDS: Mapping[str, tuple[str, str, tuple[float, ...]]] = {  # method -> name, setting, values
-    "FedProx": ("fedprox", "proximal", (0.01, 0.1, 1.0)),
+    "FedProx": ("fedprox", "proximal", (1.0, 10.0, 100.0)),
     "SCAFFOLD": ("scaffold", "server_learning_rate", (0.5, 1.0, 1.5)),
     "FedAdam": ("fedadam", "server_learning_rate", (0.01, 0.03, 0.1)),
     "FedYogi": ("fedyogi", "server_learning_rate", (0.01, 0.03, 0.1)),
