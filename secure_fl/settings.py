@@ -312,6 +312,9 @@ class TrainingSettings(Section):
     patience: Positive | None = None
     """Rounds without a better pooled dev score after which the run ends with its best model.
     Default: train all rounds and keep the last model."""
+    probe_score: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Pooled dev score of a probe, a linear model on the fixed encoder. A result below it says so.
+    `secure-fl tune` measures and writes it."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: Positive | None = None
     """Processor threads of a training. 1 is much faster on a busy machine. Default: 1 for the

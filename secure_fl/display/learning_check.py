@@ -1,4 +1,4 @@
-"""Check of a result: a sentence about a model that answers one class, or that guesses."""
+"""Check of a result: a sentence about a model that has not learned, or is below a probe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def not_learned(
     `model`: its name in the result's splits; None: the recommended one. `pooled`: use only scores
     over all hospitals' records. Without those, a hospital's result uses its own.
     """
-    problem = guesses(document, model, pooled=pooled)
+    problem = guesses(document, model, pooled=pooled) or below_probe(document, model)
     if problem is None or document.get("evaluation"):
         return problem
     return f"{problem} Try: {'; '.join(advice(document))}."
@@ -59,6 +59,20 @@ def guesses(
     )
 
 
+def below_probe(document: Mapping[str, Any], model: str | None = None) -> str | None:
+    """Describe a model with a lower dev score than a probe's; None if no probe's is known."""
+    probe, metric = document.get("probe"), document.get("main_metric", "")
+    pooled = _saved(document).get("pooled", {})
+    scores = (pooled.get(f"{name}dev", {}).get(metric) for name in _names(document, model))
+    score = next((score for score in scores if score is not None), None)
+    if probe is None or score is None or score >= probe:
+        return None
+    return (
+        f"The model is below a probe: its dev {metric} is {number(score)}, and a linear model on "
+        f'the fixed encoder reaches {number(probe)} (algorithm "probe", in one sum).'
+    )
+
+
 def advice(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield what may help the run of a result to learn."""
     yield f"more rounds (algorithm.rounds, now {document['rounds']})"
@@ -79,12 +93,7 @@ def _measured(
     document: Mapping[str, Any], model: str | None, *, pooled: bool
 ) -> tuple[str, Mapping[str, Any], Mapping[str, Any]] | None:
     """Find (split, counts, intervals) of the saved round, from test records if there are any."""
-    metrics = document.get("metrics", {})
-    saved = document.get("model_round")
-    last, best = metrics.get("last", {}), metrics.get("best", {})
-    chosen = best if saved is not None and best.get("round") == saved else last
-    use = document.get("use")
-    names = [model] if model is not None else [f"{use}/" if use else "", "", LOCAL]
+    chosen, names = _saved(document), _names(document, model)
     sources: list[Mapping[str, Any]] = [chosen.get("counts", {})]
     if not pooled and len(document.get("parties", ())) == 1:
         sources.append(_own_counts(document, chosen.get("round")))
@@ -95,6 +104,20 @@ def _measured(
                 if found and found.get("loss", (0,))[0]:  # noised counts have no losses
                     return split, found, chosen.get("intervals", {}).get(name + split, {})
     return None
+
+
+def _saved(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Find the metrics of the saved round."""
+    metrics: Mapping[str, Mapping[str, Any]] = document.get("metrics", {})
+    saved = document.get("model_round")
+    last, best = metrics.get("last", {}), metrics.get("best", {})
+    return best if saved is not None and best.get("round") == saved else last
+
+
+def _names(document: Mapping[str, Any], model: str | None) -> list[str]:
+    """List names of models before a split, the one to use first."""
+    use = document.get("use")
+    return [model] if model is not None else [f"{use}/" if use else "", "", LOCAL]
 
 
 def _own_counts(document: Mapping[str, Any], round: int | None) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def _measurements(run: ResultContext, sites: Sequence[Site]) -> dict[str, Any]:
     return {
         "main_metric": task.metric,
         "scored_class": task.scored_class,
+        "probe": run.spec.training.probe_score,
         "local_heads": run.local_heads,
         "metrics": metrics,
         "use": to_use(sites[0].delivered, delivered, task.metric),

@@ -44,6 +44,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "main_metric": "metric that selects the best round; higher is better",
         "scored_class": "the class of precision, recall and f1 (task.positive, else the last "
         "label); null if they are not scores of one class",
+        "probe": "dev score of a probe by `training.probe_score`; `null` if unknown",
         "local_heads": "`true` if label sets differ, so that each party keeps its own output layer",
         "metrics": "`last` and `best`, each {`round`, `pooled`, `mean`, `party`, `counts`, "
         "`intervals`, `bounds`}; see below",

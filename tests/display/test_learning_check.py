@@ -52,6 +52,17 @@ def test_a_model_of_one_answer_is_named_with_what_to_try() -> None:
     assert "freeze" not in (not_learned(result(TWO, crossed([9, 0], [4, 0]), model=free)) or "")
 
 
+def test_a_model_below_a_known_probe_is_named_with_both_scores() -> None:
+    learned = result(TWO, crossed([110, 10], [5, 35]), main_metric="accuracy", probe=0.94)
+    assert not_learned(learned) is None  # no dev score to compare with
+    learned["metrics"]["last"]["pooled"]["dev"] = {"accuracy": 0.9}
+    said = not_learned(learned) or ""
+    assert "below a probe" in said and "0.900" in said and "0.940" in said
+    assert "secure-fl tune" in said
+    for equal in ({"probe": 0.9}, {"probe": None}):
+        assert not_learned(learned | equal) is None
+
+
 def test_an_interval_around_guessing_is_named_and_a_real_model_is_not() -> None:
     said = not_learned(result(TWO, crossed([60, 60], [20, 22]))) or ""
     assert "95 % interval of its mcc" in said and "contains 0" in said

@@ -193,6 +193,7 @@ HARMLESS = {
     "training.class_weights": "how well it learns; the counts stay at the party",
     "training.bucketing": "which records share a batch",
     "training.checkpointing": "how it is computed",
+    "training.probe_score": "a number that results are compared with",
     "training.patience": "when it ends, by sums that are allowed",
     "training.max_grad_norm": "how well it learns",
     "training.device": "where it is computed",

@@ -28,6 +28,7 @@ Examples:
       --try algorithm.epochs=1,2
   secure-fl train study-tuning/tuned.toml
 
+A probe is measured first, which shows what the encoder already separates.
 All combinations train for a few rounds. The best third continues for three times as many rounds,
 until one remains; ties continue too. The score of a trial is the main metric over all hospitals'
 dev records, summed like updates. With differential privacy, the hospitals' ledgers record each
@@ -98,6 +99,7 @@ def _write(result: Tuning, out: Path) -> None:
 
 def _print_result(result: Tuning, out: Path) -> None:
     from secure_fl.cli import show
+    from secure_fl.cli.show import number
 
     console = show.out()
     console.print(table(result))
@@ -105,6 +107,9 @@ def _print_result(result: Tuning, out: Path) -> None:
         rounds = show.counted(result.best.rounds, "round")
         console.print(f"After {rounds} all scores are equal; the lowest loss decided.")
         console.print("  -> use more rounds or more records")
+    if result.probe is not None:
+        console.print(f"A probe reaches dev {result.metric} {number(result.probe)}: a linear model "
+                      "on the fixed encoder, in one sum.")  # fmt: skip
     if result.epsilon is not None:
         console.print(f"the ledgers are at ε = {result.epsilon:.3f}, with this search")
     show.warn(console, result.best.problem)
@@ -173,6 +178,7 @@ def document_of(result: Tuning) -> dict[str, Any]:
         "schema": SCHEMA,
         "metric": result.metric,
         "best": best,
+        "probe": result.probe,
         "undecided": result.undecided,
         "epsilon": result.epsilon,
         "trials": trials,

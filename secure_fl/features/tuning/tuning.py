@@ -19,18 +19,20 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeAlias
 
+from secure_fl.algorithms.probe import Probe
+from secure_fl.algorithms.registry import entry_of
 from secure_fl.config.build import Settings
 from secure_fl.config.load import changed, silos
 from secure_fl.data.silo import Silo
 from secure_fl.display.learning_check import not_learned
-from secure_fl.errors import BudgetError, SettingsError, TrainingError
+from secure_fl.errors import BudgetError, DataError, SettingsError, TrainingError
 from secure_fl.events import metric_name
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
 
 KEEP = 3  # one in three continues, with three times the rounds
 NEAR = 0.02  # at equal scores, a smaller relative difference of losses is chance
-RATE = "training.learning_rate"
+RATE, PROBE = "training.learning_rate", "training.probe_score"
 AROUND = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # default search: these times the settings' rate
 
 Choice: TypeAlias = Mapping[str, Any]  # field -> value
@@ -68,6 +70,7 @@ class Tuning:
     metric: str
     trials: tuple[Trial, ...]
     settings: Settings
+    probe: float | None = None  # a probe's score, on the same dev records; None: not measured
 
     @property
     def best(self) -> Trial:
@@ -110,6 +113,9 @@ def tune(
     trials: list[Trial] = []
     done: list[Trial] = []
     records, metric = Records(), ""
+    probe = probe_score(settings, records, progress=progress)
+    if probe is not None:
+        settings = with_choice(settings, {PROBE: probe})
     for count, rounds in rungs(len(choices), settings.algorithm.rounds, halving=halving):
         if done:
             choices = [trial.choice for trial in ahead(done, count)]
@@ -126,7 +132,26 @@ def tune(
                 "no combination could be trained", fix="try smaller learning rates, or other values"
             )
         trials += done
-    return Tuning(metric, tuple(trials), with_choice(settings, done[0].choice))
+    return Tuning(metric, tuple(trials), with_choice(settings, done[0].choice), probe)
+
+
+def probe_score(
+    settings: Settings, records: Records, *, progress: bool | None = None
+) -> float | None:
+    """Score a probe, in one sealed sum; None: it would spend budget, or cannot serve this study."""
+    entry, name = entry_of(settings.algorithm), settings.algorithm.name
+    other = entry.has_host or entry.sums_nothing or entry.pools_data or name == "probe"
+    private = settings.training.dp is not None or settings.protection.noise is not None
+    if private or other or settings.training.probe_score is not None:
+        return settings.training.probe_score
+    model = settings.model.model_copy(update={"adapter": None, "pooling": None})
+    probe = settings.model_copy(update={"algorithm": Probe(), "model": model})
+    try:
+        federation = Federation.of(probe, hospitals=records.of(probe), progress=progress)
+        scores = dev_scores(federation.run())
+    except (SettingsError, DataError):  # of a task, or a set of labels, that has no probe
+        return None
+    return scores[next(iter(federation.tasks.values())).metric]
 
 
 def ahead(trials: Sequence[Trial], count: int) -> list[Trial]:

@@ -167,3 +167,22 @@ def test_the_command_writes_a_file_that_trains_and_a_page(tmp_path: Path) -> Non
     assert CliRunner().invoke(main, ["tune", str(file), "--try", "nothing"]).exit_code == 2
     dead = CliRunner().invoke(main, ["tune", str(file), "--try", f"{RATE}=1e-9,2e-9"])
     assert "After 2 rounds all scores are equal" in dead.stdout
+
+
+def test_a_probe_is_measured_first_and_the_winners_result_is_compared_with_it(
+    tmp_path: Path,
+) -> None:
+    found = tune(study(size=64, rounds=1), {RATE: [1e-7]}, progress=False)
+    assert found.probe is not None
+    assert found.settings.training.probe_score == found.probe
+    expected = study("probe", size=64, rounds=1)
+    pooled = Federation.of(expected, progress=False).run().document["metrics"]["last"]["pooled"]
+    assert found.probe == pytest.approx(pooled["dev"]["accuracy"], abs=1e-9)
+    weak = found.settings.model_copy(
+        update={"training": found.settings.training.model_copy(update={"probe_score": 1.0})}
+    )
+    document = Federation.of(weak, tmp_path / "run", progress=False).run().document
+    assert document["probe"] == 1.0
+    assert document["metrics"]["last"]["pooled"]["dev"]["accuracy"] < 1.0
+    for name in ("probe", "local"):
+        assert tune(study(name, rounds=1), {"run.seed": [1]}, progress=False).probe is None
