@@ -151,6 +151,23 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             {"hospitals": 4, "rounds": 2},
             alone=True,
         ),
+        "steps": Benchmark(
+            "benchmarks.federations.steps",
+            "A pilot of a probe with shared noise: time and bytes.",
+            {"steps": 4, "size": 48, "public": 0},
+            (
+                _count("--steps", "Steps. [default: 60]"),
+                _count("--hospitals", "Hospitals. [default: 4]", least=3),
+                _count("--public", "Public notes. 0: none. [default: 600]", least=0),
+                _count(
+                    "--trip",
+                    "Milliseconds of a round trip; needs root and iproute2. [default: 0]",
+                    least=0,
+                ),
+                MODEL,
+            ),
+            alone=True,
+        ),
         "defaults": Benchmark(
             "benchmarks.evidence.defaults",
             "Results of every algorithm at its default settings.",

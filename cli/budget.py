@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 COUNT, CLASSES = click.IntRange(1, MOST_RECORDS), click.IntRange(2, MOST_RECORDS)
 AMOUNT = FiniteRange(0, 1e5, min_open=True)
 PROBABILITY = FiniteRange(0, 1, min_open=True, max_open=True)
+PLANNED = (200, 600, 2_000, 10_000), (4, 10, 30), (1.0, 3.0, 8.0)  # records, hospitals, ε
 Options = Mapping[str, Any]
 NOISE_FIELDS = {"epsilon": "epsilon", "noise_std": "std"} | {
     name: name for name in ("delta", "dropouts", "colluders", "scale")
@@ -68,6 +69,8 @@ class Answer:
 @click.option("--colluders", type=RECORDS, default=1, show_default=True,
               help="Hospitals that may reveal their noise.")  # fmt: skip
 @click.option("--scale", type=AMOUNT, default=64.0, show_default=True, help="Grid steps per unit.")
+@click.option("--methods", is_flag=True,
+              help="Show which method suits how many records, hospitals and which ε.")  # fmt: skip
 @json_option
 @click.pass_context
 def budget(context: click.Context, /, config: Path | None, as_json: bool, **options: Any) -> None:
@@ -85,9 +88,15 @@ def budget(context: click.Context, /, config: Path | None, as_json: bool, **opti
           --noise-multiplier 1.1
       secure-fl budget --records 5000 --batch 64 --rounds 10 --epsilon 8
 
+    Which method suits the records:
+      secure-fl budget --methods
+
     With a file, the exit status is 7 if its run would be refused: the noise hides the signal
     (unless protection.noise.force is set), or the budget is too small.
     """  # noqa: D301
+    if options.pop("methods"):
+        _print_methods(as_json)
+        return
     if config is None:
         answers = [_of_options(options)]
     else:
@@ -101,6 +110,22 @@ def budget(context: click.Context, /, config: Path | None, as_json: bool, **opti
         raise BudgetError(
             "; ".join(reasons), fix="change the plan as the table suggests", reason="plan"
         )
+
+
+def _print_methods(as_json: bool) -> None:
+    from secure_fl.crypto.privacy.shared_planning import Suited
+
+    sizes = [(records, hospitals) for records in PLANNED[0] for hospitals in PLANNED[1]]
+    suited = {size: [Suited.of(*size, epsilon) for epsilon in PLANNED[2]] for size in sizes}
+    if as_json:
+        every = [asdict(one) | {"method": one.method} for row in suited.values() for one in row]
+        click.echo(json.dumps(every, indent=2))
+        return
+    heads = [f"ε = {epsilon:g}" for epsilon in PLANNED[2]]
+    click.echo(f"{'records':>7} {'hospitals':>9}  {heads[0]:19}{heads[1]:19}{heads[2]}")
+    for (records, hospitals), (first, second, last) in suited.items():
+        row = f"{first.method:19}{second.method:19}{last.method}"
+        click.echo(f"{records:>7,} {hospitals:>9}  {row}")
 
 
 def _of_options(options: Options) -> Answer:

@@ -134,8 +134,9 @@ def hospital_of(
 
     name, roster = kit.connection.name, kit.roster
     ring = open_ring(rules.keys, passphrase_file)
-    require_own(kit, ring.identity())
-    keys = site_keys(ring, roster)
+    identity = ring.identity()
+    require_own(kit, identity)
+    keys = site_keys(ring, identity, roster)
     ledger = Ledger(rules.ledger / name / LEDGER, keys.identity)
     approving = Approving(rules, keys.identity.public)
     return HospitalProcess(

@@ -1,18 +1,21 @@
 """Features of a frozen encoder: public centre and directions, and a site's training rows.
 
-The directions are principal components of public texts. Encoders round differently on different
-machines, so hospitals sum what they compute there, and use the sum.
+The directions are principal components of public texts. Every hospital computes all of them, and
+sends a part: encoders round differently on different machines, and all must use the same.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from secure_fl.algorithms.exact import orthonormal
+from secure_fl.errors import CohortError
 from secure_fl.learning.anatomy import body_of
 from secure_fl.learning.builtin import bell
 from secure_fl.learning.local_training import autocast
@@ -26,6 +29,7 @@ from secure_fl.party.cohort import Cohort
 
 CONSTANT = 0.3  # last column of the features; its weight is the bias
 POWER = 3  # products with the covariance, which turn random directions to the principal ones
+STEPS = 127  # of the largest value of a direction
 
 
 class Rows(NamedTuple):
@@ -81,23 +85,54 @@ async def public_directions(cohort: Cohort, site: Site, model: Probing) -> dict[
     hidden = site.once(
         public, lambda: torch.cat([x for x, _ in _encoded(site, model, site.public, model.hidden)])
     )
-    center = hidden.double().mean(0)
-    found = {"center": await _mean(cohort, "center", center)}
+    center, basis = hidden.double().mean(0), None
     if model.basis is not None:
         basis = bell(model.basis.shape, f"{site.seed}/probe", 1.0).double()
         hidden -= center
         covariance = (hidden.T @ hidden).double()
         for _ in range(POWER):
             basis = orthonormal(covariance @ basis)
-        # Bases of all members are nearly equal, and eight bits are enough for directions.
-        found["basis"] = orthonormal(await _mean(cohort, "basis", basis, carry=True))
-    return found
+    return await _assembled(cohort, center, basis)
 
 
-async def _mean(cohort: Cohort, name: str, value: Tensor, *, carry: bool = False) -> Tensor:
-    """Average a value over the members, in float32 and equal at all of them."""
-    sums = await cohort.sum({name: value, "members": 1.0}, carry=carry)
-    return torch.from_numpy(sums[name] / sums["members"]).float()
+async def _assembled(cohort: Cohort, center: Tensor, basis: Tensor | None) -> dict[str, Tensor]:
+    """Take each direction from one hospital, in turns, and so for the values of the centre.
+
+    They are public, and nearly equal at all hospitals. Eight bits are enough for a direction.
+    """
+    directions = torch.zeros(0, len(center)) if basis is None else basis.T.float()
+    parties, received = cohort.parties, dict[str, dict[str, Any]]()
+    while not received or not set(parties) <= received.keys():  # again if a hospital drops out
+        parties = cohort.parties
+        turn = slice(parties.index(cohort.me), None, len(parties))
+        largest = directions[turn].abs().amax(1, keepdim=True).clamp(min=1e-30)
+        steps = (directions[turn] / largest * STEPS).round().to(torch.int8)
+        own = {"center": center[turn].float(), "largest": largest, "steps": steps}
+        received = await cohort.share(
+            {f"public|{name}": part.numpy() for name, part in own.items()}
+        )
+    shared, rows = torch.zeros(len(center)), torch.zeros_like(directions)
+    for place, party in enumerate(parties):
+        turn = slice(place, None, len(parties))
+        shared[turn], rows[turn] = _checked(received[party], party, shared[turn], rows[turn])
+    return {"center": shared} | ({} if basis is None else {"basis": orthonormal(rows.T)})
+
+
+def _checked(
+    received: dict[str, Any], party: str, center: Tensor, rows: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Read a hospital's part, which must have these shapes."""
+    names = [f"public|{name}" for name in ("center", "largest", "steps")]
+    found = [np.asarray(received.get(name, math.nan), np.float32) for name in names]
+    shapes = [(len(center),), (len(rows), 1), tuple(rows.shape)]
+    if [part.shape for part in found] != shapes or not all(np.isfinite(p).all() for p in found):
+        raise CohortError(
+            "this hospital sent directions of public texts that cannot be read",
+            fix="compare models and library versions with this party",
+            party=party,
+        )
+    own, largest, steps = (torch.from_numpy(part) for part in found)
+    return own, steps * (largest / STEPS)
 
 
 def training_rows(site: Site, model: Probing) -> Rows:

@@ -19,7 +19,7 @@ from benchmarks.evidence.tables.base import Section
 from benchmarks.report import Grid, fill
 from secure_fl.algorithms.registry import ALGORITHMS
 
-PAPERS = ("fedid", "fedkd", "inclusivefl", "whole", "adapters")
+PAPERS = ("fedid", "fedkd", "inclusivefl", "whole", "adapters", "dp")
 VERDICTS: tuple[Verdict, ...] = ("holds", "level", "fails", "undecided")
 PAPER_PAGE = """\
 `python -m benchmarks results` writes this page from the finished cells in this folder.

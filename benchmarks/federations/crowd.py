@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -47,7 +47,7 @@ def measure(*, hospitals: int = 30, rounds: int = 5, size: int = 16) -> Report:
         plan = plan_of(FedAvg(rounds=rounds))
         pilot = make_pilot_folders(Path(place) / "pilot", names, plan, port=free_port(), size=size)
         began = time.time()
-        costs, together = _run(pilot)
+        costs, together = run_processes(pilot)
         begins = round_times(pilot)
         document = json.loads((pilot.of(HUB) / "run" / "result.json").read_text())
     took = [after - before for before, after in pairwise(begins)]
@@ -82,10 +82,16 @@ def measure(*, hospitals: int = 30, rounds: int = 5, size: int = 16) -> Report:
     )
 
 
-def _run(pilot: PilotFolders) -> tuple[list[ProcessCost], int]:
-    """Run all processes; return their costs and their memory together, at most."""
+def run_processes(
+    pilot: PilotFolders, within: Callable[[str], Sequence[str]] = lambda name: ()
+) -> tuple[list[ProcessCost], int]:
+    """Run all processes; return their costs and their memory together, at most.
+
+    `within`: the prefix of a process's command.
+    """
     started = {
-        name: start_pilot_process(pilot, name, "--grace", GRACE) for name in (HUB, *pilot.names)
+        name: start_pilot_process(pilot, name, "--grace", GRACE, prefix=within(name))
+        for name in (HUB, *pilot.names)
     }
     with killed_after(started) as processes:
         with _watching([process.pid for process in processes.values()]) as together:

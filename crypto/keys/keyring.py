@@ -201,9 +201,14 @@ class KeyRing:
         path = self._file("identity.key")
         return Identity.from_private_bytes(load(path, KeyFileKind.IDENTITY, self.passphrase))
 
-    def cohort(self, roster: Roster, *, now: datetime | None = None) -> CohortKeys:
-        """Open the cohort's keys for a run under this roster, which is verified first."""
-        roster.verify(now=now, me=self.identity().public)
+    def cohort(
+        self, roster: Roster, *, now: datetime | None = None, me: Identity | None = None
+    ) -> CohortKeys:
+        """Open the cohort's keys for a run under this roster, which is verified first.
+
+        `me`: this site's identity if it is open already; each opening takes scrypt's time.
+        """
+        roster.verify(now=now, me=(me or self.identity()).public)
         path = self._file("cohort.key")
         if not path.exists():
             raise KeyringError(

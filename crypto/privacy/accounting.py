@@ -158,13 +158,18 @@ def epsilon(events: Iterable[Event], delta: float, *, accountant: Accountant = "
     steps = _merge(events)
     if not steps:
         return math.inf
-    if accountant != "rdp" and all(q == 1 for _, q, _ in steps):
+    if accountant != "rdp" and unsampled(events):
         return min(gaussian_epsilon(steps[0][0], delta), counts_epsilon(_cells(events), delta))
     bound = rdp_epsilon(steps, delta)
     if accountant == "rdp" or not _in_prv_range(steps, bound):
         return bound
     exact = prv_epsilon(tuple(steps), delta)
     return bound if exact is None else min(bound, exact)
+
+
+def unsampled(events: Iterable[Event]) -> bool:
+    """Return true if every record is in every step: ε then has a formula, without Opacus."""
+    return all(q == 1 for _, q, _ in _merge(events))
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:

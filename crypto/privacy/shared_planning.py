@@ -15,6 +15,42 @@ from secure_fl.settings import DPSettings
 # records at each of 4 hospitals (benchmarks/results/dp).
 LOST_ACCURACY, LOST_AUROC = 900.0, 3000.0
 NOTICED = 2.0  # points of AUROC
+HOPELESS = 10.0  # points of AUROC, from which a probe under DP is not worth its training
+LEVEL = 4000.0  # signal of 8,000 records at ε = 8: adapters of two layers were level with a probe
+STEPS, SAMPLED = 60, 0.1  # of both methods; records of a step of adapters
+
+
+@dataclass(frozen=True, slots=True)
+class Suited:
+    """The methods that suit a number of records, hospitals and an ε, by their noise."""
+
+    records: int  # of each hospital
+    hospitals: int
+    epsilon: float
+    lost_shared: float  # points of AUROC that a probe loses to shared noise, at most
+    lost_local: float  # the same with the noise of each hospital alone
+    adapters: float  # signal of adapters with shared noise
+
+    @classmethod
+    def of(cls, records: int, hospitals: int, epsilon: float) -> Suited:
+        """Estimate by the noise of 60 steps, for one colluder and no dropout."""
+        dp = DPSettings(epsilon=epsilon, noise="shared", dropouts=0, colluders=1)
+        units = records * hospitals
+        probe = SharedPlan(dp, hospitals, 0, units, 1.0, STEPS, probe=True)
+        alone = replace(probe, dp=dp.model_copy(update={"colluders": hospitals - 1}))
+        adapters = replace(probe, rate=SAMPLED, probe=False)
+        shared, local = LOST_AUROC / probe.signal, LOST_AUROC / alone.signal
+        return cls(records, hospitals, epsilon, shared, local, adapters.signal)
+
+    @property
+    def method(self) -> str:
+        """Name the method, with the points that its noise costs if they are noticed."""
+        if self.lost_shared > HOPELESS:
+            return "more records"
+        if self.lost_shared > NOTICED:
+            return f"shared probe (-{self.lost_shared:.0f})"
+        probe = "any probe" if self.lost_local <= NOTICED else "shared probe"
+        return f"{probe}, LoRA" if self.adapters >= LEVEL else probe
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from secure_fl.crypto.privacy.accounting import (
     decode_event,
     encode_event,
     epsilon,
+    unsampled,
 )
 from secure_fl.crypto.privacy.ledger import (
     Account,
@@ -344,6 +345,8 @@ def least_noise(
     events: Callable[[float], Sequence[Event]], target: float, delta: float, accountant: Accountant
 ) -> float:
     """Find the least noise multiplier whose events stay within the target."""
+    if accountant != "rdp" and unsampled(events(1.0)):
+        return calibrate(events, target, delta, accountant=accountant, low=0.2, high=1e4)
     # RDP is fast and never reports less, so PRV searches below its answer
     rough = 1e-4 if accountant == "rdp" else 1e-2
     high = calibrate(events, target, delta, accountant="rdp", low=0.2, high=1e4, precision=rough)

@@ -16,6 +16,7 @@ from pathlib import Path
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config.data import PartyData, PartyFiles
 from secure_fl.config.silos import read
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.keyring import KeyRing
 from secure_fl.crypto.keys.roster import Member, Roster
 from secure_fl.crypto.sealing import secret
@@ -28,9 +29,9 @@ from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SiteFile
 
 
-def site_keys(ring: KeyRing, roster: Roster) -> PartyKeys:
+def site_keys(ring: KeyRing, identity: Identity, roster: Roster) -> PartyKeys:
     """Open this site's keys for a run under a signed roster."""
-    identity, cohort = ring.identity(), ring.cohort(roster)
+    cohort = ring.cohort(roster, me=identity)
     return PartyKeys(
         identity,
         {member.name: member.identity for member in roster.members},

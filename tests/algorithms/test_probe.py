@@ -28,16 +28,18 @@ from secure_fl.corpora import make, public
 from secure_fl.corpora.codes import LABELS as CODES
 from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.data.examples import Example, Text
-from secure_fl.errors import DataError, SettingsError
+from secure_fl.errors import DataError, PartyFailed, SettingsError
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.models import load_backbone
 from secure_fl.learning.tasks.heads import ProbeClassifier
+from secure_fl.party.cohort import Cohort
 from secure_fl.settings import DPSettings, TaskSettings
 from secure_fl.testing.harness import LossyEngine, federate
 from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.families import save
 from tests.support.private import make_site, notes
+from tests.support.raising import raises
 from tests.support.sampling import mostly_slow
 from tests.support.token_hospitals import corpora, ner
 
@@ -422,6 +424,12 @@ def test_directions_of_public_texts_are_principal_and_equal_everywhere() -> None
     best = float(torch.linalg.svdvals(centred)[:12].square().sum())
     assert float((centred @ first["basis"]).square().sum()) > 0.97 * best
     torch.testing.assert_close(first["center"], hidden.mean(0), atol=1e-3, rtol=0)
+
+    async def liar(cohort: Cohort) -> None:
+        await cohort.share({"public|steps": np.zeros((4, 3), np.int8)})
+
+    with raises(PartyFailed, "(cohort)", party="p0", round=1):
+        federate({"p0": program(models[0]), "p1": liar, "p2": program(models[2])})
 
 
 # --- the folder -----------------------------------------------------------------------------------

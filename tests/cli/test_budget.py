@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -254,3 +255,19 @@ def test_the_docs_show_what_is_printed(study: Path) -> None:
     assert f"$ secure-fl budget study.toml\n{printed}```" in docs
     advised = run(str(study), "--rounds", "2", "--parties", "12").stdout
     assert "one of: 12 parties;" in printed and "useful                          yes" in advised
+
+
+def test_methods_follow_from_noise_and_are_those_of_the_page() -> None:
+    found = json.loads(run("--methods", "--json").output)
+    by = {(one["records"], one["hospitals"], one["epsilon"]): one for one in found}
+    assert by[200, 4, 1.0]["method"] == "more records"
+    for one in found:
+        more = by.get((one["records"], {4: 10, 10: 30}.get(one["hospitals"]), one["epsilon"]))
+        assert one["lost_shared"] < one["lost_local"]
+        assert more is None or more["lost_shared"] < one["lost_shared"]
+    page = (Path(__file__).parents[2] / "docs" / "shared-noise.md").read_text()
+    for (records, hospitals), row in groupby(found, lambda o: (o["records"], o["hospitals"])):
+        cells = [f"{records:,}", str(hospitals), *(one["method"] for one in row)]
+        assert f"| {' | '.join(cells)} |" in page
+    text = run("--methods").output
+    assert all(one["method"] in text for one in found) and max(map(len, text.splitlines())) <= 80

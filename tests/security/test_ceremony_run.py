@@ -31,7 +31,7 @@ def ceremony(folder: Path, roster: Roster) -> dict[str, PartyKeys]:
     bundles = rings["east"].ceremony(roster, secret.generate().to_bytes())
     for name, ring in rings.items():
         ring.accept(roster, bundles[name])
-    return {name: site_keys(ring, roster) for name, ring in rings.items()}
+    return {name: site_keys(ring, ring.identity(), roster) for name, ring in rings.items()}
 
 
 async def shared(cohort: Cohort) -> Any:
@@ -69,4 +69,4 @@ def test_keys_need_the_roster_they_were_made_for(tmp_path: Path) -> None:
     ceremony(tmp_path, roster)
     ring = KeyRing(tmp_path / "north", "passphrase of north", CHEAP)
     with raises(KeyringError, reason="other-roster"):
-        site_keys(ring, signed(*NAMES, host=HOST, version=2))
+        site_keys(ring, ring.identity(), signed(*NAMES, host=HOST, version=2))

@@ -56,11 +56,12 @@ def make_pilot_folders(
     cost: Cost = DEFAULT_COST,
     hosts: Sequence[str] = ("localhost", "127.0.0.1"),
     host: str | None = None,
+    public: int = 0,
 ) -> PilotFolders:
     """Make sites that hold built-in notes, and a coordinator that knows none of them.
 
     `host`: one of the sites, for methods that have one; all then hold public notes, too, and allow
-    it.
+    it. `public`: so many public notes that all hold, without a host.
     """
     trial = PilotFolders(folder, tuple(sorted(names)))
     rings = {name: _ring(trial.of(name), cost) for name in (HUB, *trial.names)}
@@ -83,7 +84,10 @@ def make_pilot_folders(
         _records(trial.of(name), made)
         _rules(trial.of(name), name, plan, roster)
     if host is not None:
-        _public(trial, plan, host, size)
+        _hosted(trial, plan, host, size)
+    elif public:
+        for name in trial.names:
+            _public(trial, plan, name, public)
     write_atomic(trial.plan, write_plan(plan).encode())
     if plan.algorithm.name == "statistics":
         for name in trial.names:
@@ -92,20 +96,25 @@ def make_pilot_folders(
     return trial
 
 
-def _public(trial: PilotFolders, plan: Plan, host: str, size: int) -> None:
-    """Public notes, and rules that let this host open sums of predictions, without noise."""
+def _public(trial: PilotFolders, plan: Plan, name: str, size: int) -> str:
+    """Give a site the public notes; return its rules with them."""
     shared = corpora.public("ade", seed=plan.run.seed, size=size)
+    write(shared, trial.of(name) / "public.jsonl")
+    file, line = trial.of(name) / "site.toml", "[[data.set]]\n"
+    text = file.read_text().replace(line, f'{line}public = "public.jsonl"\n', 1)
+    write_atomic(file, text.encode())
+    return text
+
+
+def _hosted(trial: PilotFolders, plan: Plan, host: str, size: int) -> None:
+    """Public notes, and rules that let this host open sums of predictions, without noise."""
     for name in trial.names:
-        write(shared, trial.of(name) / "public.jsonl")
-        file = trial.of(name) / "site.toml"
+        text = _public(trial, plan, name, size)
         may = "may_be_host = true" if name == host else f'hosts = ["{host}"]'
-        text = file.read_text()
-        for before, line in (
-            ("[site]\n", f'{may}\ncaveats = ["{plan.algorithm.name}"]\n'),
-            ("[[data.set]]\n", 'public = "public.jsonl"\n'),
-        ):
-            text = text.replace(before, before + line, 1)
-        write_atomic(file, f"{text}\n[site.noise]\nrequired = false\n".encode())
+        allowed = f'[site]\n{may}\ncaveats = ["{plan.algorithm.name}"]\n'
+        text = text.replace("[site]\n", allowed, 1)
+        noise = "\n[site.noise]\nrequired = false\n"
+        write_atomic(trial.of(name) / "site.toml", f"{text}{noise}".encode())
 
 
 def _ring(folder: Path, cost: Cost) -> KeyRing:

@@ -102,10 +102,10 @@ def local(epsilon: float) -> dict[str, Any]:
 
 
 def _near(points: float, epsilon: float, figure: Figure) -> Iterator[Claim]:
-    what = "AUROC" if figure == "auroc" else "points"
+    what = f"{points:g} point{'s' * (points != 1)}{' of AUROC' * (figure == 'auroc')}"
     for group in GROUPS:
         yield Claim(
-            f"At ε = {epsilon:g} a probe with shared noise is within {points:g} {what} of no DP.",
+            f"At ε = {epsilon:g} a probe with shared noise is within {what} of no DP.",
             group,
             Arm(named(SHARED, epsilon)),
             (Arm(CLEAR),),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import torch
 from secure_fl.algorithms.baselines.reference_points import Centralized
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.keys.identity import Identity
-from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
+from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon, gaussian_epsilon
 from secure_fl.crypto.privacy.ledger import Account, Ledger, events_of, load_chain
 from secure_fl.data.silo import Silo
 from secure_fl.errors import BudgetError, KeyringError, SettingsError, TamperError
@@ -23,6 +26,7 @@ from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
 from tests.support.event_documents import into
 from tests.support.private import dp_settings, make_site, notes
+from tests.support.processes import this_code
 from tests.support.raising import raises
 
 
@@ -265,3 +269,20 @@ def test_plain_runs_say_that_nothing_is_promised() -> None:
         protection=ProtectionSettings(mode="none"),
     ).run()
     assert result.document["privacy"] is None
+
+
+def test_noise_of_whole_steps_is_exact_and_needs_no_opacus() -> None:
+    """A step over all records has a formula: its noise is the least, to a millionth."""
+    code = (
+        "import sys\n"
+        "from secure_fl.crypto.privacy.training_account import multiplier_for\n"
+        "from secure_fl.settings import DPSettings\n"
+        "print(multiplier_for(DPSettings(epsilon=3.0), 1.0, 60), 'opacus' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | this_code(), capture_output=True, check=True
+    )
+    σ, loaded = done.stdout.decode().split()
+    assert loaded == "False"
+    at, below = (gaussian_epsilon(float(σ) * f / 60**0.5, 1e-5) for f in (1.0, 1 - 3e-6))
+    assert at <= 3.0 < below
