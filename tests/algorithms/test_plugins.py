@@ -246,6 +246,7 @@ JUDGED_OTHERWISE = {
 REQUIRED: dict[str, dict[str, Any]] = {  # fields without a default
     "statistics": {"variables": {"a": {"values": ("x",)}}, "tables": {"a": ("a",)}}
 }
+LARGE: dict[str, Any] = {"tiers": {"strong": MANY}, "values": {"a": (MANY,)}}
 SWITCHED: dict[str, dict[str, Any]] = {"student_epochs": {"student_layers": 1}}  # what it needs
 
 
@@ -266,7 +267,7 @@ def enlarged(name: str, field: str) -> Algorithm:
     """The defaults, but for one field that asks for much more."""
     kind: Any = ALGORITHMS[name].settings
     steps = {"fit": "logistic"} if (name, field) == ("probe", "rounds") else {}  # a ridge has one
-    changed = {field: {"strong": MANY} if field == "tiers" else MANY}
+    changed = {field: LARGE.get(field, MANY)}
     made: Algorithm = kind(**steps, **REQUIRED.get(name, {}), **SWITCHED.get(field, {}), **changed)
     return made
 

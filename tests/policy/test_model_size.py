@@ -217,7 +217,7 @@ LEARNING = set(  # how an algorithm learns, from sums that are protected all the
     "targets feedback_weight distill batches_per_exchange "
     "fresh_optimizers labelled temperature distance logit_bound widths shares weights mix "
     "server_optimizer linear_rate beta own_shares feedback_scale alone scaler "
-    "fit components sample_rate teachers student_rank made_up proximal average damping".split()
+    "fit components sample_rate teachers student_rank made_up proximal average damping weighted".split()
 )
 JUDGED = {
     "run.name", "run.folder", "run.record", "run.keep_checkpoints", "task.kind", "model.name",
@@ -247,7 +247,14 @@ def test_a_new_setting_is_judged_or_said_to_be_harmless() -> None:
     assert leaves(Plan) == JUDGED | set(HARMLESS)
     judged = {"name", "rounds", "epochs", "steps", "distill_epochs", "factors", "feedback"}
     judged |= {"student_epochs", "public_batch", "feedback_batch", "exchange"}
-    judged |= {"rows", "columns", "compression", "student_layers", "tiers"}  # by `policy.size`
+    judged |= {
+        "rows",
+        "columns",
+        "compression",
+        "student_layers",
+        "tiers",
+        "values",
+    }  # by `policy.size`
     judged |= {"models", "epsilon"}  # of what trains nothing: by name and digest, and by its rules
     judged |= {"variables", "tables", "survival", "delta"}  # of a codebook: by [site.statistics]
     judged |= {"min_patients", "records_per_patient"}

@@ -159,7 +159,7 @@ def digest(value: Any) -> bytes:
     return state.digest()
 
 
-def _arrays(values: Values) -> dict[str, NDArray[Any]]:
+def _arrays(values: Any) -> dict[str, NDArray[Any]]:
     if not isinstance(values, Mapping) or not values:
         raise SettingsError(
             f"found {type(values).__name__} instead of named values",

@@ -108,7 +108,7 @@ def test_the_plan_allows_exactly_what_was_summed() -> None:
 
 
 def test_calls_without_a_loop_begin_a_round_when_a_name_comes_again() -> None:
-    def main(cohort: ScriptCohort) -> float:
+    def main(cohort: ScriptCohort) -> Any:
         first = cohort.sum({"a": 1.0})["a"]
         return first + cohort.sum({"b": 1.0})["b"] + cohort.sum({"a": 2.0})["a"]
 
@@ -244,7 +244,7 @@ def test_a_run_continues_after_its_last_round(tmp_path: Path, at: int) -> None:
 
 
 def test_a_finished_run_without_checkpoints_runs_no_script(tmp_path: Path) -> None:
-    def main(cohort: ScriptCohort) -> float:
+    def main(cohort: ScriptCohort) -> Any:
         return cohort.sum({"w": 1.0})["w"]
 
     simulate(main, protection=PLAIN, folder=tmp_path / "run")
