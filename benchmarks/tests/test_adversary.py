@@ -132,6 +132,13 @@ MUTANTS = {
     "a total with seeds of parties that are not lost": [
         Edit(StepKeys, "left", "if not left.complete(self.dropped):")
     ],
+    "a part that some of its owners omit": [
+        Edit(
+            ProtectedTotal,
+            "require_consistent",
+            "if salted and (lacking := owners - salted.keys()):",
+        )
+    ],
     "the host's upload is not compared with the others'": [
         Edit(
             SumStep,

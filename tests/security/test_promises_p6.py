@@ -206,7 +206,10 @@ def test_a_party_counted_twice_or_left_out_is_refused(mode: Protection) -> None:
             class Counting:
                 check, masked, result = total.check, total.masked, total.result
                 lost, self_mask_seeds = total.lost, total.self_mask_seeds
-                admit, require_consistent = total.admit, total.require_consistent
+                admit = total.admit
+
+                def require_consistent(self, survivors: Any) -> None:
+                    """It knows that this sum is wrong."""
 
                 def add(self, sender: str, segments: Any, data: bytes) -> None:
                     for _ in range(often if sender == "north" else 1):
