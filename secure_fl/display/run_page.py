@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 PAGE = "report.html"
 FLOAT32 = 4  # bytes
 MANY = 6  # hospitals with named curves
+MOST_SHOWN = 100  # labels in a table
 FEWEST = 3  # rounds that need a picture, which takes longer to draw than all else of the page
 AGAIN = 10  # seconds after which a browser reloads the page of an unfinished run
 PROTECTIONS = {
@@ -243,6 +244,7 @@ def _classes(history: RunHistory, shared: bool) -> str:
         rows = [[f"true {name}", *map(str, row)] for name, row in zip(names, cells, strict=True)]
         heads = ["", *(f"predicted {name}" for name in names)]
         body += table("Test records of all hospitals, last round", heads, rows)
+    frequent = sorted(found.items(), key=lambda one: (-one[1][0] - one[1][2], one[0]))[:MOST_SHOWN]
     rows = [
         [
             name,
@@ -251,11 +253,13 @@ def _classes(history: RunHistory, shared: bool) -> str:
             _share(2 * hits, 2 * hits + false + missed),
             f"{hits + missed:.0f}",
         ]
-        for name, (hits, false, missed) in sorted(found.items())
+        for name, (hits, false, missed) in sorted(frequent)
     ]
     what = {"ner": "Entities", "multilabel": "Labels"}.get(kind, "Classes")
     heads = [what, "precision", "recall", "F1", "test records"]
-    body += table(f"{what} of all hospitals' test records, last round", heads, rows)
+    shown = f"The {len(rows)} most frequent of {len(found)} {what.lower()}"
+    shown = what if len(rows) == len(found) else shown
+    body += table(f"{shown} of all hospitals' test records, last round", heads, rows)
     entities = None if shared else entity_table(document)
     if entities is not None:
         body += table(f"Per hospital, {entities.title}", entities.columns, entities.rows)

@@ -129,3 +129,19 @@ def test_owners_see_their_labels(tmp_path: Path) -> None:
     counts = json.loads(done.stdout)["train"]["labels"]
     assert counts["E11"] == sum("E11" in r.label for r in SPLITS[0].train)  # type: ignore[union-attr, operator]
     assert counts["(no label)"] == sum(r.label == () for r in SPLITS[0].train)  # type: ignore[union-attr]
+
+
+def test_five_thousand_labels_are_trained_sealed_and_scored(tmp_path: Path) -> None:
+    """Most labels have no record anywhere, as in a list of diagnosis codes."""
+    labels = (*LABELS, *(f"X{k:04}" for k in range(5000 - len(LABELS))))
+    task = TaskSettings(kind="multilabel", labels=labels, max_length=48)
+    sealed = ProtectionSettings(mode="he+secagg")
+    result = run(FedAvg(rounds=1), task, protection=sealed, folder=tmp_path / "run")
+    found = result.document["metrics"]["last"]["pooled"]["test"]
+    records = [record for splits in SPLITS for record in splits.test]
+    expected = result.evaluate(records)
+    assert {n: found[n] for n in expected} == pytest.approx(expected, abs=1e-5)
+    assert "auroc" not in found and not any(name.startswith("f1/") for name in found)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "The 100 most frequent of 5000 labels" in page and LABELS[0] in page
+    assert '<th scope="row">X4000' not in page

@@ -170,6 +170,8 @@ def test_fill_mask_of_transformers_answers_as_the_run_does(tmp_path: Path) -> No
     found = {one["token_str"]: one["score"] for one in ask(text, targets=["helped", "harmed"])}
     share = found["harmed"] / (found["harmed"] + found["helped"])
     assert share == pytest.approx(answer["probabilities"]["ade"], abs=1e-4)
+    card = (folder / "README.md").read_text()
+    assert "pipeline_tag: fill-mask" in card and PROMPT in card and "`harmed` is ade" in card
 
 
 def checkpoint(folder: Path) -> str:

@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from secure_fl.data.rows import named
 from secure_fl.display.learning_check import not_learned
 from secure_fl.errors import RunError
 from secure_fl.events import metric_name
@@ -113,7 +114,8 @@ def _front(model: Path, result: Mapping[str, Any], task: Mapping[str, Any]) -> s
     tags += ["differential-privacy"] if result["privacy"] or result["noise"] else []
     lines = ["library_name: " + ("peft" if (model / ADAPTERS).exists() else "transformers")]
     if task["kind"] in PIPELINES:
-        lines.append(f"pipeline_tag: {PIPELINES[task['kind']]}")
+        kind = "fill-mask" if "prompt" in task else PIPELINES[task["kind"]]
+        lines.append(f"pipeline_tag: {kind}")
     if _base(result) and "/" in _base(result):
         lines.append(f"base_model: {_base(result)}")
     return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---", ""])
@@ -146,13 +148,22 @@ def _use(model: Path, task: Mapping[str, Any]) -> str:
     if kind not in PIPELINES:
         return f"## Use\n\nThe ranker is ours; `AutoModel` loads the body alone.\n\n{ours}"
     without = "what completes a prompt" if kind == "completion" else "a score"
-    labels = ", ".join(f"`{label}`" for label in task["labels"]) or without
+    labels = named([f"`{label}`" for label in task["labels"]]) if task["labels"] else without
     reads = f"texts are cut to {task['max_length']} tokens"
     if (windows := task.get("windows", 1)) > 1:
-        reads = f"long texts are read in up to {windows} windows of {task['max_length']} tokens"
+        reads = (
+            f"`load_exported` reads long texts in up to {windows} windows of {task['max_length']} "
+            "tokens, and a pipeline one window"
+        )
     answers = f"It answers {labels}; {reads}.\n"
     if task["pooling"] == "attentive":
         return f"## Use\n\n{ours}\n{OWN_CODE}\n{answers}"
+    if "prompt" in task:
+        words = ", ".join(f"`{word}` is {label}" for label, word in task["label_words"].items())
+        return (
+            f'## Use\n\n{ours}\n{answers}\nIt is a masked language model. `pipeline("fill-mask")` '
+            f"answers the same for a text and the prompt `{task['prompt']}`: {words}.\n"
+        )
     every = ", top_k=None" if kind == "multilabel" else ""
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
