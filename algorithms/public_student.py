@@ -56,7 +56,9 @@ class PublicStudent:
     def _taught(self, teacher: nn.Module) -> nn.Module:
         site, records = self._site, self._records
         targets = logits(site, teacher, records, records.every()).softmax(-1).to(site.device)
-        model = site.model(self._settings).eval()  # dropout would differ between hospitals
+        model: nn.Module = site.model(
+            self._settings
+        ).eval()  # dropout would differ between hospitals
         with site.recorder.phase("train"):
             training = site.training.model_copy(update={"learning_rate": None})
             optimizer = make_optimizer(model, training, alone=True)

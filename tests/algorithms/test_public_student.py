@@ -88,7 +88,7 @@ def test_a_student_learns_its_teachers_answers() -> None:
     given = {"training": plain, "task": TASK, "model": TEACHERS["probe"][1]}
     silos = hospitals(240)
     taught = Probe(student_layers=1, student_epochs=16)
-    result = small(taught, "none", silos=silos, **given).run()  # type: ignore[arg-type]
+    result = small(taught, "none", silos=silos, **given).run()
     texts = [e.text for e in public("ade", seed=7, size=100)]  # type: ignore[union-attr]
     answers = {n: result.predict(texts, model=n) for n in ("model", STUDENT)}
     same = [a["label"] == b["label"] for a, b in zip(*answers.values(), strict=True)]
@@ -107,4 +107,4 @@ def test_it_is_refused_before_a_step_is_spent(tmp_path: Path) -> None:
     given = {"training": PRIVATE, "model": TEACHERS["fedsgd"][1], "silos": hospitals()}
     task = TaskSettings(kind="regression")
     with pytest.raises(SettingsError, match="classes"):
-        small(algorithm("fedsgd", student_layers=1), "secagg", task=task, **given).run()  # type: ignore[arg-type]
+        small(algorithm("fedsgd", student_layers=1), "secagg", task=task, **given).run()
