@@ -182,6 +182,8 @@ def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:
 
 def export_to(run: Path, sites: Sequence[Site]) -> None:
     """Write each model once: shared models, and each party's own models into its folder."""
+    if not any(site.delivered for site in sites):
+        return  # without the imports, which take seconds
     from secure_fl.learning.exporting import export
     from secure_fl.learning.models import model_parts
 

@@ -152,7 +152,7 @@ def test_scripts_of_real_processes_give_the_bits_of_a_simulation(tmp_path: Path)
         site = trial.of(name) / "site.toml"
         site.write_text(site.read_text().replace("[site]\n", "[site]\nbits = [16]\n"))
     with killed_after({name: start(name) for name in (HUB, *NAMES)}) as processes:
-        out, _ = processes[HUB].communicate(timeout=200)
+        out, _ = processes[HUB].communicate(timeout=280)
         assert processes[HUB].returncode == 0, out
         for name in NAMES:
             text, _ = processes[name].communicate(timeout=60)
