@@ -360,16 +360,19 @@ class Federation:
             export_to(folder.path, sites)
             folder.finish(document)
             finish_run(folder.path)
-            PageWriter(folder.path).write()
-            if self.until is None and not self._options.get("keep_checkpoints", True):
-                folder.drop_checkpoints()
+            if self.until is None:  # a part of a run, as audits make, has no page
+                PageWriter(folder.path).write()
+                if not self._options.get("keep_checkpoints", True):
+                    folder.drop_checkpoints()
         return result
 
     def _listener(self, folder: RunFolder | None, stack: ExitStack) -> Listener:
         """Combine the listeners: the folder, its page, the progress display and the program's."""
         listeners: list[Listener] = []
         if folder is not None:
-            listeners += [folder.record, PageWriter(folder.path)]
+            listeners.append(folder.record)
+            if self.until is None:
+                listeners.append(PageWriter(folder.path))
         progress = self._options.get("progress")
         shown = self.listener is None if progress is None else progress
         task = next(iter(self.tasks.values()))

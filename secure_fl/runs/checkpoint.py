@@ -26,6 +26,7 @@ from secure_fl.files import sync
 FORMAT = "secure-fl/checkpoint/1"
 PARTIAL, BEFORE, GONE = "partial", "before", "gone"  # incomplete, replaced, to be removed
 ASIDE = "aside"  # of rounds that will be repeated
+SCALARS = frozenset({type(None), bool, int, float, str})
 
 
 def save(folder: Path, state: Mapping[str, Any]) -> None:
@@ -162,9 +163,14 @@ def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
             tensors[key] = tensor.clone(memory_format=torch.contiguous_format)
             return {"tensor": key, "numpy": isinstance(value, np.ndarray)}
         case Mapping():
+            if SCALARS.issuperset(map(type, value.values())):
+                return {"scalars": list(map(list, value.items()))}
             return {"items": [[k, _flatten(v, tensors)] for k, v in value.items()]}
         case list() | tuple():
-            return {"list": [_flatten(v, tensors) for v in value], "tuple": type(value) is tuple}
+            kind = {"tuple": type(value) is tuple}
+            if SCALARS.issuperset(map(type, value)):  # histories have thousands of counts
+                return {"values": list(value), **kind}
+            return {"list": [_flatten(v, tensors) for v in value], **kind}
         case None | bool() | int() | float() | str():
             return {"value": value}
         case _:
@@ -179,6 +185,10 @@ def _unflatten(node: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any
     if "tensor" in node:
         tensor = tensors[node["tensor"]].clone()  # unaligned data may round differently
         return tensor.numpy() if node["numpy"] else tensor
+    if "scalars" in node:
+        return dict(node["scalars"])
+    if "values" in node:
+        return tuple(node["values"]) if node["tuple"] else node["values"]
     if "items" in node:
         return {key: _unflatten(child, tensors) for key, child in node["items"]}
     if "list" in node:

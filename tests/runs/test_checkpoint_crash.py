@@ -79,6 +79,23 @@ def state(number: int) -> dict[str, Any]:
     return {"w": torch.full((9,), float(number)), "number": number}
 
 
+def test_a_nested_state_comes_back_as_it_was() -> None:
+    plain: dict[str, Any] = {
+        "none": None,
+        "counts": [1.0, 2.0],
+        "pair": (1, "a"),
+        "empty": [(), {}, []],
+    }
+    nested: dict[Any, Any] = {
+        "history": [plain, {"round": 1, "on": True}],
+        3: {4: 5},
+        "mixed": [1, (2, {"x": []})],
+    }
+    assert repr(checkpoint.from_bytes(checkpoint.to_bytes(nested))) == repr(nested)
+    weights = checkpoint.from_bytes(checkpoint.to_bytes({"w": [torch.ones(2)], "n": 1}))["w"]
+    assert torch.equal(weights[0], torch.ones(2))
+
+
 def everywhere(folder: Path, do: Callable[[Path], None]) -> Iterator[tuple[Path, str]]:
     """Do it in a copy of the folder, once for each step that it could end at."""
     whole = Steps(None)
@@ -160,6 +177,7 @@ def people(name: str) -> list[Silo]:
 
 def keys(node: Any) -> Iterator[str]:
     """Every key of a nested state, as `state.json` writes it."""
+    yield from (str(key) for key, _ in node.get("scalars", ()))
     for key, child in node.get("items", ()):
         yield str(key)  # an optimiser numbers its weights
         yield from keys(child)

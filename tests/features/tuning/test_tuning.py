@@ -16,6 +16,7 @@ from secure_fl.errors import BudgetError, SettingsError, TrainingError
 from secure_fl.features.tuning.tuning import RATE, Trial, ahead, rungs, tune
 from secure_fl.federation.federation import Federation
 from tests.support.raising import raises
+from tests.support.sampling import mostly_slow
 
 STUDY = """\
 [task]
@@ -76,7 +77,7 @@ def test_trials_show_themselves_only_where_they_are_to(
     assert ("hospital-1" in capfd.readouterr().err) is shown
 
 
-@pytest.mark.parametrize("name", ["fedavg", "local"])
+@pytest.mark.parametrize("name", mostly_slow(["fedavg", "local"], "fedavg"))
 def test_what_cannot_learn_loses_to_what_can(name: str) -> None:
     """Dead rates against one that learns; beside nobody it is not trained again."""
     heard: list[Trial] = []
