@@ -217,7 +217,8 @@ LEARNING = set(  # how an algorithm learns, from sums that are protected all the
     "targets feedback_weight distill batches_per_exchange "
     "fresh_optimizers labelled temperature distance logit_bound widths shares weights mix "
     "server_optimizer linear_rate beta own_shares feedback_scale alone scaler "
-    "fit components sample_rate teachers student_rank made_up proximal average damping weighted".split()
+    "fit components sample_rate teachers student_rank made_up proximal average damping "
+    "weighted".split()
 )
 JUDGED = {
     "run.name", "run.folder", "run.record", "run.keep_checkpoints", "task.kind", "model.name",
