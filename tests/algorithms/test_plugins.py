@@ -265,7 +265,8 @@ def enlarged(name: str, field: str) -> Algorithm:
     """The defaults, but for one field that asks for much more."""
     kind: Any = ALGORITHMS[name].settings
     steps = {"fit": "logistic"} if (name, field) == ("probe", "rounds") else {}  # a ridge has one
-    changed = {field: {"strong": MANY} if field == "tiers" else MANY}
+    tables: dict[str, Any] = {"tiers": {"strong": MANY}, "values": {"weights": (MANY,)}}
+    changed = {field: tables.get(field, MANY)}
     made: Algorithm = kind(**steps, **REQUIRED.get(name, {}), **changed)
     return made
 
