@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     from secure_fl.features.batched_simulation.trainer import BatchedTraining as BatchedTraining
     from secure_fl.features.evaluation.evaluation import Evaluation as Evaluation
     from secure_fl.features.evaluation.evaluation import evaluate as evaluate
+    from secure_fl.features.scripts.algorithm import Script as Script
+    from secure_fl.features.scripts.cohort import ScriptCohort as ScriptCohort
+    from secure_fl.features.scripts.hf import FederatedCallback as FederatedCallback
+    from secure_fl.features.scripts.joining import join as join
+    from secure_fl.features.scripts.simulation import simulate as simulate
     from secure_fl.features.tuning.tuning import tune as tune
     from secure_fl.federation.federation import Federation as Federation
     from secure_fl.federation.result import Result as Result

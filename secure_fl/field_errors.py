@@ -115,7 +115,9 @@ def in_python(cls: type[BaseModel], place: Place, what: str) -> str:
     """Rephrase a problem of a file for a program, where a table is an object."""
     if not what.endswith("allowed: a table"):
         return what
-    return what.removesuffix("a table") + f"{_class_at(cls, place).__name__}(...) or a dictionary"
+    kind = _class_at(cls, place)
+    settings = f"{kind.__name__}(...) or " if kind is not None else ""
+    return what.removesuffix("a table") + f"{settings}a dictionary"
 
 
 def _field_place(cls: type[BaseModel], place: tuple[str | int, ...]) -> Place:
@@ -132,8 +134,11 @@ def _field_place(cls: type[BaseModel], place: tuple[str | int, ...]) -> Place:
     return key
 
 
-def _class_at(cls: type[BaseModel], key: Place) -> type[BaseModel]:
+def _class_at(cls: type[BaseModel], key: Place) -> type[BaseModel] | None:
+    """Return the class of settings at a place; None: the place is a plain mapping."""
+    here: type[BaseModel] | None = cls
     for part in key:
         if isinstance(part, str):
-            cls = next(sections(cls.model_fields[part].annotation))
-    return cls
+            field = here.model_fields.get(part) if here is not None else None
+            here = next(sections(field.annotation), None) if field is not None else None
+    return here

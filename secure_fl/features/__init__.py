@@ -88,6 +88,7 @@ FEATURES: Mapping[str, Feature] = {
         policy="secure_fl.features.scripts.policy:SCRIPT_RULES",
         algorithm="secure_fl.features.scripts.algorithm:ENTRY",
         exports={
+            "FederatedCallback": "secure_fl.features.scripts.hf:FederatedCallback",
             "Script": "secure_fl.features.scripts.algorithm:Script",
             "ScriptCohort": "secure_fl.features.scripts.cohort:ScriptCohort",
             "join": "secure_fl.features.scripts.joining:join",

@@ -205,6 +205,8 @@ def test_too_few_sites_and_other_settings() -> None:
         simulate(averaging, sites=2)
     with raises(SettingsError, "main cannot be given to a process"):
         simulate(lambda cohort: None, processes=True, protection=PLAIN)
+    with raises(SettingsError, "a dictionary", field="values"):
+        Script(values=5)  # type: ignore[arg-type]
     with raises(DataError, "add up to 0"):
         simulate(lambda cohort: cohort.mean({"w": 1.0}, weight=0), protection=PLAIN)
 
