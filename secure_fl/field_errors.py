@@ -65,7 +65,8 @@ def field_errors(
     for key, of_field in by_key.items():
         first = of_field[0]
         if first["type"] == "extra_forbidden":
-            allowed = list(_class_at(cls, key[:-1]).model_fields)
+            within = _class_at(cls, key[:-1])
+            allowed = list(within.model_fields) if within is not None else []
             what, fix = "there is no such field", nearest(str(key[-1]), allowed)
         elif first["type"] == "missing":
             what, fix = "this field is missing", f"add {key[-1]} = ..."

@@ -159,8 +159,9 @@ def digest(value: Any) -> bytes:
     return state.digest()
 
 
-def _arrays(values: Any) -> dict[str, NDArray[Any]]:
-    if not isinstance(values, Mapping) or not values:
+def _arrays(values: Values) -> dict[str, NDArray[Any]]:
+    given: object = values  # a script may pass anything
+    if not isinstance(given, Mapping) or not given:
         raise SettingsError(
             f"found {type(values).__name__} instead of named values",
             fix='give a dictionary: cohort.mean({"weights": array}, weight=records)',

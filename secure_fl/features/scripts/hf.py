@@ -26,7 +26,8 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, cohort: ScriptCohort, every: Literal["epoch"] | int = "epoch") -> None:
         """`every`: "epoch", or the number of optimiser steps between two means."""
-        if every != "epoch" and not (isinstance(every, int) and every > 0):
+        given: object = every  # a script may pass anything
+        if given != "epoch" and not (isinstance(given, int) and given > 0):
             raise SettingsError(
                 f"found every = {every!r}", fix='give "epoch", or a number of steps from 1 on'
             )
