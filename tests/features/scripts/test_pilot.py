@@ -117,7 +117,7 @@ def test_scripts_continue_where_a_restart_finds_them(tmp_path: Path, at: int) ->
 
 def test_a_plan_that_does_not_name_the_values_is_refused() -> None:
     asked = script_plan()
-    mine = policy(algorithms=("script",), models=(), bits=(16,))
+    mine = policy(algorithms=("script",), models=(), bits=(16,), dp={"required": False})
     check(mine, asked, COMPANY, today=TODAY)
     anything = asked.model_copy(update={"algorithm": Script(rounds=ROUNDS)})
     with raises(PolicyRefusal, "plan.values", party="north"):
