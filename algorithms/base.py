@@ -164,6 +164,11 @@ class Entry:
             )
 
     @property
+    def trains_model(self) -> bool:
+        """True if it trains models on examples, so a settings file can describe a whole run."""
+        return not (self.trains_nothing or self.records)
+
+    @property
     def name(self) -> str | None:
         """The default name in its settings."""
         default: str | None = self.settings.model_fields["name"].get_default()

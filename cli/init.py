@@ -244,9 +244,7 @@ def _algorithm(name: str, parties: int, *, private: bool = False) -> str:
         values["mix"] = "wide"  # tiers would be too small for separate sums
     if name == "inclusivefl":  # it has no such mix: use as many tiers as can be summed separately
         values["tiers"] = dict(list(values["tiers"].items())[: max(1, parties // SUMMED)])
-    others = ", ".join(
-        other for other in ALGORITHMS if other != name and not ALGORITHMS[other].trains_nothing
-    )
+    others = ", ".join(n for n, e in ALGORITHMS.items() if n != name and e.trains_model)
     lines = write(values, "algorithm.")
     comment = fill(f"# others: {others}", 90, subsequent_indent="#   ")
     return f"\n[algorithm]\n# {entry.summary}\n{comment}\n{lines}"

@@ -103,7 +103,7 @@ def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: s
 
 
 def _training_algorithms() -> list[str]:
-    """Return the algorithms that train; `evaluate` and `stats` run the others."""
+    """Return the algorithms of `train`; other commands and scripts run the others."""
     from secure_fl.algorithms.registry import ALGORITHMS, BUILT_IN
 
-    return [n for n in ALGORITHMS if n not in BUILT_IN or not BUILT_IN[n].trains_nothing]
+    return [n for n in ALGORITHMS if n not in BUILT_IN or BUILT_IN[n].trains_model]

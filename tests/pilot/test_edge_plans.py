@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -44,6 +45,13 @@ def lawful(made: LocalPilot) -> None:
 
 
 TEXT = write_plan(PLAN)
+
+
+def named(algorithm: str) -> str:
+    """The plan with another algorithm, without fields that only FedAvg has."""
+    return re.sub(r"(?m)^(proximal|average) = .*\n", "", TEXT.replace('"fedavg"', f'"{algorithm}"'))
+
+
 SMUGGLED: dict[str, tuple[str, str]] = {
     "recorded views": (TEXT.replace("record = false", "record = true"), "policy"),
     "more rounds": (TEXT.replace("rounds = 1", "rounds = 3"), "policy"),
@@ -60,7 +68,7 @@ SMUGGLED: dict[str, tuple[str, str]] = {
     "its own records": (TEXT + '\n[data]\ncorpus = "ade"\n', "settings"),
     "an audit policy": (TEXT + "\n[policy]\nepsilon = 9.0\n", "settings"),
     "a class path": (TEXT.replace('"fedavg"', '"os.system"'), "settings"),
-    "pooled records": (TEXT.replace('"fedavg"', '"centralized"'), "policy"),
+    "pooled records": (named("centralized"), "policy"),
     "a ledger": (
         TEXT.replace("[protection]", '[training.dp]\nepsilon = 1.0\nledger = "/x"\n\n[protection]'),
         "policy",

@@ -122,8 +122,8 @@ def test_who_sums_up_another_model_is_set_apart_and_named(
     made = local_pilot(tmp_path, plan, 4)
     train = updates.local_update
 
-    def wider(site: Site, *args: Any) -> updates.Update:
-        Δ = train(site, *args)
+    def wider(site: Site, *args: Any, **options: Any) -> updates.Update:
+        Δ = train(site, *args, **options)
         if site.name != SICK:
             return Δ
         return {name: torch.cat([move, move[..., -1:]], dim=-1) for name, move in Δ.items()}

@@ -70,6 +70,7 @@ def test_mypy_finds_nothing(written: Path) -> None:
             "pyarrow",
             "pandas",
             "scipy",
+            "sklearn",
             "torchao",
         )
     )
