@@ -23,8 +23,8 @@ TABLES = (
     "shared",
     "tiers",
     "personal",
-    "dp",
     "optimisers",
+    "dp",
 )
 OUTDATED, FAILED = 1, 5
 FOLDER, PAGE = Path("benchmarks") / "results", Path("docs") / "results.md"
