@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from secure_fl.features import places
+from secure_fl.version import VERSION
 
 if TYPE_CHECKING:
     from secure_fl.algorithms.baselines.reference_points import AllLarge as AllLarge
@@ -111,7 +112,7 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

@@ -12,9 +12,9 @@ from importlib.machinery import PathFinder
 from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
 
-from secure_fl import __version__
 from secure_fl.algorithms.registry import ALGORITHMS, package_of
 from secure_fl.policy.plan import Plan
+from secure_fl.version import VERSION
 
 OWN = "secure_fl"
 HEX = 40  # digits of a digest in an approval: 160 bits
@@ -23,7 +23,7 @@ COMPILED = (".pyc", ".pyo")
 
 def programs_of(plan: Plan) -> dict[str, str]:
     """Return version and digest of this package, and of the package of a plug-in's algorithm."""
-    programs = {OWN: _identified(__version__, _package_files(OWN))}
+    programs = {OWN: _identified(VERSION, _package_files(OWN))}
     point = ALGORITHMS.plugins.get(plan.algorithm.name)
     if point is not None:
         programs[package_of(point)] = _plugin(point)
