@@ -130,6 +130,18 @@ class WholeModel(Algorithm):
         return (model,)
 
 
+class WithoutModel(Algorithm):
+    """Settings of an algorithm that loads and trains no model of [model]."""
+
+    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
+        """Return no models."""
+        return ()
+
+    def reads(self, model: ModelSettings) -> tuple[str, ...]:
+        """Return no models."""
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A registry entry: an algorithm's settings, its party program and its properties.

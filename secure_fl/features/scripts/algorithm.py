@@ -8,15 +8,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from secure_fl.algorithms.base import Algorithm, Demands, Entry, deferred
-from secure_fl.settings import ModelSettings, Positive, TrainingSettings
+from secure_fl.algorithms.base import Demands, Entry, WithoutModel, deferred
+from secure_fl.settings import Positive, TrainingSettings
 
 Name = Annotated[str, Field(pattern=r'^[^"\\\n]{1,200}$')]
 Shape = Annotated[tuple[Positive, ...], Field(max_length=8)]
 WEIGHT = "sum of weights"  # the name under which weights of a mean are summed
 
 
-class Script(Algorithm):
+class Script(WithoutModel):
     """The sums of a script that each site runs itself."""
 
     name: Literal["script"] = "script"
@@ -47,14 +47,6 @@ class Script(Algorithm):
             cells=cells,
             drawn=1.0,
         )
-
-    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """Return no models: the script has its own."""
-        return ()
-
-    def reads(self, model: ModelSettings) -> tuple[str, ...]:
-        """Return no models: none is loaded by name."""
-        return ()
 
     @classmethod
     def entry(cls) -> Entry:

@@ -15,7 +15,7 @@ from secure_fl.errors import CohortError, DataError
 from secure_fl.events import Event, Refused
 from secure_fl.features.scripts.algorithm import Script
 from secure_fl.features.scripts.cohort import ScriptCohort
-from secure_fl.features.scripts.program import ScriptHandle
+from secure_fl.features.scripts.handle import ScriptHandle
 from secure_fl.features.scripts.turns import Ended, ThreadEnd, ends
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from secure_fl.config.toml import write
 from secure_fl.errors import CohortError, RunError, SettingsError
 from secure_fl.features.scripts.algorithm import Script, Shape
 from secure_fl.features.scripts.cohort import ScriptCohort
-from secure_fl.features.scripts.program import ScriptHandle
+from secure_fl.features.scripts.handle import ScriptHandle
 from secure_fl.features.scripts.turns import End, Ended, ends
 from secure_fl.settings import ProtectionSettings
 

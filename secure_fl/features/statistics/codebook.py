@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from secure_fl.algorithms.base import Algorithm, Demands, Entry, deferred
-from secure_fl.settings import ModelSettings, Positive, PositiveReal, Section, TrainingSettings
+from secure_fl.algorithms.base import Demands, Entry, WithoutModel, deferred
+from secure_fl.settings import Positive, PositiveReal, Section, TrainingSettings
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,59}$"
 Name = Annotated[str, Field(pattern=NAME)]
@@ -97,7 +97,7 @@ class Survival(Section):
     """Variable with one curve for each of its categories. Default: one curve."""
 
 
-class Codebook(Algorithm):
+class Codebook(WithoutModel):
     """The tables of a study, over the records of all hospitals."""
 
     name: Literal["statistics"] = "statistics"
@@ -211,14 +211,6 @@ class Codebook(Algorithm):
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Return the demands of a codebook: two sums, and no training."""
         return Demands(exchanges=1, passes=1, steps=0, batch=1, cells=self.cells, drawn=1.0)
-
-    def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
-        """Return no models: nothing is trained."""
-        return ()
-
-    def reads(self, model: ModelSettings) -> tuple[str, ...]:
-        """Return no models: none is loaded."""
-        return ()
 
     @classmethod
     def entry(cls) -> Entry:

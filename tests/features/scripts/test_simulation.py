@@ -22,6 +22,7 @@ from secure_fl.errors import (
     TooFewParties,
     TrainingError,
 )
+from secure_fl.features.scripts.cohort import digest
 from secure_fl.settings import TrainingSettings
 from tests.support.raising import raises
 
@@ -44,7 +45,7 @@ def averaging(cohort: ScriptCohort) -> Any:
 
 
 def in_the_clear() -> Any:
-    """What `averaging` computes, without a cohort."""
+    """Compute the result of `averaging` without a cohort."""
     rngs = [np.random.default_rng(k) for k in range(3)]
     ws = [rng.normal(size=(4, 3)) for rng in rngs]
     for number in range(1, 5):
@@ -78,7 +79,7 @@ def test_processes_give_the_bits_of_threads() -> None:
 
 
 def test_a_site_has_random_states_of_its_own() -> None:
-    """What others draw between two calls changes nothing."""
+    """Random draws of other scripts between two calls change nothing."""
 
     def main(cohort: ScriptCohort, extra: int = 0) -> Any:
         random.seed(1)
@@ -243,6 +244,11 @@ def test_a_run_continues_after_its_last_round(tmp_path: Path, at: int) -> None:
     for name, (weights, seen) in again.items():
         assert seen == [1, 2, 3, 4]
         assert all(np.array_equal(w, whole[name][0][n]) for n, w in weights.items())
+
+
+def test_equal_numbers_have_equal_digests_in_python_and_numpy() -> None:
+    assert digest(1.5) == digest(np.float64(1.5)) != digest(2.5)
+    assert len({digest(value) for value in (1, True, "1", b"1", 1.0, None)}) == 6
 
 
 def test_a_finished_run_without_checkpoints_runs_no_script(tmp_path: Path) -> None:
