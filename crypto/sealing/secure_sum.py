@@ -1,9 +1,9 @@
 """The party's half of protected sums: encode, tag, mask, seal; and back.
 
-    x  ->  slots in Z_t (segments)  ->  + tag  ->  + masks mod t  ->  BFV ciphertexts  ->  wire
+    x  ->  slots in Z_t (segments)  ->  + masks mod t  ->  + tag  ->  BFV ciphertexts  ->  wire
 
-`he+secagg` does all of it. `secagg` omits the ciphertexts, so the coordinator sees the sum; `he`
-omits the masks, so any party could open another's upload if it got hold of it.
+`he+secagg` does all of it. In `secagg`, a pad that all parties add hides the sum instead of the
+ciphertexts. `he` omits the masks, so any party could open another's upload if it got hold of it.
 
 A sum is settled, its shares are revealed, and it is opened: each once, and in this order.
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.keys.identity import PublicIdentity, channel, keyed_digest
-from secure_fl.crypto.sealing import secret, tags
+from secure_fl.crypto.sealing import masking, secret, tags
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.packing import (
@@ -161,6 +161,8 @@ class SecureSumInProgress:
             )
             tagged[:-1] += shared
             np.minimum(tagged, tagged - np.uint64(t), out=tagged)  # below 0 wraps to the top
+        if (pad := self._pad(stream)) is not None:
+            masking.add(tagged[:-1], pad, t)
         me = numbers[context.me]
         tag = tags.make(key, tagged[:-1], [me], t, stream)
         if salts:
@@ -247,6 +249,8 @@ class SecureSumInProgress:
             modulus = np.uint64(COHORT.modulus)
             masks = self._keys.host_masks(owners, sent.stream, slots.size, COHORT.modulus)
             slots = (slots + (modulus - masks)) % modulus
+        elif (pad := self._pad(sent.stream)) is not None:
+            masking.subtract(slots, pad, len(owners), COHORT.modulus)
         values, norms = sent.layout.decode(slots, len(owners), rule.noise)
         if rule.audience == Audience.PARTIES:
             readers = (*sent.group.owners, *sent.group.readers)
@@ -265,6 +269,13 @@ class SecureSumInProgress:
         tags.check_sum(
             key, slots, owners, context.numbers, sent.stream, sent.group.owners, left, salts
         )
+
+    def _pad(self, stream: StreamId) -> bytes | None:
+        """Return the key of the pad that hides a sum for all parties which is not encrypted."""
+        keys = self._context.keys
+        if keys.cohort is not None or self._rule.audience == Audience.HOST:
+            return None
+        return masking.stream_key(keys.pad_key, stream, "pad")
 
     def _unmasked(self) -> CohortError:
         return CohortError(

@@ -66,7 +66,7 @@ def _sees(recorded: Recorded) -> dict[str, set[str]]:
     ("mode", "expected"),
     [
         ("none", {COORDINATOR: {"1", "2", "3", "1+2+3"}, ONE: {"2+3"}}),
-        ("secagg", {COORDINATOR: {"1+2+3"}, WITH_ONE: {"2+3"}}),
+        ("secagg", {COORDINATOR: set(), ONE: {"2+3"}, WITH_ONE: {"2+3"}, WITH_TWO: {"3"}}),
         ("he", {COORDINATOR: set(), WITH_ONE: {"2", "3", "2+3"}}),
         # Two colluders of three subtract their own values, which nothing can hide.
         ("he+secagg", {COORDINATOR: set(), ONE: {"2+3"}, WITH_ONE: {"2+3"}, WITH_TWO: {"3"}}),

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.crypto.sealing import public, secret
+from secure_fl.crypto.sealing import masking, public, secret
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, blind_totals
-from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.packing import to_slots
 from secure_fl.crypto.sealing.public import to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError, CryptoError, SecureFLError
 from secure_fl.federation.keys import make_keys
-from secure_fl.protocol import messages
+from secure_fl.protocol import frames, messages
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import OfferedKeys
 from secure_fl.settings import Protection, ProtectionSettings
@@ -86,13 +86,18 @@ def test_without_protection_the_coordinator_reads_every_update() -> None:
         np.testing.assert_array_equal(np.frombuffer(data, "<f4"), np.full(4000, value))
 
 
-def test_with_masks_the_coordinator_reads_the_sum_but_no_update() -> None:
-    tap, _ = listen("secagg")
-    total = tap.of(messages.Total, "east")[0].bulk
+def test_with_masks_and_a_pad_the_coordinator_reads_neither_update_nor_sum() -> None:
+    tap, party = listen("secagg")
+    heard = tap.of(messages.Total, "east")[0]
     _data, count = upload(tap, "east")
-    assert packed(to_slots(total, count)[:-1])  # the sum is there to be read
-    for name in NAMES:
-        assert looks_uniform(to_slots(upload(tap, name)[0], count), COHORT.modulus)
+    for sent in (heard.bulk, *(upload(tap, name)[0] for name in NAMES)):
+        assert looks_uniform(to_slots(sent, count), COHORT.modulus)
+    segment = tap.of(messages.SumInput, "east")[0].message.segments[0]
+    run = frames.peek(heard.head).run.hex()
+    pad = masking.stream_key(party.pad_key, StreamId(run, segment.key.hex(), 1), "pad")
+    slots = to_slots(heard.bulk, count)[:-1]
+    masking.subtract(slots, pad, len(NAMES), COHORT.modulus)
+    assert packed(slots)  # the sum is there to be read, for holders of the cohort's keys
 
 
 def test_with_both_the_coordinator_reads_neither() -> None:
