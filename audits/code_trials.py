@@ -19,7 +19,6 @@ from secure_fl.audits.selftest import composition, masks, mechanism, shared_step
 from secure_fl.capture.opening import CapturedSegment, RecordedRun, keys_of, slots_of
 from secure_fl.crypto.privacy.noise import SkellamNoise
 from secure_fl.crypto.privacy.planning import plan_for_settings, size_for_settings
-from secure_fl.crypto.sealing.blind_sum import MASKED
 from secure_fl.crypto.sealing.masking import Slots
 
 NOISE = "un-noised predictions"
@@ -107,7 +106,7 @@ def masked_inputs(run: RecordedRun) -> dict[str, list[Slots]]:
     The cohort's keys remove the pad and the encryption, so only the masks remain to be tested.
     """
     sent = [p for p in run.parts if not p.total and p.note.audience == "parties"]
-    if run.mode not in MASKED or not sent or len(run.parties) < 2:
+    if run.mode == "none" or not sent or len(run.parties) < 2:
         return {}
     party = max(part.frame.party for part in sent)
     keys = keys_of(run, [name for name in run.parties if name != party])

@@ -21,7 +21,7 @@ from secure_fl.capture.coordinator_view import CapturedFrame
 from secure_fl.capture.party_view import SegmentLine, SharedValue, SumNote
 from secure_fl.capture.recording import KEYS, VIEWS, sessions, view_of
 from secure_fl.crypto.sealing import masking, public, secret
-from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, SealedInts
+from secure_fl.crypto.sealing.blind_sum import SealedInts
 from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.packing import to_slots
 from secure_fl.crypto.sealing.public import to_parts
@@ -179,7 +179,7 @@ def slots_of(part: CapturedSegment, mode: str, keys: Keys) -> Slots | None:
     """Extract the integers of a part, masked or not; None: encrypted for others."""
     count = part.segment.slots.slots + 1  # and the tag
     known = keys.get(part.frame.line.session)
-    if mode not in ENCRYPTED or part.note.audience == "host":
+    if mode == "secagg" or part.note.audience == "host":
         slots = to_slots(part.data, count)
         if known is not None and part.note.audience != "host":
             _remove_pad(part, slots[:-1], known.pad)
