@@ -276,28 +276,33 @@ def _message_key(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Channel:
-    """Many small messages between two sites: one X25519, then an HKDF key per message.
+    """Many small messages between two sites: one X25519, and ML-KEM and an HKDF key per message.
 
     The key of a message depends on both identities, its direction and its context (run, step,
     kind). The nonce is random, so a context used twice repeats no key and nonce. Unlike `seal_to`
-    it has no ephemeral key: the theft of either long-term key reveals every message.
+    it has no ephemeral X25519 key: after the theft of the sender's key, ML-KEM alone protects.
     """
 
     peer: PublicIdentity
-    _from_me: tuple[bytes, bytes]  # canonical sender and receiver
-    _root: bytes = field(repr=False)
+    _me: Identity = field(repr=False)
+    _from_me: bytes = field(repr=False)  # secrets of X25519, one for each direction
+    _to_me: bytes = field(repr=False)
 
     def seal(self, plaintext: bytes, context: bytes, *, _nonce: bytes | None = None) -> bytes:
-        """Seal from me to the peer: version | nonce | ciphertext."""
+        """Seal from me to the peer: version | ML-KEM ciphertext | nonce | AES-256-GCM."""
         nonce = _nonce or os.urandom(NONCE_BYTES)
-        key = AESGCM(derive(self._root, MESSAGE, *self._from_me, context))
-        return VERSION + nonce + key.encrypt(nonce, plaintext, VERSION + context)
+        secret, ciphertext = self.peer.encapsulate()
+        key = AESGCM(derive(self._from_me + secret, MESSAGE, ciphertext, context))
+        return VERSION + ciphertext + nonce + key.encrypt(nonce, plaintext, VERSION + context)
 
     def open(self, blob: bytes, context: bytes) -> bytes:
         """Open a message that the peer sealed under the same context, or raise CryptoError."""
-        _check_shape(blob, 1 + NONCE_BYTES + TAG_BYTES, self.peer)
-        key = AESGCM(derive(self._root, MESSAGE, *self._from_me[::-1], context))
-        nonce, body = blob[1 : 1 + NONCE_BYTES], blob[1 + NONCE_BYTES :]
+        start = 1 + CIPHERTEXT_BYTES
+        cut = start + NONCE_BYTES
+        _check_shape(blob, cut + TAG_BYTES, self.peer)
+        ciphertext, nonce, body = blob[1:start], blob[start:cut], blob[cut:]
+        secret = self._to_me + self._me.decapsulate(ciphertext)
+        key = AESGCM(derive(secret, MESSAGE, ciphertext, context))
         try:
             return key.decrypt(nonce, body, VERSION + context)
         except InvalidTag:
@@ -306,8 +311,11 @@ class Channel:
 
 def channel(identity: Identity, peer: PublicIdentity, context: bytes) -> Channel:
     """Agree with a peer once; both ends must give the same context (the run)."""
-    root = derive(identity.shared_with(peer.point), b"secure-fl channel", context)
-    return Channel(peer, (identity.public.canonical(), peer.canonical()), root)
+    secret, ends = identity.shared_with(peer.point), (identity.public.canonical(), peer.canonical())
+    from_me, to_me = (
+        derive(secret, b"secure-fl channel", context, *way) for way in (ends, ends[::-1])
+    )
+    return Channel(peer, identity, from_me, to_me)
 
 
 def _no_digest() -> CryptoError:

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity, kem_key
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity, channel, kem_key
 from secure_fl.crypto.keys.keyring import deal, open_bundle, seal_bundles
-from secure_fl.errors import KeyringError
+from secure_fl.crypto.sealing import masking
+from secure_fl.crypto.sealing.step_keys import KEY
+from secure_fl.errors import CryptoError, KeyringError
 from secure_fl.pilot.kit_files import BUNDLE, open_kit, write_sealed_kits
+from tests.support.collusion import MaskedStep
 from tests.support.key_sites import signed, site
 from tests.support.raising import raises
 
@@ -69,3 +72,27 @@ def test_a_recorded_ceremony_and_kit_stay_closed(alone: Alone, tmp_path: Path) -
     with raises(KeyringError, reason="cannot-open"):
         open_kit(kit, attacker, tmp_path / "closed")
     assert open_bundle(site("south"), roster, bundle).secret == keys.secret
+
+
+def seeds_of(step: MaskedStep, owner: str) -> tuple[bytes, bytes]:
+    """Open the recorded shares of one party, and recover its seeds: of mask key and self mask."""
+    shares: tuple[dict[int, bytes], dict[int, bytes]] = {}, {}
+    for holder in set(step.names) - {owner}:
+        offer, attacker = step.offers[owner], broken(step.sites[holder])
+        about = step.keys[holder]._about(owner, holder, offer)
+        end = channel(attacker, step.sites[owner].public, b"run")
+        opened = end.open(offer.shares[holder], about)
+        both = opened[KEY:]
+        for found, cut in zip(shares, (slice(0, 17), slice(17, 34)), strict=True):
+            found[step.numbers[holder]] = both[cut]
+    key, own = (masking.recover_secret(found, step.threshold) for found in shares)
+    return key, own
+
+
+def test_recorded_shares_stay_closed(alone: Alone) -> None:
+    with alone():
+        step = MaskedStep(4, 3)
+        keys = step.keys["p00"]
+        assert seeds_of(step, "p00") == (keys._mask_seed, keys._self_seed)
+    with raises(CryptoError, field="seal"):
+        seeds_of(MaskedStep(4, 3), "p00")
