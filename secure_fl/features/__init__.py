@@ -87,6 +87,12 @@ FEATURES: Mapping[str, Feature] = {
         doc="scripts.md",
         policy="secure_fl.features.scripts.policy:SCRIPT_RULES",
         algorithm="secure_fl.features.scripts.algorithm:ENTRY",
+        commands={
+            "serve": (
+                "secure_fl.integrations.command:serve",
+                "Answer for a site that trains in another engine.",
+            )
+        },
         exports={
             "FederatedCallback": "secure_fl.features.scripts.hf:FederatedCallback",
             "Script": "secure_fl.features.scripts.algorithm:Script",

@@ -74,6 +74,11 @@ class HospitalProcess:
         """True during a run."""
         return self._under_way is not None
 
+    @property
+    def run(self) -> str:
+        """The name of the run under way; empty without one."""
+        return self._under_way.name if self._under_way is not None else ""
+
     def step(self, frame: Frame) -> Frame:
         """Answer one frame; a forged frame, or one of another run, is an error."""
         if self._last is not None and frame.head == self._last[0]:

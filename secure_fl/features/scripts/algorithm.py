@@ -28,6 +28,9 @@ class Script(WithoutModel):
     Default: anything, which only `simulate` accepts."""
     weighted: bool = True
     """A mean may have weights, and then the sum of all weights is opened too."""
+    means_to_coordinator: bool = False
+    """The coordinator reads the means too. It is for strategies of other engines that compute the
+    next model at the server."""
 
     @field_validator("values")
     @classmethod

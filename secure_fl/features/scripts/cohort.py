@@ -38,7 +38,7 @@ class ScriptCohort:
         self.name = name
         self._end, self._over = end, False
         begun: Begun = self._wait()
-        self.names = begun.names
+        self.names, self.settings = begun.names, begun.settings
 
     @property
     def index(self) -> int:

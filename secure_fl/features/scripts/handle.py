@@ -6,7 +6,7 @@ import threading
 from typing import Any, NoReturn
 
 from secure_fl.errors import CohortError
-from secure_fl.features.scripts.algorithm import Shape
+from secure_fl.features.scripts.algorithm import Script, Shape
 from secure_fl.features.scripts.turns import Begun, End, Ended
 
 
@@ -26,11 +26,11 @@ class ScriptHandle:
         self.summed: set[str] = set()  # names in this round
         self.served: list[tuple[Any, Any]] = []  # calls of this round, with their answers
 
-    def begin(self, names: tuple[str, ...]) -> None:
+    def begin(self, names: tuple[str, ...], settings: Script) -> None:
         """Let the script start, once the run has begun."""
         if not self._started:
             self._started = True
-            self._end.send(Begun(names))
+            self._end.send(Begun(names, settings))
 
     def next(self) -> Any:
         """Wait for the next request of the script; an unanswered one is returned again."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError
@@ -20,11 +20,25 @@ from secure_fl.features.scripts.turns import Ended, ThreadEnd, ends
 
 if TYPE_CHECKING:
     from secure_fl.crypto.keys.roster import Member
-    from secure_fl.engines.responder import Responder
     from secure_fl.pilot.hospital import HospitalProcess
+    from secure_fl.pilot.kits import Kit
     from secure_fl.policy.plan import Plan
+    from secure_fl.protocol.frames import Frame
 
+Connect: TypeAlias = (
+    "Callable[[HospitalProcess, Kit, logging.Logger], AbstractContextManager[Party]]"
+)
 GRACE = 30.0  # seconds until a failed script leaves, if the coordinator does not end the run
+
+
+class Party(Protocol):
+    """A hospital's end of a way to the coordinator."""
+
+    def serve(self, step: Callable[[Frame], Frame]) -> None:
+        """Answer frames until the run ends, or `stop`."""
+
+    def stop(self) -> None:
+        """End `serve`."""
 
 
 @contextmanager
@@ -35,6 +49,7 @@ def join(
     passphrase_file: Path | str | None = None,
     out: Path | str = "runs",
     goes_back: bool = False,
+    connect: Connect | None = None,
 ) -> Iterator[ScriptCohort]:
     """Join a pilot under the rules of the site's file; the block is the site's script.
 
@@ -46,6 +61,7 @@ def join(
         passphrase_file: File with the passphrase of the keys. Default: it is asked for.
         out: Folder for this site's runs.
         goes_back: Allow repeated rounds after another site lost its state.
+        connect: Another way to the coordinator. Default: the network.
 
     """
     from secure_fl.cli.join import connected, hospital_of, log_event
@@ -80,7 +96,8 @@ def join(
         stack.callback(hospital.close)
         for line in (*describe(rules.policy), *opened.warnings()):
             log.info(line)
-        party = stack.enter_context(connected(opened, log))
+        way = connected(opened, log) if connect is None else connect(hospital, opened, log)
+        party = stack.enter_context(way)
         services.append(Service(party, hospital, script))
         yield stack.enter_context(services[0].serving(name, theirs))
 
@@ -88,7 +105,7 @@ def join(
 class Service:
     """The thread that answers the coordinator, while the script runs in its own."""
 
-    def __init__(self, party: Responder, hospital: HospitalProcess, script: ScriptHandle) -> None:
+    def __init__(self, party: Party, hospital: HospitalProcess, script: ScriptHandle) -> None:
         self._party, self._hospital, self._script = party, hospital, script
         self.refusal = ""  # the last one of this site
         self._thread = threading.Thread(target=self._serve, name="secure_fl join", daemon=True)

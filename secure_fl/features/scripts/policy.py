@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class ScriptFields(Section):
-    """No fields: limits on rounds and values are those of all algorithms."""
+    """Limits on scripts; those on rounds and values are of all algorithms."""
+
+    means_to_coordinator: bool = False
+    """The coordinator may read the means of a script."""
 
 
 class ScriptRules(SiteRules[ScriptFields]):
@@ -24,10 +27,19 @@ class ScriptRules(SiteRules[ScriptFields]):
     fields = ScriptFields
 
     def broken(self, policy: ScriptFields, plan: Plan) -> Iterator[Violation]:
-        """Refuse a plan that does not limit what a script sums."""
+        """Refuse a plan that does not limit what a script sums, or opens it to more readers."""
         if isinstance(plan.algorithm, Script) and plan.algorithm.values is None:
             fix = "name each value with its shape in [algorithm.values] of the plan"
             yield Violation("plan.values", "sums of anything", "named values with shapes", fix)
+        asked = isinstance(plan.algorithm, Script) and plan.algorithm.means_to_coordinator
+        if asked and not policy.means_to_coordinator:
+            fix = "set means_to_coordinator = true in [site]"
+            yield Violation("site.means_to_coordinator", "means", "none", fix)
+
+    def sentences(self, policy: ScriptFields) -> Iterator[str]:
+        """Describe whether the coordinator may read means."""
+        if policy.means_to_coordinator:
+            yield "THE COORDINATOR MAY READ THE MEANS of a script."
 
 
 SCRIPT_RULES = ScriptRules()

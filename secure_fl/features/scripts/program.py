@@ -112,7 +112,7 @@ class ScriptProgram:
             script.enter(number)
         else:
             await self._return(number)
-        script.begin(self._cohort.roster)
+        script.begin(self._cohort.roster, self._cfg)
         while not isinstance(request := script.next(), Ended):
             try:
                 self._check(request)

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from secure_fl.features.scripts.algorithm import Script
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -20,6 +23,7 @@ class Begun:
     """The first answer: the run has begun."""
 
     names: tuple[str, ...]  # of all sites
+    settings: Script  # of the plan
 
 
 @dataclass(frozen=True, slots=True)

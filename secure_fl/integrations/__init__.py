@@ -1,0 +1,1 @@
+"""The sealed sum inside other engines: Flower and NVIDIA FLARE carry its messages."""

@@ -1,0 +1,231 @@
+"""The coordinator inside the server of another engine, whose messages carry its frames.
+
+Sites are nodes of the engine. A node's name on the roster is its own statement and only decides
+where frames are sent; the signature of each answer proves its author.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+from secure_fl.cli.service import PILOT_LOG
+from secure_fl.errors import Disagreement, SecureFLError, SettingsError
+from secure_fl.features.scripts.algorithm import Script
+from secure_fl.features.scripts.cohort import digest
+from secure_fl.integrations.site_messages import (
+    Answer,
+    Ask,
+    Failure,
+    Mean,
+    Reply,
+    Request,
+    Site,
+    Turn,
+    Who,
+    arrays,
+    frame_of,
+)
+from secure_fl.policy.plan import Plan
+from secure_fl.protocol.frames import Frame, peek
+from secure_fl.protocol.messages import Begin, Continue, Total
+
+INTRODUCTION = 60.0  # seconds for a node to name its site
+PATIENCE = 3600.0  # seconds to wait for missing sites
+LOOK = 1.0  # seconds between two looks for missing sites
+DUE = "due"
+
+Node = int | str
+Arrays = Mapping[str, Any]
+
+
+class Carrier(Protocol):
+    """An engine's way from its server to the programs at the sites."""
+
+    def nodes(self) -> Collection[Node]:
+        """Return the nodes that are connected now."""
+
+    def ask(
+        self, requests: Mapping[Node, Request], timeout: float, round: int = 0
+    ) -> Iterator[tuple[Node, Reply]]:
+        """Send requests and yield replies as they arrive.
+
+        With a round, each message also asks for the training of that round.
+        """
+
+
+class MeanReader(Protocol):
+    """The server's use of opened means."""
+
+    def take(self, round: int, mean: Arrays) -> None:
+        """Compute the next model from the mean of a round."""
+
+
+class MessageHub:
+    """An engine of the coordinator (`pilot.coordinator_process.HubEngine`)."""
+
+    def __init__(self, carrier: Carrier, algorithm: Script, reader: MeanReader) -> None:
+        """`reader` gets the means, if the plan opens them."""
+        self._carrier, self._rounds, self._reader = carrier, algorithm.rounds, reader
+        self._opens = algorithm.means_to_coordinator
+        self._names: dict[Node, str] = {}
+        self._log = logging.getLogger(PILOT_LOG)
+        self._means: dict[str, Mean] = {}  # by site, of the newest round
+        self._taken = 0  # round of the newest mean that the reader got
+        self._waiting: dict[str, float] = {}
+
+    def connected(self) -> frozenset[str]:
+        """Return the sites that are connected now."""
+        nodes = self._carrier.nodes()
+        self._names = {node: name for node, name in self._names.items() if node in nodes}
+        if new := [node for node in nodes if node not in self._names]:
+            for node, reply in self._carrier.ask({node: Who() for node in new}, INTRODUCTION):
+                if isinstance(reply, Site):
+                    self._names[node] = reply.name
+        return frozenset(self._names.values())
+
+    def wait_for(self, parties: Collection[str], timeout: float) -> frozenset[str]:
+        """Wait until sites are connected; return those that are not."""
+        until = time.monotonic() + timeout
+        while (missing := frozenset(parties) - self.connected()) and time.monotonic() < until:
+            time.sleep(min(LOOK, max(0.0, until - time.monotonic())))
+        return missing
+
+    def waited_for(self) -> dict[str, float]:
+        """Return the sites that have not answered the current frame, and the seconds since."""
+        return {name: time.monotonic() - since for name, since in self._waiting.items()}
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """Deliver a frame to each site and yield answers as they arrive.
+
+        A site that reports that values are due is asked again, with a request for training.
+        """
+        until = time.monotonic() + deadline
+        self._waiting = dict.fromkeys(frames, time.monotonic())
+        places = {n: name for n, name in self._names.items() if name in frames}
+        reader = min(places, default=None, key=lambda node: places[node])
+        asks = {n: self._ask_of(frames[name], n == reader) for n, name in places.items()}
+        round = self._due(next(iter(frames.values()))) if frames else 0
+        while asks and time.monotonic() < until:
+            due: dict[Node, Request] = {}
+            turns: list[int] = []
+            for node, reply in self._carrier.ask(asks, until - time.monotonic(), round):
+                name = places[node]
+                self._note_mean(name, reply)
+                if isinstance(reply, Answer):
+                    self._waiting.pop(name, None)
+                    yield name, frame_of(reply)
+                elif isinstance(reply, Turn) and not round:
+                    due[node] = asks[node]
+                    turns.append(reply.round)
+                else:
+                    self._failed(node, reply)
+            asks, round = due, max(turns, default=0)
+            if asks:
+                self._take_mean(round - 1)
+        self._waiting = {}
+
+    def finish(self) -> None:
+        """Hand the mean of the last round over."""
+        self._take_mean(self._rounds)
+
+    def _ask_of(self, frame: Frame, reads: bool) -> Request:
+        return Ask(frame.head, frame.bulk, mean=reads and self._opens)
+
+    def _due(self, frame: Frame) -> int:
+        """Return the round in which this frame lets sites train; 0 for other frames."""
+        envelope = peek(frame.head)
+        match envelope.message:
+            case Begin(after_round=after):
+                round = after + 1
+            case Continue():
+                round = envelope.round
+            case _:
+                return 0
+        if round > self._rounds or (self._opens and not self._take_mean(round - 1)):
+            return 0
+        return round
+
+    def _note_mean(self, name: str, reply: Reply) -> None:
+        if isinstance(reply, Answer | Turn) and self._opens and reply.mean is not None:
+            self._means[name] = reply.mean
+
+    def _take_mean(self, round: int) -> bool:
+        """Give the mean of a round to the reader, if most sites sent the same; True if it has it."""
+        if not self._opens or self._taken >= round:
+            return True
+        found = {name: mean for name, mean in self._means.items() if mean.round == round}
+        votes = Counter(mean.digest for mean in found.values())
+        for mean in found.values():
+            if mean.vectors and 2 * votes[mean.digest] > len(found):
+                values = arrays(mean.vectors)
+                if digest(values) == mean.digest:
+                    self._require_equal(found, mean.digest)
+                    self._reader.take(round, values)
+                    self._taken = round
+                    return True
+        return False
+
+    def _require_equal(self, found: Mapping[str, Mean], mean: bytes) -> None:
+        if other := sorted(name for name, one in found.items() if one.digest != mean):
+            raise Disagreement("this site reports another mean than the others", party=other[0])
+
+    def _failed(self, node: Node, reply: Reply) -> None:
+        code = reply.code if isinstance(reply, Failure) else type(reply).__name__.lower()
+        self._log.warning(f"{self._names.get(node, node)} did not answer ({code}); see its log")
+        self._names.pop(node, None)  # it is asked for its name before the next frame
+
+
+class Folder:
+    """The coordinator's folder on the server: plan.toml, kit/, keys/, passphrase and run/."""
+
+    def __init__(self, path: Path) -> None:
+        from secure_fl.pilot.plan import load_plan
+
+        self.path = path
+        self.plan: Plan = load_plan(path / "plan.toml")
+        if not isinstance(self.plan.algorithm, Script):
+            raise SettingsError(
+                f"the plan is for {self.plan.algorithm.name}, and another engine trains here",
+                fix='write [algorithm] with name = "script" into plan.toml',
+                field="algorithm.name",
+            )
+        self.algorithm: Script = self.plan.algorithm
+
+    def lead(self, hub: MessageHub, patience: float = PATIENCE) -> None:
+        """Lead the run of the plan to its end, or continue it."""
+        from secure_fl.cli.coordinate import CoordinatorLog
+        from secure_fl.cli.keyring import open_ring
+        from secure_fl.display.status_line import CoordinatorStatus
+        from secure_fl.pilot.coordinator_process import RunLeader
+        from secure_fl.pilot.kits import load_kit
+        from secure_fl.pilot.member_faults import arrived
+        from secure_fl.pilot.plan import write_plan
+        from secure_fl.pilot.progress import EarlierEvents
+        from secure_fl.runs.folder import RunFolder
+
+        kit, out = load_kit(self.path / "kit"), self.path / "run"
+        me = open_ring(self.path / "keys", self.path / "passphrase").identity()
+        run = RunFolder.open(out, write_plan(self.plan), resume=(out / "settings.toml").exists())
+        log = logging.getLogger(PILOT_LOG)
+        with closing(run):
+            rounds = self.algorithm.rounds
+            notes = CoordinatorLog(run, rounds, log, CoordinatorStatus(rounds))
+            leader = RunLeader(
+                hub, me, kit.roster, self.plan, notes.recorder,
+                patience=patience, earlier=EarlierEvents.of(out),
+            )  # fmt: skip
+            arrived(hub, kit.roster.names, patience, notes.recorder)
+            try:
+                leader.run()
+            except SecureFLError as error:
+                log.error(str(error))
+                raise
+            hub.finish()
+            run.finish(leader.document())
+            notes.page.write()

@@ -1,0 +1,93 @@
+"""The half of an integration in the engine's program at a site: values for a turn of the run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from secure_fl.errors import CohortError, SecureFLError, SettingsError
+from secure_fl.integrations.site_messages import (
+    Ask,
+    Failure,
+    Give,
+    Reply,
+    Request,
+    SiteClient,
+    Turn,
+    arrays,
+    vectors,
+)
+
+SITE = "SECURE_FL_SITE"  # environment variable with the path of the site's socket
+
+Arrays = Mapping[str, Any]
+
+
+class Trained(NamedTuple):
+    """The outcome of local training."""
+
+    arrays: Arrays
+    weight: float
+    start: Arrays  # the arrays that training began with
+    numbers: Mapping[str, float] = {}  # metrics; only those that the plan names are summed
+
+
+Train = Callable[[Turn], Trained]
+
+
+def site_client(node: Mapping[str, Any] | None = None) -> SiteClient:
+    """Return the way to this site's service, which the site sets in its environment.
+
+    `node`: the node's own settings; the path may name them in braces, as in {partition-id}.
+    """
+    path = os.environ.get(SITE, "")
+    for name, value in (node or {}).items():
+        path = path.replace(f"{{{name}}}", str(value))
+    if not path:
+        raise SettingsError(
+            f"{SITE} is not set, so this site has no keys for a sealed sum; nothing was sent",
+            fix=f"start `secure-fl serve`, and set {SITE} to its socket where the engine's "
+            "program starts",
+        )
+    return SiteClient(Path(path))
+
+
+def answer(site: SiteClient, request: Request, train: Train | None = None) -> Reply:
+    """Answer the coordinator's request; if values are due, train and give them to the service.
+
+    Errors are raised here, at the site. The engine may send their text to its server, so the
+    caller sends `refusal` instead.
+    """
+    reply = site.ask(request)
+    if isinstance(reply, Turn):
+        if train is None or not isinstance(request, Ask):
+            return _short(reply)
+        reply = site.ask(_values(request, train(reply), reply))
+    if isinstance(reply, Failure) and reply.code != "outdated":
+        raise CohortError(reply.what or reply.code, fix="see the log of this site's service")
+    return _short(reply)
+
+
+def refusal(error: SecureFLError) -> Failure:
+    """Return what the server learns of an error: its code."""
+    return Failure(error.code)
+
+
+def model_of(turn: Turn, given: Arrays) -> Arrays:
+    """Return the model to train: the server's, or after the first round the last mean."""
+    return given if turn.opened or not turn.vectors else arrays(turn.vectors)
+
+
+def _values(request: Ask, done: Trained, turn: Turn) -> Give:
+    numbers = {name: value for name, value in done.numbers.items() if name in turn.planned}
+    values = vectors({**done.arrays, **numbers})
+    return Give(request, values, float(done.weight), vectors(done.start))
+
+
+def _short(reply: Reply) -> Reply:
+    """Remove what is for this site alone."""
+    if isinstance(reply, Turn):
+        return Turn(reply.round, mean=reply.mean)
+    return reply

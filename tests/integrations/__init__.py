@@ -1,0 +1,1 @@
+"""Tests of the sealed sum inside other engines."""
