@@ -13,6 +13,7 @@ from secure_fl.settings import Positive, TrainingSettings
 
 Name = Annotated[str, Field(pattern=r'^[^"\\\n]{1,200}$')]
 Shape = Annotated[tuple[Positive, ...], Field(max_length=8)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 WEIGHT = "sum of weights"  # the name under which weights of a mean are summed
 
 
@@ -28,6 +29,9 @@ class Script(WithoutModel):
     Default: anything, which only `simulate` accepts."""
     weighted: bool = True
     """A mean may have weights, and then the sum of all weights is opened too."""
+    sha256: Digest | None = None
+    """SHA-256 of the script's file, as `sha256sum` prints it. Sites then refuse other scripts.
+    Default: each site runs the script that it chooses."""
 
     @field_validator("values")
     @classmethod
