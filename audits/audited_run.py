@@ -40,7 +40,15 @@ class AuditedRun:
     @cached_property
     def settings(self) -> Settings:
         """The run's settings, as resolved."""
-        return load(self.folder / "settings.toml")
+        file = self.folder / "settings.toml"
+        if file.exists() and "\n[data]" not in file.read_text():
+            raise RunError(
+                "this run was made in Python, and its settings name no records",
+                fix="audit a run of `secure-fl train`; for a script, call secure_fl.audit_script",
+                file=file,
+                reason="missing",
+            )
+        return load(file)
 
     @cached_property
     def result(self) -> dict[str, Any]:

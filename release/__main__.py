@@ -1,14 +1,15 @@
-"""`make wheelhouse` and `make release`: what they write into dist/."""
+"""`make wheelhouse` and `make release`, which write into dist/, and the check of a release."""
 
 from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import click
 
-from release import checksums, sbom
+from release import checksums, provenance, sbom
 from release.distribution import build
 from release.wheelhouse import DEVICES, gather, require_device
 from secure_fl.errors import RunError
@@ -21,10 +22,7 @@ NAME = "sealed-federation"
 @click.option("--out", type=click.Path(path_type=Path), default=Path("dist"), show_default=True)
 @click.pass_context
 def main(ctx: click.Context, out: Path) -> None:
-    """Make what is handed out, of the commit that is checked out."""
-    if out.exists():
-        fix = "remove it, or take another --out"
-        raise RunError("there is something here already", fix=fix, file=out, reason="exists")
+    """Make a release of the commit that is checked out, or verify one."""
     ctx.obj = out
 
 
@@ -53,12 +51,33 @@ def everything(out: Path, key: Path | None, device: str | None) -> None:
     if key is None:
         click.echo("not signed: give --key (make release KEY=release.pem)")
         return
-    secret = os.environ.get(PASSPHRASE)
-    checksums.sign(out, key.read_bytes(), secret.encode() if secret else None)
+    text = os.environ.get(PASSPHRASE)
+    secret, pem = text.encode() if text else None, key.read_bytes()
+    checksums.sign(out, pem, secret)
+    provenance.write(out, provenance.commit_of(), pem, secret)
     click.echo(f"signed; hand out {out / checksums.PUBLIC} by another way than the rest")
 
 
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--public", type=click.Path(path_type=Path, exists=True), required=True,
+              help="The public key, which came another way.")  # fmt: skip
+@click.option("--rebuild", is_flag=True, help="Also build this checkout, and compare the bytes.")
+def verify(folder: Path, public: Path, rebuild: bool) -> None:
+    """Check the signed statement of a release, and every file in it."""
+    statement = provenance.verify(folder, public.read_bytes())
+    commit = statement["predicate"]["buildDefinition"]["externalParameters"]["commit"]
+    click.echo(f"signed, all digests agree: commit {commit}")
+    if rebuild:
+        with tempfile.TemporaryDirectory(prefix="secure-fl-") as place:
+            provenance.require_same_build(statement, build(Path(place) / "dist"))
+        click.echo("a build of this checkout gives the same bytes")
+
+
 def _wheelhouse(out: Path, device: str | None) -> Path:
+    if out.exists():
+        fix = "remove it, or take another --out"
+        raise RunError("there is something here already", fix=fix, file=out, reason="exists")
     for file in build(out):
         click.echo(file)
     (wheel,) = out.glob("*.whl")

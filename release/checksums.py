@@ -1,6 +1,6 @@
-"""Digests of everything in a release, signed by whoever makes it.
+"""Digests of everything in a release, with the signature of its maker.
 
-A hospital checks them before anything of ours runs there, so by tools that it has: `sha256sum
+A hospital checks them before any of our programs runs there, with its own tools: `sha256sum
 --check`, and `openssl` for the Ed25519 signature.
 """
 
@@ -19,7 +19,7 @@ from release.wheelhouse import digest
 from secure_fl.errors import KeyringError
 
 SUMS, SIGNATURE, PUBLIC = "SHA256SUMS", "SHA256SUMS.sig", "release.pub"
-OWN = (SUMS, SIGNATURE, PUBLIC)
+OWN = (SUMS, SIGNATURE, PUBLIC, "provenance.intoto.json")
 
 
 def write(folder: Path) -> Path:
@@ -31,7 +31,16 @@ def write(folder: Path) -> Path:
 
 
 def sign(folder: Path, pem: bytes, passphrase: bytes | None = None) -> bytes:
-    """Sign the list with an Ed25519 key; what is returned is the public half, as PEM."""
+    """Sign the list with an Ed25519 key; return the public key as PEM."""
+    key = load_key(pem, passphrase)
+    (folder / SIGNATURE).write_bytes(key.sign((folder / SUMS).read_bytes()))
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (folder / PUBLIC).write_bytes(public)
+    return public
+
+
+def load_key(pem: bytes, passphrase: bytes | None = None) -> Ed25519PrivateKey:
+    """Load the key that signs releases."""
     try:
         key = load_pem_private_key(pem, passphrase)
     except (ValueError, TypeError) as error:
@@ -43,7 +52,4 @@ def sign(folder: Path, pem: bytes, passphrase: bytes | None = None) -> bytes:
     if not isinstance(key, Ed25519PrivateKey):
         fix = "openssl genpkey -algorithm ed25519 -out release.pem"
         raise KeyringError("the release key is not of Ed25519", fix=fix, reason="malformed")
-    (folder / SIGNATURE).write_bytes(key.sign((folder / SUMS).read_bytes()))
-    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    (folder / PUBLIC).write_bytes(public)
-    return public
+    return key

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from secure_fl.features.evaluation.evaluation import Evaluation as Evaluation
     from secure_fl.features.evaluation.evaluation import evaluate as evaluate
     from secure_fl.features.scripts.algorithm import Script as Script
+    from secure_fl.features.scripts.audit import audit_script as audit_script
     from secure_fl.features.scripts.cohort import ScriptCohort as ScriptCohort
     from secure_fl.features.scripts.hf import FederatedCallback as FederatedCallback
     from secure_fl.features.scripts.joining import join as join

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from base64 import b64decode, b64encode
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from packaging.utils import canonicalize_name
 
-from release import checksums, distribution, lock, sbom, wheelhouse
+from release import checksums, distribution, lock, provenance, sbom, wheelhouse
 from secure_fl.errors import KeyringError, RunError
 from tests.support.raising import raises
 
@@ -160,6 +162,44 @@ def test_a_hospital_can_check_a_release_before_it_installs(tmp_path: Path) -> No
         changed.write_bytes(kept)
     with raises(KeyringError, reason="malformed"):
         checksums.sign(release, b"no key")
+
+
+def test_a_statement_is_refused_with_another_key_or_file(tmp_path: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    for name in ("a-1.whl", "a-1.tar.gz", "sbom.cdx.json"):
+        (tmp_path / name).write_text(f"content of {name}")
+    checksums.write(tmp_path)
+    public = checksums.sign(tmp_path, pem)
+    statement = provenance.write(tmp_path, "c0ffee", pem)
+
+    found = provenance.verify(tmp_path, public)
+    assert [s["name"] for s in found["subject"]] == ["a-1.whl", "a-1.tar.gz", checksums.SUMS]
+    assert found["predicate"]["buildDefinition"]["externalParameters"] == {"commit": "c0ffee"}
+    provenance.require_same_build(found, [tmp_path / "a-1.whl"])
+
+    other = checksums.sign(
+        tmp_path,
+        Ed25519PrivateKey.generate().private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        ),
+    )
+    with raises(KeyringError, "not signed by this key", reason="changed"):
+        provenance.verify(tmp_path, other)
+    for name in ("a-1.whl", "sbom.cdx.json", checksums.SUMS):  # each file, and their list
+        kept = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(kept + b" ")
+        with raises(KeyringError, name, reason="changed"):
+            provenance.verify(tmp_path, public)
+        (tmp_path / name).write_bytes(kept)
+    envelope = json.loads(statement.read_text())
+    payload = b64decode(envelope["payload"]).replace(b"c0ffee", b"c0ffe0")
+    statement.write_text(json.dumps(envelope | {"payload": b64encode(payload).decode()}))
+    with raises(KeyringError, "not signed by this key"):
+        provenance.verify(tmp_path, public)
+    (tmp_path / "a-1.whl").write_text("built from other sources")
+    with raises(RunError, "c0ffee", reason="changed"):
+        provenance.require_same_build(found, [tmp_path / "a-1.whl"])
 
 
 def test_a_tar_file_loses_the_traces_of_its_writer(tmp_path: Path) -> None:

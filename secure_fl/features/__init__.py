@@ -98,6 +98,7 @@ FEATURES: Mapping[str, Feature] = {
             "Script": "secure_fl.features.scripts.algorithm:Script",
             "ScriptCohort": "secure_fl.features.scripts.cohort:ScriptCohort",
             "join": "secure_fl.features.scripts.joining:join",
+            "audit_script": "secure_fl.features.scripts.audit:audit_script",
             "simulate": "secure_fl.features.scripts.simulation:simulate",
         },
     ),

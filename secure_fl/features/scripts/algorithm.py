@@ -13,6 +13,7 @@ from secure_fl.settings import Positive, TrainingSettings
 
 Name = Annotated[str, Field(pattern=r'^[^"\\\n]{1,200}$')]
 Shape = Annotated[tuple[Positive, ...], Field(max_length=8)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 WEIGHT = "sum of weights"  # the name under which weights of a mean are summed
 
 
@@ -31,6 +32,9 @@ class Script(WithoutModel):
     means_to_coordinator: bool = False
     """The coordinator reads the means too. It is for strategies of other engines that compute the
     next model at the server."""
+    sha256: Digest | None = None
+    """SHA-256 of the script's file, as `sha256sum` prints it. Sites then refuse other scripts.
+    Default: each site runs the script that it chooses."""
 
     @field_validator("values")
     @classmethod

@@ -15,6 +15,8 @@ from secure_fl.errors import SettingsError
 from secure_fl.features.scripts.cohort import ScriptCohort
 from secure_fl.party.rounds import Round
 
+TIMES = ("_runtime", "_per_second", "_time", "epoch")  # endings of numbers that are no metrics
+
 
 class FederatedCallback(TrainerCallback):  # type: ignore[misc]
     """Average the trainable parameters over all sites, after each epoch or every so many steps.
@@ -24,41 +26,101 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
     site, and continue over the means. Training stops after the last round of the plan.
     """
 
-    def __init__(self, cohort: ScriptCohort, every: Literal["epoch"] | int = "epoch") -> None:
-        """`every`: "epoch", or the number of optimiser steps between two means."""
+    def __init__(
+        self,
+        cohort: ScriptCohort,
+        every: Literal["epoch"] | int = "epoch",
+        *,
+        pool_metrics: bool = False,
+    ) -> None:
+        """Make the callback of one Trainer.
+
+        Args:
+            cohort: All sites, from `simulate` or `join`.
+            every: "epoch", or the number of optimiser steps between two means.
+            pool_metrics: Replace metrics during training by their means over all sites, weighted by
+                records. If one site stops early after an evaluation, all sites stop.
+
+        """
         given: object = every  # a script may pass anything
         if given != "epoch" and not (isinstance(given, int) and given > 0):
             raise SettingsError(
                 f"found every = {every!r}", fix='give "epoch", or a number of steps from 1 on'
             )
-        self._cohort, self._every = cohort, every
+        self._cohort, self._every, self._pool = cohort, every, pool_metrics
         self._trained: dict[str, torch.nn.Parameter] = {}
         self._base: dict[str, torch.Tensor] = {}
         self._rounds: Iterator[Round] = iter(())
+        self._round: Round | None = None  # None: not in training
+        self._own: dict[str, Any] = {}  # state of this site: optimiser, schedule, steps
+        self._averaged = False  # true from a mean to the begin of the next round
 
     def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        optimizer: Any = None,
+        lr_scheduler: Any = None,
+        **_: Any,
     ) -> None:
-        """Agree on the first parameters, or restore those after the last round."""
+        """Agree on the first parameters, or restore the state after the last saved round."""
         self._trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self._own = {"optimizer": optimizer, "schedule": lr_scheduler, "steps": 0}
         with own_gradient_state():
             self._cohort.agree(self.state_dict(), "the trainable parameters")
-            self._rounds = self._cohort.rounds(shared={"parameters": self})
-            control.should_training_stop = next(self._rounds, None) is None
+            self._rounds = self._cohort.rounds({"parameters": self}, self._own)
+            self._round = next(self._rounds, None)
+        control.should_training_stop = self._round is None
         self._base = self.state_dict()
+        _require_same_step(args.output_dir, state.global_step, self._own["steps"])
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Save the last round, and begin the next."""
+        self._advance()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Save the last round."""
+        self._advance()
+        self._round = None
 
     def on_epoch_end(
         self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any
     ) -> None:
         """Average after an epoch."""
         if self._every == "epoch":
-            self._average(control, len(train_dataloader.dataset))
+            self._average(state, control, len(train_dataloader.dataset))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Average after so many steps."""
         if self._every != "epoch" and state.global_step % self._every == 0:
             batch = args.train_batch_size * args.gradient_accumulation_steps
-            self._average(control, batch * self._every)
+            self._average(state, control, batch * self._every)
+
+    def on_evaluate(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        metrics: Any = None,
+        eval_dataloader: Any = None,
+        **_: Any,
+    ) -> None:
+        """Replace metrics by their means over all sites, and stop if a site stops."""
+        if not self._pool or self._round is None:
+            return
+        own = {
+            name: float(value)
+            for name, value in metrics.items()
+            if isinstance(value, int | float) and not name.endswith(TIMES)
+        }
+        stop = f"stop after {min(own)}"
+        own[stop] = float(control.should_training_stop)
+        with own_gradient_state():
+            pooled = self._cohort.mean(own, weight=len(eval_dataloader.dataset))
+        control.should_training_stop = pooled.pop(stop) > 0
+        metrics.update(pooled)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Copy the trainable parameters."""
@@ -70,12 +132,34 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
         for name, parameter in self._trained.items():
             parameter.copy_(state[name])
 
-    def _average(self, control: Any, records: int) -> None:
+    def _average(self, state: Any, control: Any, records: int) -> None:
+        """Set the parameters to their means; after the last round, stop training."""
+        self._advance()
+        if self._round is None:
+            return
         with own_gradient_state():
             means = self._cohort.mean(self.state_dict(), weight=records, base=self._base)
-            self.load_state_dict(means)
-            self._base = means
-            control.should_training_stop = next(self._rounds, None) is None
+        self.load_state_dict(means)
+        self._base, self._averaged, self._own["steps"] = means, True, state.global_step
+        control.should_training_stop |= self._round.number == self._round.total
+
+    def _advance(self) -> None:
+        """Save a round whose mean is there, and begin the next."""
+        if self._averaged:
+            self._averaged = False
+            with own_gradient_state():
+                self._round = next(self._rounds, None)
+
+
+def _require_same_step(folder: str, resumed: int, saved: int) -> None:
+    """Refuse a checkpoint of the Trainer from another step than the last saved round."""
+    if resumed not in (0, saved):
+        raise SettingsError(
+            f"the Trainer continues after step {resumed}, and the run after step {saved}",
+            fix=f'use resume_from_checkpoint="{folder}/checkpoint-{saved}", or none'
+            if saved
+            else "start the Trainer without resume_from_checkpoint",
+        )
 
 
 @contextmanager

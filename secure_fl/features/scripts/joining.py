@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -150,7 +152,9 @@ class Service:
 
 def _silo(script: ScriptHandle, me: Member, plan: Plan) -> Silo:
     """Return this site's silo, which has the script instead of records."""
-    if not isinstance(plan.algorithm, Script):
+    if isinstance(plan.algorithm, Script):
+        _require_same_script(plan.algorithm.sha256, me.name)
+    else:
         raise DataError(
             f"the plan is for {plan.algorithm.name}, and this site runs a script",
             fix="join this run with `secure-fl join`",
@@ -158,6 +162,23 @@ def _silo(script: ScriptHandle, me: Member, plan: Plan) -> Silo:
             field="algorithm.name",
         )
     return Silo(me.name, (), tier=me.tier, table=script)
+
+
+def _require_same_script(planned: str | None, me: str) -> None:
+    """Refuse to run another script than the plan names."""
+    if planned is None:
+        return
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    found = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else "no file"
+    if found != planned:
+        raise DataError(
+            f"the plan is for a script with the SHA-256 {planned[:16]}..., and this one has "
+            f"{found[:16]}",
+            fix="run the script that all hospitals approved, or agree on a new plan",
+            party=me,
+            file=file,
+            field="algorithm.sha256",
+        )
 
 
 @contextmanager

@@ -46,6 +46,7 @@ def simulate(
     seed: int = 0,
     folder: Path | str | None = None,
     resume: bool = False,
+    record: bool = False,
     processes: bool = False,
 ) -> Simulated:
     """Call `main(cohort)` once for each site, over sealed sums; return what it returned.
@@ -62,6 +63,7 @@ def simulate(
         seed: Seed of torch's random states.
         folder: Folder for checkpoints, events and the result. Default: nothing is written.
         resume: Continue the run in the folder after its last checkpoint.
+        record: Record each role's view in the folder, for `secure-fl audit`.
         processes: Give each site a process. It is for libraries with a state for each process;
             `main` must then be a function that a process can import.
 
@@ -85,6 +87,7 @@ def simulate(
         seed=seed,
         folder=folder,
         resume=resume,
+        record=record,
         progress=False,
     )
     try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ import pytest
 from secure_fl import Script, ScriptCohort, simulate
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.data.silo import Silo
-from secure_fl.errors import CohortError
+from secure_fl.errors import CohortError, DataError
+from secure_fl.features.scripts import joining
 from secure_fl.features.scripts.simulation import ThreadScript
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import PolicyRefusal, check
@@ -125,6 +128,24 @@ def test_a_plan_that_does_not_name_the_values_is_refused() -> None:
     long = asked.model_copy(update={"algorithm": Script(rounds=10_000, values=VALUES)})
     with raises(PolicyRefusal, "site.max_rounds", party="north"):
         check(mine, long, COMPANY, today=TODAY)
+
+
+def test_a_site_runs_the_approved_script_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan has the digest of the script's file, and approvals sign the plan."""
+    script = tmp_path / "script.py"
+    script.write_text("print(1)\n")
+    planned = hashlib.sha256(script.read_bytes()).hexdigest()
+    plan, me = script_plan(sha256=planned), SimpleNamespace(name="east", tier=None)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script))
+    assert joining._silo(object(), me, plan).name == "east"  # type: ignore[arg-type]
+    script.write_text("print(2)\n")
+    with raises(DataError, planned[:16], party="east", field="algorithm.sha256"):
+        joining._silo(object(), me, plan)  # type: ignore[arg-type]
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")  # typed by hand
+    with raises(DataError, "no file", party="east"):
+        joining._silo(object(), me, plan)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
