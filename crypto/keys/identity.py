@@ -59,6 +59,7 @@ def agree(private: X25519PrivateKey, public: bytes) -> bytes:
         raise CryptoError(
             "the peer's agreement key is not a usable X25519 point",
             fix="ask that site for its card again and compare fingerprints",
+            field="point",
         ) from None
 
 
@@ -91,9 +92,10 @@ class PublicIdentity:
             raise CryptoError(
                 f"{self.name[:80]!r} is not a site name",
                 fix="use 1 to 64 letters, digits, '.', '_' or '-', a letter or digit first",
+                field="name",
             )
         if len(self.signing) != KEY_BYTES or len(self.agreement) != KEY_BYTES:
-            raise CryptoError("a public key must have 32 bytes", party=self.name)
+            raise CryptoError("a public key must have 32 bytes", party=self.name, field="key")
 
     def canonical(self) -> bytes:
         """Encode the same bytes at every site: version, both keys, name."""
@@ -253,7 +255,9 @@ def channel(identity: Identity, peer: PublicIdentity, context: bytes) -> Channel
 
 
 def _no_digest() -> CryptoError:
-    return CryptoError("only digests are signed", fix="pass 32, 48 or 64 bytes of a hash")
+    return CryptoError(
+        "only digests are signed", fix="pass 32, 48 or 64 bytes of a hash", field="digest"
+    )
 
 
 def _check_shape(blob: bytes, least: int, sender: PublicIdentity) -> None:

@@ -75,6 +75,7 @@ class Codec:
             raise CryptoError(
                 f"no packing of {bits} bits for {parties} parties, {extra} extra",
                 fix="use 4, 6, 8, 12, 16 or 24 bits and 1 to 2^20 parties",
+                field="bits",
             )
         self.bits, self.parties, self.modulus, self.extra = bits, parties, modulus, extra
         self.levels = (1 << (bits - 1)) - 1
@@ -89,6 +90,7 @@ class Codec:
                 f"a sum of {self.width} bits does not fit below a modulus of "
                 f"{modulus.bit_length()} bits",
                 fix="use fewer bits per value, fewer parties or less extra head-room",
+                field="width",
             )
 
     def slots(self, values: int) -> int:
@@ -143,6 +145,7 @@ def pack(codec: Codec, integers: Integers) -> Slots:
         raise CryptoError(
             "an integer exceeds its field and would change its neighbour",
             fix="give the codec more `extra` bits of head-room for the noise",
+            field="integers",
         )
     count = codec.slots(integers.size)
     slots = np.empty(count, np.uint64)
@@ -165,6 +168,7 @@ def unpack(codec: Codec, slots: Slots, contributors: int, values: int) -> npt.ND
             f"{slots.size} slots of {contributors} parties are not {values} values of "
             f"{codec.parties} parties at {codec.per_slot} to a slot",
             fix="open a sum with the codec it was packed with",
+            field="slots",
         )
     integers = np.empty(values, np.int64)
     field = np.uint64((1 << codec.width) - 1)
@@ -185,6 +189,7 @@ def encode_wide(values: npt.NDArray[np.float64]) -> Slots:
         raise CryptoError(
             "wide values must be a non-empty vector of finite values within ±2^40",
             fix="rescale the values before the sum",
+            field="wide",
         )
     whole = np.floor(values)
     low = np.rint((values - whole) * 2.0**40).astype(np.int64)  # 2^40 itself is carried over below
@@ -200,6 +205,7 @@ def decode_wide(slots: Slots, contributors: int) -> npt.NDArray[np.float64]:
         raise CryptoError(
             f"{slots.size} slots of {contributors} parties hold no wide values",
             fix="open a sum with the slots it was encoded to",
+            field="slots",
         )
     limbs = slots.view(np.int64).reshape(WIDE_LIMBS, -1)
     low = limbs[0] + (limbs[1] << 20)
@@ -219,6 +225,7 @@ def _check_values(values: Floats, clip: Clip) -> None:
         raise CryptoError(
             "a value is NaN, infinite or beyond float32",
             fix="training diverged: lower the learning rate, or clip gradients",
+            field="values",
         )
     with np.errstate(over="ignore"):  # refused below
         bounds = np.asarray(clip, np.float32)
@@ -226,6 +233,7 @@ def _check_values(values: Floats, clip: Clip) -> None:
         raise CryptoError(
             "clips must be finite, not negative, and one for all values or one for each",
             fix="derive the clips from the last opened scales",
+            field="clip",
         )
 
 
@@ -371,7 +379,7 @@ def from_slots(slots: Slots) -> bytes:
 def to_slots(data: bytes, count: int) -> Slots:
     """Decode the result of `from_slots`."""
     if len(data) != SLOT_BYTES * count:
-        raise WireError("masked values have the wrong size")
+        raise WireError("masked values have the wrong size", field="size")
     slots = np.zeros((count, 8), np.uint8)
     slots[:, :SLOT_BYTES] = np.frombuffer(data, np.uint8).reshape(count, SLOT_BYTES)
     return slots.view("<u8").reshape(-1).astype(np.uint64, copy=False)

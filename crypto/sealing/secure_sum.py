@@ -180,7 +180,10 @@ class SecureSumInProgress:
             raise self._unmasked()
         if lists.sum != self._index:
             raise CohortError(
-                "the coordinator asks to unmask another sum", party=self._context.me, fix=DISTRUST
+                "the coordinator asks to unmask another sum",
+                party=self._context.me,
+                fix=DISTRUST,
+                field="sum",
             )
         statement = self._keys.settle(lists.survivors, lists.dropped)
         return Confirm(self._context.keys.identity.sign(statement)) if lists.dropped else None
