@@ -175,7 +175,10 @@ class SecureSumInProgress:
                 _check_noise(self._rule.noise, part.group, lists.survivors)
         if lists.sum != self._index:
             raise CohortError(
-                "the coordinator asks to unmask another sum", party=self._context.me, fix=DISTRUST
+                "the coordinator asks to unmask another sum",
+                party=self._context.me,
+                fix=DISTRUST,
+                field="sum",
             )
         statement = self._keys.settle(lists.survivors, lists.dropped)
         return Confirm(self._context.keys.identity.sign(statement)) if lists.dropped else None

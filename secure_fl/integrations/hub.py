@@ -33,7 +33,7 @@ from secure_fl.integrations.site_messages import (
 )
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame, peek
-from secure_fl.protocol.messages import Begin, Continue, Total
+from secure_fl.protocol.messages import Begin, Continue
 
 INTRODUCTION = 60.0  # seconds for a node to name its site
 PATIENCE = 3600.0  # seconds to wait for missing sites
