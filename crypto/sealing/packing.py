@@ -376,10 +376,13 @@ def from_slots(slots: Slots) -> bytes:
     return slots.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :SLOT_BYTES].tobytes()
 
 
-def to_slots(data: bytes, count: int) -> Slots:
-    """Decode the result of `from_slots`."""
+def to_slots(data: bytes, count: int, modulus: int = 1 << 8 * SLOT_BYTES) -> Slots:
+    """Decode the result of `from_slots`; a slot that is not below the modulus is refused."""
     if len(data) != SLOT_BYTES * count:
         raise WireError("masked values have the wrong size", field="size")
     slots = np.zeros((count, 8), np.uint8)
     slots[:, :SLOT_BYTES] = np.frombuffer(data, np.uint8).reshape(count, SLOT_BYTES)
-    return slots.view("<u8").reshape(-1).astype(np.uint64, copy=False)
+    found = slots.view("<u8").reshape(-1).astype(np.uint64, copy=False)
+    if int(found.max(initial=0)) >= modulus:
+        raise WireError("a masked value is not below the modulus", field="slots")
+    return found

@@ -239,7 +239,7 @@ class SecureSumInProgress:
         owners = [party for party in sent.group.owners if party in alive]
         count, cohort = sent.layout.slots + 1, context.keys.cohort
         if rule.audience == Audience.HOST or cohort is None:
-            slots = to_slots(data, count)
+            slots = to_slots(data, count, COHORT.modulus)
         else:
             slots = secret.open(cohort, to_parts(data, count), count, len(owners))
         self._check(place, slots, owners, lost)

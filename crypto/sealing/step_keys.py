@@ -77,7 +77,7 @@ class StepKeys:
         public = self._public
         dealt: dict[str, tuple[bytes, bytes]] = {}
         if self.me != self.host:
-            holders = {self.numbers[party]: party for party in self.parties}
+            holders = {self.numbers[party]: party for party in sorted(self.parties)}
             keys, selves = (
                 masking.share_secret(seed, self.threshold, sorted(holders))
                 for seed in (self._mask_seed, self._self_seed)
