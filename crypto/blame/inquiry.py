@@ -224,7 +224,6 @@ class Inquiry:
         self._total = ProtectedTotal(
             COHORT.modulus,
             public,
-            masks=True,
             offered=OfferedKeys(number=self._index),
             numbers=self._numbers,
             host=self._host,

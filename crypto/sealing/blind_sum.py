@@ -18,7 +18,7 @@ from secure_fl.crypto.keys.identity import commit
 from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.clear_sum import ClearTotal
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
-from secure_fl.crypto.sealing.packing import from_slots, needs_masks, to_slots
+from secure_fl.crypto.sealing.packing import from_slots, to_slots
 from secure_fl.crypto.sealing.public import (
     MOST_SEEDS,
     PublicContext,
@@ -52,9 +52,6 @@ from secure_fl.protocol.messages import (
 )
 from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
 from secure_fl.settings import ProtectionSettings
-
-ENCRYPTED = ("he", "he+secagg")
-MASKED = ("secagg", "he+secagg")
 
 
 class MaskedInts:
@@ -120,14 +117,15 @@ class _Vector(NamedTuple):
 
 
 class ProtectedTotal:
-    """The coordinator's half of a protected sum: ciphertexts, masked integers, or both at once."""
+    """The coordinator's half of a protected sum, of masked integers or of their ciphertexts."""
+
+    masked = True
 
     def __init__(
         self,
         modulus: int,
         context: PublicContext | None,  # None: masked integers only
         *,
-        masks: bool,
         offered: OfferedKeys,
         numbers: Mapping[str, int],
         host: str | None,
@@ -139,15 +137,13 @@ class ProtectedTotal:
                 "a coordinator was offered something that is not a public context",
                 fix="never hand a key to a coordinator; give it what `public()` of the key returns",
             )
-        self._modulus, self._context, self.masked = modulus, context, masks
+        self._modulus, self._context = modulus, context
         self._offered, self._numbers, self._host = offered, numbers, host
         self._threshold, self._run = threshold, run.hex()
         self._vectors: dict[bytes, _Vector] = {}
         self.left: RemainingMasks | None = None  # masks of the sum, once their seeds are known
 
     def admit(self, sender: str, upload: SumInput) -> None:
-        if not self.masked:
-            return
         offers, number = self._offered.offers, self._offered.number
         own = offers.get(sender)
         taken = digest_taken(taken_by(sender, offers, self._host), self._run, number, sender)
@@ -271,15 +267,14 @@ class ProtectedTotal:
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:
-        if self.masked:
-            index = self._offered.number
-            if not index:
-                raise CohortError("a masked sum began although no keys were exchanged")
-            offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
-            alive = {p for p in survivors if p != self._host}
-            self.left = recovered(
-                self._numbers, self._threshold, offers, alive, shares, (self._run, index)
-            )
+        index = self._offered.number
+        if not index:
+            raise CohortError("a masked sum began although no keys were exchanged")
+        offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
+        alive = {p for p in survivors if p != self._host}
+        self.left = recovered(
+            self._numbers, self._threshold, offers, alive, shares, (self._run, index)
+        )
         return self.unmasked()
 
     def unmasked(self) -> Mapping[bytes, bytes]:
@@ -363,19 +358,15 @@ def blind_totals(
 ) -> TotalFor:
     """Return the factory of a run's blind sums, by protection mode."""
     numbers = {name: number for number, name in enumerate(sorted(members), 1)}
-    masks, encrypted = protection.mode in MASKED, protection.mode in ENCRYPTED
     if protection.mode == "none":
         return lambda audience, offered: ClearTotal()
     # Preparing a context costs as much as adding a few ciphertexts: do it once.
-    context = load(context_bytes(COHORT)) if encrypted else None
+    context = load(context_bytes(COHORT)) if protection.mode == "he+secagg" else None
 
     def total_for(audience: Audience, offered: OfferedKeys) -> BlindTotal:
-        if audience == Audience.HOST and not masks:
-            raise needs_masks()
         return ProtectedTotal(
             COHORT.modulus,
             context if audience == Audience.PARTIES else None,
-            masks=masks,
             offered=offered,
             numbers=numbers,
             host=host,

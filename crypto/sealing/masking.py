@@ -5,6 +5,12 @@
     pair_ij = stream(HKDF(X25519(secret_i, public_j), run | segment | sum | "pair"))
     self_i  = stream(HKDF(seed_i,                     run | segment | sum | "self"))
 
+If nothing is encrypted, every party also adds the same pad, which hides the sum of k inputs:
+
+    pad     = stream(HKDF(pad key of the cohort,      run | segment | sum | "pad"))
+
+The modulus is a prime above k, so k·pad is as uniform as the pad. Holders of the key subtract it.
+
 A stream is AES-256-CTR, read as little-endian 64-bit words. The low bits of a word, as many as t
 has, are a mask if they are below t, and are skipped otherwise. So masks are exactly uniform mod t
 and depend on the key alone. (Measured: 8 bytes a candidate cost 1.0 ns of AES and no unpacking, 6
@@ -46,7 +52,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from secure_fl.crypto.sealing.packing import Slots as Slots
 from secure_fl.errors import CryptoError
 
-Purpose = Literal["pair", "self", "host", "tag", "tag members", "tag salt"]
+Purpose = Literal["pair", "self", "host", "pad", "tag", "tag members", "tag salt"]
 
 SEED_BYTES = 16
 SHARE_BYTES = 17
@@ -133,6 +139,16 @@ def add(slots: Slots, key: bytes, modulus: int) -> None:
         target = slots[start : start + block.size]
         target += block
         np.minimum(target, target - np.uint64(modulus), out=target)  # below 0 wraps to the top
+
+
+def subtract(slots: Slots, key: bytes, times: int, modulus: int) -> None:
+    """Subtract a stream so many times from slots below `modulus`, in place."""
+    for start, block in parts(key, slots.size, modulus):
+        block *= np.uint64(times)
+        np.subtract(np.uint64(times * modulus), block, out=block)
+        target = slots[start : start + block.size]
+        target += block
+        reduce(target, modulus)
 
 
 def combine(plus: Sequence[bytes], minus: Sequence[bytes], length: int, modulus: int) -> Slots:
