@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,13 +44,26 @@ class Book:
             raise ValueError(f"{name}: {code} expected, {str(found)[:200]} found")
         self.cases.append({**case, "refused": code})
 
-    def text(self) -> str:
-        """Encode: a case a line, so that a change of one shows as one."""
-        cases = ",\n".join(json.dumps(case, ensure_ascii=False) for case in self.cases)
+    def text(self, strings: Mapping[str, str]) -> str:
+        """Encode: a case a line, with short names for long keys."""
+        cases = ",\n".join(json.dumps(_short(case), ensure_ascii=False) for case in self.cases)
+        for name, value in strings.items():
+            cases = cases.replace(value, name)
         return f'{{"about": {json.dumps(self.about)}, "cases": [\n{cases}\n]}}\n'
 
 
-def write(folder: Path, books: Mapping[str, Book]) -> None:
+def _short(case: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Compress the frames of a recording, in which most bytes are there twice."""
+    if case["kind"] != "recording" or "frames" not in case:
+        return case
+    raw = [b64decode(data) for _, _, data in case["frames"]]
+    sizes = [[*frame[:2], len(data)] for frame, data in zip(case["frames"], raw, strict=True)]
+    packed = b64encode(zlib.compress(b"".join(raw), 9)).decode()
+    return {**case, "frames": sizes, "data": packed}
+
+
+def write(folder: Path, books: Mapping[str, Book], shared: Mapping[str, Any]) -> None:
     """Write all files."""
+    (folder / "keys.json").write_text(json.dumps(shared, indent=1) + "\n")
     for name, book in books.items():
-        (folder / f"{name}.json").write_text(book.text(), encoding="utf-8")
+        (folder / f"{name}.json").write_text(book.text(shared["strings"]), encoding="utf-8")

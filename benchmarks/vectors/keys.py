@@ -131,7 +131,7 @@ def _opening(
     )
     book.no("crypto:seal", f"{kind}, other sender", kind, **{**case, **swapped}, sealed=blob.hex())
     book.no("crypto:length", f"{kind}, cut short", kind, **case, sealed=blob[:20].hex())
-    book.no("crypto:version", f"{kind}, version 2", kind, **case, sealed=(b"\x02" + blob[1:]).hex())
+    book.no("crypto:version", f"{kind}, version 1", kind, **case, sealed=(b"\x01" + blob[1:]).hex())
 
 
 # --- frames ---------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def rosters(book: Book) -> None:
     short = {**read["card"], "signing": b64encode(bytes(31)).decode()}
     card("card", "card with a short key", card=short)
     card("changed", "card with another fingerprint", fingerprint="00000 " * 7 + "00000")
-    card("other-format", "card of another format", format=2)
+    card("other-format", "card of an earlier format", format=1)
     card("malformed", "card with a field too many", more=1)
     book.no("keyring:malformed", "card cut short", "card", file=text[:50])
     _rosters(book)
@@ -324,7 +324,7 @@ def _rosters(book: Book) -> None:
     no("unsigned", "roster without signatures", good)
     no("unsigned", "roster that this member did not sign", _signed(good, SOUTH), me)
     no("other-keys", "roster with other keys of this member", _signed(good),
-       _card(replace(NORTH.public, agreement=bytes_of("x"))))  # fmt: skip
+       _card(replace(NORTH.public, agreement=SOUTH.public.agreement)))  # fmt: skip
     no("not-listed", "roster without this member", _signed(good), _card(HUB.public))
     no("not-listed", "roster signed by a stranger", _signed(good, HUB))
     no("signature", "signature of another roster",
@@ -359,7 +359,7 @@ def _roster_files(book: Book, read: dict[str, Any]) -> None:
     no("malformed", "moment without a zone", created="2026-01-01T00:00:00")
     no("malformed", "key that is not base64", signatures={"north": "%"})
     no("malformed", "roster with a field too many", more=1)
-    no("other-format", "roster of another format", format=2)
+    no("other-format", "roster of an earlier format", format=1)
     no("changed", "roster with another threshold than its fingerprint", threshold=2)
     no("card", "member with a bad name",
        members=[{**first, "card": {**first["card"], "name": "a b"}}, *others])  # fmt: skip
@@ -415,7 +415,7 @@ def _anchor(me: Any, sequence: int, head: str) -> str:
 def _ledger() -> dict[str, Any]:
     public = NORTH.public
     own = bytes_of("ledger", 16).hex()
-    owner = {"agreement": public.agreement.hex(), "format": 1, "ledger": own,
+    owner = {"agreement": public.agreement.hex(), "format": 2, "ledger": own,
              "name": public.name, "signing": public.signing.hex()}  # fmt: skip
     time, run, text = "2026-01-01T00:00:00+00:00", "ward é", json.dumps(owner, sort_keys=True)
     event = '{"kind":"dp-sgd","noise_multiplier":1.1,"sample_rate":0.05,"steps":40}'

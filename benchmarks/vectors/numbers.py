@@ -111,7 +111,7 @@ def _segment_keys(book: Book) -> None:
 def masks(book: Book) -> None:
     """Streams, mask keys, pair secrets, shares and commitments."""
     secret_, seed, other = bytes_of("secret"), bytes_of("seed", 16), bytes_of("other seed", 16)
-    for purpose in ("pair", "self", "host", "tag", "tag members", "tag salt"):
+    for purpose in ("pair", "self", "host", "pad", "tag", "tag members", "tag salt"):
         book.ok(f"stream of purpose {purpose}", "stream", secret=secret_.hex(), **AT,
                 purpose=purpose, length=5)  # fmt: skip
     salted = (secret_ + bytes_of("salt")).hex()

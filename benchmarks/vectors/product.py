@@ -64,9 +64,9 @@ class _Draws:
     """A generator that returns given draws of 16 bits."""
 
     def __init__(self, draws: list[int]) -> None:
-        self.draws = draws
+        self.draws, self.bit_generator = draws, self
 
-    def integers(self, low: int, high: int, size: int, *_: Any, **__: Any) -> Any:
+    def random_raw(self, size: int) -> Any:
         """Return the draws, four to a word."""
         return np.array([*self.draws, *[0] * (4 * size - len(self.draws))], "<u2").view(np.uint64)
 

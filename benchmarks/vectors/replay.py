@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import structs
 
 from secure_fl.crypto.blame.evidence import entry
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity, commit
+from secure_fl.crypto.keys.identity import AGREEMENT_BYTES, Identity, PublicIdentity, commit
 from secure_fl.crypto.sealing import masking, secret
-from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, blind_totals
+from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import StreamId
 from secure_fl.crypto.sealing.packing import Codec, Field, Layout
@@ -30,7 +30,8 @@ Opened = dict[str, dict[str, list[float]]]
 
 def public_of(data: bytes) -> PublicIdentity:
     """Read the canonical bytes of a card."""
-    return PublicIdentity(data[65:].decode(), data[1:33], data[33:65])
+    cut = 33 + AGREEMENT_BYTES
+    return PublicIdentity(data[cut:].decode(), data[1:33], data[33:cut])
 
 
 def layout_of(case: Mapping[str, Any]) -> Layout:
@@ -48,7 +49,7 @@ class Replay:
         cards = {name: of.public for name, of in own.items()}
         self.hub, self.host = public_of(bytes.fromhex(case["coordinator"])), case["host"]
         mode, self.threshold = case["mode"], case["threshold"]
-        key = secret.SecretKey.from_bytes(cohort) if mode in ENCRYPTED else None
+        key = secret.SecretKey.from_bytes(cohort) if mode == "he+secagg" else None
         tag_key, channel_key = (bytes.fromhex(case[name]) for name in ("tag_key", "channel_key"))
         nobody = Identity.generate(self.hub.name)  # the coordinator's own key is not recorded
         self.ends = {
@@ -58,7 +59,7 @@ class Replay:
         rules: dict[str, Any] = {"host": self.host, "threshold": self.threshold}
         keys = PartyKeys(own[self.reader], cards, key, tag_key, channel_key)
         transcript = Transcript(16, np.random.default_rng())
-        self.sums = SecureSums(keys, self.run, transcript, b"", masks=True, **rules)
+        self.sums = SecureSums(keys, self.run, transcript, b"", **rules)
         protection = ProtectionSettings(mode=mode)
         self.totals = blind_totals(protection, list(cards), run=self.run, **rules)
         self.offers: dict[int, dict[str, messages.Offer]] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,10 +29,14 @@ def expected(case: Mapping[str, Any]) -> Any:
 
 def cases(files: list[Path]) -> Iterator[dict[str, Any]]:
     """All cases of these files; one that changes another has its other fields."""
+    strings = json.loads((FOLDER / "keys.json").read_text())["strings"]
     for file in files:
+        text = file.read_text(encoding="utf-8")
+        for name, value in strings.items():
+            text = text.replace(name, value)
         named: dict[str, dict[str, Any]] = {}
-        for case in json.loads(file.read_text())["cases"]:
-            whole = dict(case)
+        for case in json.loads(text)["cases"]:
+            whole = _expanded(case)
             if (base := named.get(case.get("changes", ""))) is not None:
                 whole = {k: v for k, v in base.items() if k != "result"} | case
                 whole["frames"] = list(base["frames"])
@@ -38,6 +44,17 @@ def cases(files: list[Path]) -> Iterator[dict[str, Any]]:
                     whole["frames"][int(place)] = [*base["frames"][int(place)][:2], data]
             named[case["name"]] = whole
             yield whole
+
+
+def _expanded(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Cut the compressed frames of a recording."""
+    if "data" not in case or "frames" not in case:
+        return dict(case)
+    data, found = zlib.decompress(b64decode(case["data"])), []
+    for *ends, size in case["frames"]:
+        found.append([*ends, b64encode(data[:size]).decode()])
+        data = data[size:]
+    return {**case, "frames": found}
 
 
 def files() -> list[Path]:

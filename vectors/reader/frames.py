@@ -112,7 +112,7 @@ proof, names = sized(bytes, 32, 64), many(name, 100_000)
 code, at, short = sized(str, 0, 40, "[a-z-]*"), row(count, count), sized(bytes, 0, 32)
 statement = record(run=run, number=count, digest=digest, signature=signature)
 offer = record(
-    public=digest, shares=table(name, sized(bytes, 0, 256)), seed=digest,
+    public=digest, shares=table(name, sized(bytes, 0, 2**11)), seed=digest,
     deals=(table(name, record(key=digest, own=digest)), {}), statement=(optional(statement), None),
 )  # fmt: skip
 offers, maybe = (table(name, offer), {}), (optional(offer), None)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -18,7 +19,8 @@ from vectors.reader.base import Refused, derive, labelled, require, spoken
 from vectors.reader.numbers import pair_secret
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-V1 = b"\x01"
+V2 = b"\x02"
+POINT, KEM, CIPHERTEXT = 32, 1184, 1088  # bytes: X25519 keys; keys and ciphertexts of ML-KEM-768
 
 
 class Card(NamedTuple):
@@ -26,18 +28,29 @@ class Card(NamedTuple):
 
     name: str
     signing: bytes
-    agreement: bytes
+    agreement: bytes  # of X25519, then of ML-KEM-768
+
+    @classmethod
+    def read(cls, data: bytes) -> Card:
+        """The card of its canonical bytes."""
+        cut = 33 + POINT + KEM
+        return cls.of(data[cut:].decode(), data[1:33], data[33:cut])
 
     @classmethod
     def of(cls, name: str, signing: bytes, agreement: bytes) -> Card:
         """Check the fields."""
         require(bool(NAME.fullmatch(name)), "crypto:name")
-        require(len(signing) == len(agreement) == 32, "crypto:key")
+        require((len(signing), len(agreement)) == (32, POINT + KEM), "crypto:key")
         return cls(name, signing, agreement)
 
     def canonical(self) -> bytes:
         """The same bytes at every site."""
-        return V1 + self.signing + self.agreement + self.name.encode()
+        return V2 + self.signing + self.agreement + self.name.encode()
+
+    @property
+    def point(self) -> bytes:
+        """The X25519 key."""
+        return self.agreement[:POINT]
 
     def fingerprint(self) -> str:
         """What people compare."""
@@ -56,36 +69,43 @@ class Identity:
     """Private keys."""
 
     def __init__(self, data: bytes) -> None:
-        require(data[:1] == V1 and len(data) > 65, "crypto:version")
+        require(data[:1] == V2 and len(data) > 129, "crypto:version")
         signing = Ed25519PrivateKey.from_private_bytes(data[1:33])
         self.agreement = X25519PrivateKey.from_private_bytes(data[33:65])
-        publics = signing.public_key(), self.agreement.public_key()
-        self.card = Card.of(data[65:].decode(), *(key.public_bytes_raw() for key in publics))
+        self.kem = MLKEM768PrivateKey.from_seed_bytes(data[65:129])
+        publics = signing.public_key(), self.agreement.public_key(), self.kem.public_key()
+        key, point, kem = (public.public_bytes_raw() for public in publics)
+        self.card = Card.of(data[129:].decode(), key, point + kem)
+
+    def x25519(self, card: Card) -> bytes:
+        """The secret of X25519 with another site."""
+        return pair_secret(self.agreement, card.point)
 
 
 def open_sealed(me: Identity, sender: Card, blob: bytes, context: bytes) -> bytes:
     """A message to one site (2.3)."""
-    require(len(blob) >= 1 + 32 + 16, "crypto:length")
-    require(blob[:1] == V1, "crypto:version")
-    point, body = blob[1:33], blob[33:]
-    secret = pair_secret(me.agreement, point) + pair_secret(me.agreement, sender.agreement)
-    parts = point, sender.canonical(), me.card.canonical()
+    cut = 1 + POINT + CIPHERTEXT
+    require(len(blob) >= cut + 16, "crypto:length")
+    require(blob[:1] == V2, "crypto:version")
+    sent, body = blob[1:cut], blob[cut:]
+    secret = pair_secret(me.agreement, sent[:POINT]) + me.x25519(sender)
+    secret += me.kem.decapsulate(sent[POINT:])
+    parts = sent, sender.canonical(), me.card.canonical()
     both = derive(secret, b"secure-fl seal", *parts, length=44)
-    return _decrypted(both[:32], both[32:], body, V1 + context)
+    return _decrypted(both[:32], both[32:], body, V2 + context)
 
 
-def channel_root(me: Identity, peer: Card, context: bytes) -> bytes:
-    """The root of a channel between two members (2.4)."""
-    return derive(pair_secret(me.agreement, peer.agreement), b"secure-fl channel", context)
-
-
-def open_channel(root: bytes, sender: Card, receiver: Card, blob: bytes, context: bytes) -> bytes:
-    """A message in a channel (2.4)."""
-    require(len(blob) >= 1 + 12 + 16, "crypto:length")
-    require(blob[:1] == V1, "crypto:version")
-    parts = sender.canonical(), receiver.canonical(), context
-    key = derive(root, b"secure-fl channel message", *parts)
-    return _decrypted(key, blob[1:13], blob[13:], V1 + context)
+def open_channel(me: Identity, sender: Card, run: bytes, blob: bytes, context: bytes) -> bytes:
+    """A message in a channel of two members (2.4)."""
+    start = 1 + CIPHERTEXT
+    require(len(blob) >= start + 12 + 16, "crypto:length")
+    require(blob[:1] == V2, "crypto:version")
+    ends = sender.canonical(), me.card.canonical()
+    root = derive(me.x25519(sender), b"secure-fl channel", run, *ends)
+    sent, nonce, body = blob[1:start], blob[start : start + 12], blob[start + 12 :]
+    secret = root + me.kem.decapsulate(sent)
+    key = derive(secret, b"secure-fl channel message", sent, context)
+    return _decrypted(key, nonce, body, V2 + context)
 
 
 def _decrypted(
@@ -112,7 +132,7 @@ def _json(data: bytes, fields: Mapping[str, Callable[[Any], bool]]) -> dict[str,
     except ValueError:
         raise Refused("keyring:malformed") from None
     _closed(read, fields)
-    require(read["format"] == 1, "keyring:other-format")
+    require(read["format"] == 2, "keyring:other-format")
     return dict(read)
 
 
@@ -202,7 +222,7 @@ class Roster(NamedTuple):
         for card, role, tier in self.members:
             named = b"" if tier is None else b"tier " + tier.encode()
             fields += [card.name.encode(), role.encode(), named, card.canonical()]
-        return V1 + b"".join(len(f).to_bytes(4, "big") + f for f in fields)
+        return b"\x01" + b"".join(len(f).to_bytes(4, "big") + f for f in fields)
 
     def digest(self) -> bytes:
         """The digest that members sign."""
@@ -217,7 +237,7 @@ class Roster(NamedTuple):
         n = sum(role == "party" for _, role, _ in self.members)
         require(n > 0, "keyring:no-party")
         cards = [self.coordinator, *(card for card, _, _ in self.members)]
-        keys = [key for card in cards for key in (card.signing, card.agreement)]
+        keys = [k for c in cards for k in (c.signing, c.point, c.agreement[POINT:])]
         require(len(set(keys)) == len(keys), "keyring:shared-key")
         require(self.threshold is None or n < 2 * self.threshold <= 2 * n, "keyring:threshold")
         require(self.created < self.expires and self.version >= 1, "keyring:dates")
@@ -271,6 +291,7 @@ def check_ledger(case: Mapping[str, Any]) -> None:
     """Check the chain, the anchor, a pinned head and every signature."""
     try:
         owner = json.loads(case["rows"][0][6])
+        require(owner["format"] == 2, "budget:ledger-unusable")
         keys = bytes.fromhex(owner["signing"]), bytes.fromhex(owner["agreement"])
         card = Card.of(owner["name"], *keys)
     except (ValueError, KeyError, IndexError, TypeError):

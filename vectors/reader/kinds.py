@@ -34,8 +34,7 @@ def _slots(of: Any) -> numbers.Slots:
 
 
 def _card(case: Case, name: str = "sender") -> keys.Card:
-    data = bytes.fromhex(case[name])
-    return keys.Card.of(data[65:].decode(), data[1:33], data[33:65])
+    return keys.Card.read(bytes.fromhex(case[name]))
 
 
 def _codec(case: Case) -> numbers.Codec:
@@ -193,10 +192,9 @@ def sealed(case: Case) -> Any:
 @kind
 def channel(case: Case) -> Any:
     """A message in a channel."""
-    me, sender = keys.Identity(bytes.fromhex(case["recipient"])), _card(case)
-    root = keys.channel_root(me, sender, bytes.fromhex(case["channel"]))
-    blob, context = bytes.fromhex(case["sealed"]), bytes.fromhex(case["context"])
-    return keys.open_channel(root, sender, me.card, blob, context).hex()
+    me = keys.Identity(bytes.fromhex(case["recipient"]))
+    fields = (bytes.fromhex(case[name]) for name in ("channel", "sealed", "context"))
+    return keys.open_channel(me, _card(case), *fields).hex()
 
 
 @kind

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from vectors.reader import bfv
-from vectors.reader.base import Refused, commit, labelled, packed, require, sha, sizes_cut
+from vectors.reader.base import Refused, commit, derive, labelled, packed, require, sha, sizes_cut
 from vectors.reader.frames import Frame, Link
-from vectors.reader.keys import Card, Identity, channel_root, open_channel
+from vectors.reader.keys import Card, Identity, open_channel
 from vectors.reader.numbers import (
     Slots,
     T,
@@ -72,9 +72,9 @@ class Sum:
             clear = [offer["public"], offer["seed"], list(deal.values()) if deal else None,
                      list(stated.values()) if stated else None]  # fmt: skip
             context = labelled(" ".join(map(str, ("step keys", *about))).encode(), packed(clear))
-            cards = run.cards[sender], run.cards[me]
+            about_run, blob = b"secure-fl run " + run.id, offer["shares"][me]
             try:
-                plain = open_channel(run.root(me, sender), *cards, offer["shares"][me], context)
+                plain = open_channel(run.keys[me], run.cards[sender], about_run, blob, context)
             except Refused as refused:
                 raise Refused(refused.code.replace("crypto:", "keys:")) from None
             size = 32 if run.host in (sender, me) else 32 + 34
@@ -212,6 +212,9 @@ class Sum:
                 masks = (self._pair(p, me, at, "host", clear.size) for p in here)
                 clear = added(clear, *map(minus, masks))
             self._check_inputs(segment, here, clear, own["audience"])
+            if self.run.cohort is None and own["audience"] == "parties":
+                pad = minus(stream(self.run.pad_key, *at, "pad", clear.size))
+                clear = added(clear, *[pad] * len(here))
             opened |= decode(layouts[place], clear, len(here))
         return opened
 
@@ -277,22 +280,13 @@ class Recording:
         self.cards = {name: key.card for name, key in self.keys.items()}
         self.numbers = {name: number for number, name in enumerate(sorted(self.keys), 1)}
         self.parties = [name for name in sorted(self.keys) if name != self.host]
-        data = bytes.fromhex(case["coordinator"])
-        self.coordinator = Card.of(data[65:].decode(), data[1:33], data[33:65])
+        self.coordinator = Card.read(bytes.fromhex(case["coordinator"]))
         self.tag_key = bytes.fromhex(case["tag_key"])
+        self.pad_key = derive(bytes.fromhex(case["channel_key"]), b"secure-fl pad")
         self.cohort = cohort if case["mode"] == "he+secagg" else None
         self.sums: dict[int, Sum] = {}
         self.current = dict.fromkeys(self.keys, 0)  # the number of each member's last sum
         self.logs = dict.fromkeys(self.keys, (0, bytes(32)))
-        self._roots: dict[frozenset[str], bytes] = {}
-
-    def root(self, one: str, other: str) -> bytes:
-        """The root of the channel of two members in this run."""
-        both = frozenset((one, other))
-        if both not in self._roots:
-            context = b"secure-fl run " + self.id
-            self._roots[both] = channel_root(self.keys[one], self.cards[other], context)
-        return self._roots[both]
 
     def layouts(self, number: int) -> list[Message]:
         """The layouts of a sum's segments."""
