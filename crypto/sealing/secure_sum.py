@@ -103,7 +103,7 @@ class SecureSumInProgress:
         self.upload = Upload(segments, data, index, keys.bound, keys.taken_digest)
         self.layouts = tuple(part.layout for part in self._parts)
 
-    # --- sealing (docs/protocol.md, section "A sum") ----------------------------------------------
+    # --- sealing (docs/protocol.md 4.8) -----------------------------------------------------------
 
     def _seal(self, group: Group, at: SumId) -> tuple[Segment, bytes]:
         """Seal one group as a segment; empty if this party only reads the sum."""
