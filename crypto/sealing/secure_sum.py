@@ -102,7 +102,9 @@ class SecureSumInProgress:
             )
         self.upload = Upload(segments, b"".join(data for _, data in sealed))
         if keys is not None:
-            self.upload = self.upload._replace(sum=index, bound=keys.bound, taken=keys.taken_digest)
+            self.upload = self.upload._replace(
+                sum=index, bound=keys.bound, taken=keys.taken_digest, links=keys.links
+            )
         self.layouts = tuple(part.layout for part in self._parts)
 
     # --- sealing (docs/protocol.md, section "A sum") ----------------------------------------------
