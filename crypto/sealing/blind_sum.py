@@ -342,7 +342,7 @@ def recovered(
     step: tuple[str, int],  # the run and the sum's number
     links: Mapping[str, Mapping[str, bytes]],  # of the survivors, by the other party
 ) -> RemainingMasks:
-    """Recover the seeds of remaining masks, and refuse seeds that differ from signed digests."""
+    """Recover the seeds of remaining masks; refuse seeds and links unlike the signed digests."""
     seeds: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
     for party, offer in offers.items():
         alive = party in survivors
@@ -366,6 +366,11 @@ def recovered(
         seeds[not alive][party] = secret
     publics = {p: offer.public for p, offer in offers.items()}
     linked = {p: {n: links[n][p] for n in survivors} for p in seeds[True]}
+    for lost, by_party in linked.items():
+        for party, link in by_party.items():
+            half = masking.link(link, masking.half(seeds[True][lost], numbers[party]))
+            if commit(half, *step, party, lost, "half") != offers[party].deals[lost].half:
+                raise CryptoError("this party signs another link than its own", party=party)
     return RemainingMasks(numbers, publics, *seeds, linked)
 
 

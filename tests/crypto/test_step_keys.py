@@ -234,6 +234,16 @@ def test_who_deals_shares_that_are_not_of_its_secret_is_named(change: dict[str, 
         recovered(step.numbers, step.threshold, offers, alive, reveals, ("run", 1), {})
 
 
+def test_who_signs_another_link_than_its_own_is_named() -> None:
+    """It would leave a mask in the sum that nobody could tell from an input."""
+    step = MaskedStep(4, 3)
+    alive = step.names[:3]
+    links = {p: step.keys[p].links for p in alive} | {"p01": {"p03": bytes(32)}}
+    reveals = step.tell(dict.fromkeys(alive, ("p03",)))
+    with raises(CryptoError, "link", party="p01"):
+        recovered(step.numbers, step.threshold, step.offers, alive, reveals, ("run", 1), links)
+
+
 def test_two_segments_and_two_sums_share_no_mask() -> None:
     step = MaskedStep(4, 3)
     masks = {
