@@ -30,7 +30,6 @@ from secure_fl.crypto.sealing.public import (
     to_parts,
 )
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.step_keys import DEALT
 from secure_fl.crypto.sealing.tags import salt_of
 from secure_fl.errors import (
     CohortError,
@@ -141,6 +140,7 @@ class ProtectedTotal:
         self._offered, self._numbers, self._host = offered, numbers, host
         self._threshold, self._run = threshold, run.hex()
         self._vectors: dict[bytes, _Vector] = {}
+        self._links: dict[str, Mapping[str, bytes]] = {}  # of each upload
         self.left: RemainingMasks | None = None  # masks of the sum, once their seeds are known
 
     def admit(self, sender: str, upload: SumInput) -> None:
@@ -154,6 +154,8 @@ class ProtectedTotal:
             raise WireError(what, party=sender, field="keys")
         for segment in upload.segments:
             check_salts(sender, segment, set(offers) - {self._host})
+        check_links(sender, upload, () if sender == self._host else set(offers) - {self._host})
+        self._links[sender] = upload.links
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if sum(s.size for s in segments) != len(data):
@@ -236,6 +238,7 @@ class ProtectedTotal:
             peer: Lost(
                 seed,
                 tuple({party: by[peer] for party, by in of.items() if peer in by} for of in salts),
+                dict(self.left.links[peer]),
             )
             for peer, seed in self.left.dropped.items()
         }
@@ -249,7 +252,7 @@ class ProtectedTotal:
         if (shares.sum, set(shares.keys), set(shares.seeds)) != expected:
             what = "a party reveals other shares than it should"
             raise WireError(what, party=sender, field="shares")
-        for kind, revealed in zip(DEALT, (shares.keys, shares.seeds), strict=True):
+        for kind, revealed in (("key", shares.keys), ("self", shares.seeds)):
             for owner, share in revealed.items():
                 about = self._run, shares.sum, owner, sender, kind
                 deal = offers[owner].deals.get(sender) if owner in offers else None
@@ -267,13 +270,13 @@ class ProtectedTotal:
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:
-        index = self._offered.number
-        if not index:
+        step = self._run, self._offered.number
+        if not self._offered.number:
             raise CohortError("a masked sum began although no keys were exchanged")
         offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
         alive = {p for p in survivors if p != self._host}
         self.left = recovered(
-            self._numbers, self._threshold, offers, alive, shares, (self._run, index)
+            self._numbers, self._threshold, offers, alive, shares, step, self._links
         )
         return self.unmasked()
 
@@ -306,6 +309,12 @@ def check_salts(sender: str, segment: Segment, parties: Collection[str]) -> None
         raise WireError(what, party=sender, field="salts")
 
 
+def check_links(sender: str, upload: SumInput, parties: Collection[str]) -> None:
+    """Refuse an upload without the link of each pair of masks: a dropout's would stay on."""
+    if upload.links.keys() != set(parties) - {sender}:
+        raise WireError("an upload lacks a link of its masks", party=sender, field="links")
+
+
 def unlike_salts(salted: Mapping[str, Sequence[Salt]]) -> tuple[str, str] | None:
     """Find two contributors whose salts of the masks that they share differ."""
     listed = {
@@ -325,8 +334,9 @@ def recovered(
     survivors: Collection[str],
     shares: Mapping[str, UnmaskShares],  # of the survivors, by holder
     step: tuple[str, int],  # the run and the sum's number
+    links: Mapping[str, Mapping[str, bytes]],  # of the survivors, by the other party
 ) -> RemainingMasks:
-    """Recover the seeds of remaining masks, and refuse seeds that differ from signed digests."""
+    """Recover the seeds of remaining masks; refuse seeds and links unlike the signed digests."""
     seeds: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
     for party, offer in offers.items():
         alive = party in survivors
@@ -338,6 +348,10 @@ def recovered(
                 commit(secret, *step, party) == offer.seed
                 if alive
                 else masking.public_key(secret) == offer.public
+                and all(
+                    commit(masking.half(secret, numbers[n]), *step, party, n, "half") == deal.half
+                    for n, deal in offer.deals.items()
+                )
             )
         except CryptoError as error:
             raise error.at(party=party) from error
@@ -345,7 +359,15 @@ def recovered(
             what = "this party dealt shares of other secrets than its own"
             raise CryptoError(what, party=party, field="secret")
         seeds[not alive][party] = secret
-    return RemainingMasks(numbers, {p: offer.public for p, offer in offers.items()}, *seeds)
+    publics = {p: offer.public for p, offer in offers.items()}
+    linked = {p: {n: links[n][p] for n in survivors} for p in seeds[True]}
+    for lost, by_party in linked.items():
+        for party, link in by_party.items():
+            half = masking.link(link, masking.half(seeds[True][lost], numbers[party]))
+            if commit(half, *step, party, lost, "half") != offers[party].deals[lost].half:
+                what = "this party signs another link than its own"
+                raise CryptoError(what, party=party, field="links")
+    return RemainingMasks(numbers, publics, *seeds, linked)
 
 
 def blind_totals(

@@ -100,7 +100,7 @@ class SecureSumInProgress:
                 structs.replace(segment, digest=digest(data)) for segment, data in sealed
             )
         data = b"".join(data for _, data in sealed)
-        self.upload = Upload(segments, data, index, keys.bound, keys.taken_digest)
+        self.upload = Upload(segments, data, index, keys.bound, keys.taken_digest, keys.links)
         self.layouts = tuple(part.layout for part in self._parts)
 
     # --- sealing (docs/protocol.md 4.8) -----------------------------------------------------------

@@ -219,7 +219,14 @@ class Summing:
         upload = under_way.upload
         answer, data = await exchange(
             SumInput(
-                rule.audience, upload.segments, more, at, upload.sum, upload.bound, upload.taken
+                rule.audience,
+                upload.segments,
+                more,
+                at,
+                upload.sum,
+                upload.bound,
+                upload.taken,
+                dict(upload.links),
             ),
             upload.data,
         )
