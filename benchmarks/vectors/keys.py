@@ -154,15 +154,15 @@ def examples() -> list[Any]:
     """Return one message of each kind."""
     d, s, n = bytes_of("digest"), bytes_of("signature", 64), ("north", "south")
     statement = messages.SurvivorStatement(RUN, 2, d, s)
-    deals = {"south": messages.Deal(d, d)}
+    deals = {"south": messages.Deal(d, d, d)}
     offer = messages.Offer(d, {"south": bytes_of("sealed", 95)}, d, deals, statement)
     salts = (messages.Salt(d, ("south",)),)
     segments = (messages.Segment(d, 12, 2, n, salts, d), messages.Segment(d, 0, 2))
-    lost = {"west": messages.Lost(d[:16], ({"north": d}, {}))}
+    lost = {"west": messages.Lost(d[:16], ({"north": d}, {}), {"north": d})}
     parties = messages.Audience.PARTIES
     return [
         messages.Ready((1, 2), offer, ((1, 3, n),)), messages.Declare(n, ("c",), (), (1, 2)),
-        messages.SumInput(parties, segments, True, (1, 2), 3, s, d),
+        messages.SumInput(parties, segments, True, (1, 2), 3, s, d, {"south": d}),
         messages.UnmaskShares({"north": d[:17]}, {"west": d[:17]}, offer, 3), messages.Broadcast(),
         messages.Share(), messages.Agree(d, d), messages.Boundary(7), messages.Done(),
         messages.Failed("keys", "south"), messages.Confirm(s), messages.Handover(d, s),

@@ -125,6 +125,7 @@ def masks(book: Book) -> None:
             purpose="pair", length=1)  # fmt: skip
     public = masking.public_key(other)
     book.ok("mask key of a seed", "mask-key", seed=seed.hex())
+    book.ok("half for a peer", "half", seed=seed.hex(), peer=2)
     book.ok("secret of two mask keys", "pair-secret", seed=seed.hex(), peer=public.hex())
     book.no("crypto:seed", "seed of 15 bytes", "mask-key", seed=seed[1:].hex())
     book.no("crypto:point", "point of low order", "pair-secret", seed=seed.hex(), peer="00" * 32)

@@ -231,6 +231,7 @@ def kinds(cohort: bytes) -> Mapping[str, Callable[[Case], Any]]:
         "stream": _stream,
         "uniform": _uniform,
         "mask-key": lambda c: masking.public_key(*_hex(c, "seed")).hex(),
+        "half": lambda c: masking.half(*_hex(c, "seed"), c["peer"]).hex(),
         "pair-secret": _pair_secret,
         "share": _share,
         "recover": _recover,

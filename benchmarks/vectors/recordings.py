@@ -181,6 +181,7 @@ def _uploads(of: Changed) -> None:
     no("wire:sum", "of another sum", sum=2)
     no("wire:keys", "under other keys", bound=bytes(64))
     no("wire:keys", "with other shares taken", taken=bytes(32))
+    no("wire:links", "without a link", links={SOUTH: at.message.links[SOUTH]})
     no("wire:segments", "with a segment twice", 2 * at.bulk, segments=(segment, segment))
     no("wire:size", "longer than its segments", at.bulk + b"\0")
     no("wire:size", "with a slot cut short", at.bulk[:-1], segments=one(size=segment.size - 1))
@@ -294,6 +295,13 @@ def _dropouts(of: Changed) -> None:
     of.no(
         "cohort:lost", "seed of the dropped party missing", at, structs.replace(at.message, lost={})
     )
+    bare = {NORTH: structs.replace(at.message.lost[NORTH], links={})}
+    changed = structs.replace(at.message, lost=bare)
+    of.no("cohort:lost", "links of the dropped party missing", at, changed)
+    links = {**at.message.lost[NORTH].links, SOUTH: bytes(32)}
+    bare = {NORTH: structs.replace(at.message.lost[NORTH], links=links)}
+    changed = structs.replace(at.message, lost=bare)
+    of.no(WRONG, "other link of the dropped party", at, changed)
     wrong = {NORTH: structs.replace(at.message.lost[NORTH], seed=bytes(16))}
     of.no(
         "cohort:lost",

@@ -137,7 +137,7 @@ class Replay:
         keys._mask_key = masking.mask_key(keys._mask_seed)
         keys.bound = keys._public + commit(keys._self_seed, context.run, number, me)
         if me != self.host:
-            keys._held[me] = held[0], held[1]
+            keys._held[me] = held[0], held[1], held[2]
             keys._taken[me] = entry(keys.bound, keys._deal(me, me, keys._held[me]))
         keys.accept(message.offers, message.members)
         self.keys = keys

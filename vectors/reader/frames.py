@@ -113,7 +113,8 @@ code, at, short = sized(str, 0, 40, "[a-z-]*"), row(count, count), sized(bytes, 
 statement = record(run=run, number=count, digest=digest, signature=signature)
 offer = record(
     public=digest, shares=table(name, sized(bytes, 0, 2**11)), seed=digest,
-    deals=(table(name, record(key=digest, own=digest)), {}), statement=(optional(statement), None),
+    deals=(table(name, record(key=digest, own=digest, half=digest)), {}),
+    statement=(optional(statement), None),
 )  # fmt: skip
 offers, maybe = (table(name, offer), {}), (optional(offer), None)
 salt = record(digest=digest, peers=names)
@@ -121,7 +122,8 @@ segment = record(
     key=digest, size=size, slots=(count, 0), owners=(names, []), salts=(many(salt, 256), []),
     digest=(short, b""),
 )  # fmt: skip
-lost = record(seed=secret, salts=many(table(name, digest)))
+links = (table(name, digest, 128), {})
+lost = record(seed=secret, salts=many(table(name, digest)), links=links)
 statements = (many(statement, 256), [])
 head = sized(bytes, 0, 2**20)
 MESSAGES: dict[int, tuple[str, Check]] = {
@@ -133,7 +135,8 @@ MESSAGES: dict[int, tuple[str, Check]] = {
                         "at": (at, [0, 0])}),
         (3, "SumInput", {"audience": choice("parties", "host"), "segments": many(segment, 256),
                          "more": (flag, False), "at": (at, [0, 0]), "sum": (count, 0),
-                         "bound": (sized(bytes, 0, 64), b""), "taken": (short, b"")}),
+                         "bound": (sized(bytes, 0, 64), b""), "taken": (short, b""),
+                         "links": links}),
         (4, "UnmaskShares", {"seeds": table(name, secret), "keys": table(name, secret),
                              "offer": maybe, "sum": (count, 0)}),
         (5, "Broadcast", {}), (6, "Share", {}),

@@ -126,6 +126,12 @@ def mask_key(case: Case) -> Any:
 
 
 @kind
+def half(case: Case) -> Any:
+    """A half of a pair's secret."""
+    return numbers.half(bytes.fromhex(case["seed"]), case["peer"]).hex()
+
+
+@kind
 def pair_secret(case: Case) -> Any:
     """The secret of two mask keys."""
     key = numbers.mask_key(bytes.fromhex(case["seed"]))

@@ -155,6 +155,21 @@ def public(seed: bytes) -> bytes:
     return mask_key(seed).public_key().public_bytes_raw()
 
 
+def half(seed: bytes, peer: int) -> bytes:
+    """A member's half of the secret that it shares with a peer (6.2)."""
+    return expand(seed, b"secure_fl/1\0half" + peer.to_bytes(8, "big"))
+
+
+def linked(one: bytes, other: bytes) -> bytes:
+    """The link of two halves (6.2)."""
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+
+
+def mask_secret(key: X25519PrivateKey, peer: bytes, one: bytes, other: bytes) -> bytes:
+    """The secret of a pair's masks (6.3)."""
+    return pair_secret(key, peer) + min(one, other) + max(one, other)
+
+
 def pair_secret(key: X25519PrivateKey, peer: bytes) -> bytes:
     """X25519, without points of low order."""
     require(len(peer) == 32, "crypto:point")

@@ -19,9 +19,11 @@ from vectors.reader.numbers import (
     bonds,
     decode,
     from_wire,
+    half,
+    linked,
     mask_key,
+    mask_secret,
     minus,
-    pair_secret,
     public,
     recover,
     stream,
@@ -77,11 +79,12 @@ class Sum:
                 plain = open_channel(run.keys[me], run.cards[sender], about_run, blob, context)
             except Refused as refused:
                 raise Refused(refused.code.replace("crypto:", "keys:")) from None
-            size = 32 if run.host in (sender, me) else 32 + 34
+            size = 64 if run.host in (sender, me) else 64 + 34
             require(len(plain) == size and plain[:32] == offer["public"], "keys:key")
-            if size > 32:
-                key, own = commit(plain[32:49], *about, "key"), commit(plain[49:], *about, "self")
-                dealt = {"key": key, "own": own}
+            if size > 64:
+                parts = zip(("key", "self", "half"), (plain[32:49], plain[49:66], plain[66:]))
+                key, own, half_ = (commit(part, *about, kind) for kind, part in parts)
+                dealt = {"key": key, "own": own, "half": half_}
                 require(dealt == deal, "keys:share")
 
     def seed(self, owner: str, place: int) -> bytes:
@@ -109,6 +112,8 @@ class Sum:
             peers = [peer for salt in segment["salts"] for peer in salt["peers"]]
             sharing = set(segment["owners"] or self.parties) & set(self.parties) - {me}
             require(len(set(peers)) == len(peers) and sharing >= set(peers), "wire:salts")
+        masked = set(self.parties) - {me} if me != self.run.host else set()
+        require(set(sent["links"]) == masked, "wire:links")
         sizes = [segment["size"] for segment in sent["segments"]]
         require(sum(sizes) == len(frame.bulk), "wire:size")
         keys = [segment["key"] for segment in sent["segments"]]
@@ -179,8 +184,19 @@ class Sum:
             field = "seeds" if alive else "keys"
             held = {self.run.numbers[p]: of[field][owner] for p, of in self.shares.items()}
             seed, offer = recover(held, self.run.threshold), self.offers[owner]
-            own = commit(seed, *self.about(owner)) == offer["seed"]
-            require(own if alive else public(seed) == offer["public"], "crypto:secret")
+            if alive:
+                require(commit(seed, *self.about(owner)) == offer["seed"], "crypto:secret")
+                continue
+            require(public(seed) == offer["public"], "crypto:secret")
+            for peer, deal in offer["deals"].items():
+                own = half(seed, self.run.numbers[peer])
+                dealt = commit(own, *self.about(owner, peer, "half")) == deal["half"]
+                require(dealt, "crypto:secret")
+                if peer in self.uploads and peer in self.lists["survivors"]:
+                    other = linked(own, self.uploads[peer].message["links"][owner])
+                    known = self.offers[peer]["deals"][owner]["half"]
+                    signed = commit(other, *self.about(peer, owner, "half")) == known
+                    require(signed, "crypto:links")
 
     # --- the total (4.10) -------------------------------------------------------------------------
 
@@ -193,6 +209,9 @@ class Sum:
         fits = seeds.keys() == gone and all(len(seed) == 16 for seed in seeds.values())
         require(fits, "cohort:lost")
         require(all(public(s) == self.offers[p]["public"] for p, s in seeds.items()), "cohort:lost")
+        alive = set(self.lists["survivors"]) - {self.run.host}
+        require(all(set(of["links"]) == alive for of in sent["lost"].values()), "cohort:lost")
+        links = {party: of["links"] for party, of in sent["lost"].items()}
         parts, opened = sizes_cut(frame.bulk, sent["sizes"]), {}
         require(len(parts) == len(own["segments"]), "tamper:wrong-sum")
         layouts = self.run.layouts(self.number)
@@ -206,7 +225,7 @@ class Sum:
                         salts[party][peer] = salt
             slots = self.slots(part, segment["slots"], len(here), own["audience"])
             at = self.run.id.hex(), segment["key"].hex(), self.number
-            self._check_tag(slots, here, owners, seeds, salts, at)
+            self._check_tag(slots, here, owners, (seeds, links), salts, at)
             clear = slots[:-1]
             if own["audience"] == "host":
                 masks = (self._pair(p, me, at, "host", clear.size) for p in here)
@@ -223,7 +242,7 @@ class Sum:
         slots: Slots,
         here: list[str],
         owners: list[str],
-        seeds: Mapping[str, bytes],
+        lost: tuple[Mapping[str, bytes], Mapping[str, Mapping[str, bytes]]],
         salts: Mapping[str, Mapping[str, bytes]],
         at: tuple[str, str, int],
     ) -> None:
@@ -231,9 +250,11 @@ class Sum:
         clear, sent = slots[:-1], int(slots[-1])
         for party, by_peer in salts.items():
             sent -= bonds(key, numbers[party], {numbers[p]: s for p, s in by_peer.items()}, at)
-            for peer, seed in seeds.items():
+            for peer, seed in lost[0].items():
                 if peer in owners:
-                    secret = pair_secret(mask_key(seed), self.offers[party]["public"])
+                    own = half(seed, numbers[party])
+                    theirs = self.offers[party]["public"], own, linked(own, lost[1][peer][party])
+                    secret = mask_secret(mask_key(seed), *theirs)
                     mask = stream(secret + by_peer.get(peer, b""), *at, "pair", clear.size)
                     clear = added(clear, mask if numbers[party] < numbers[peer] else minus(mask))
         expected = tag(key, clear, [numbers[party] for party in here], at)
@@ -241,7 +262,9 @@ class Sum:
 
     def _pair(self, party: str, peer: str, at: tuple[str, str, int], purpose: str, size: int,
               salt: bytes = b"") -> Slots:  # fmt: skip
-        secret = pair_secret(mask_key(self.seed(party, 0)), self.offers[peer]["public"])
+        one, other, numbers = self.seed(party, 0), self.seed(peer, 0), self.run.numbers
+        halves = half(one, numbers[peer]), half(other, numbers[party])
+        secret = mask_secret(mask_key(one), self.offers[peer]["public"], *halves)
         return stream(secret + salt, *at, purpose, size)
 
     def _check_inputs(self, segment: Message, here: list[str], total: Slots, audience: str) -> None:
