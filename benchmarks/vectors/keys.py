@@ -405,6 +405,10 @@ def ledgers(book: Book) -> None:
     anchor = case["anchor"]
     no("signature", "anchor signed by another", anchor=[*anchor[:2], _anchor(WEST, *anchor[:2])])
     no("signature", "row signed by another", signatures=[*signatures[:-1], signatures[0]])
+    old = rows[0][6].replace('"format": 2', '"format": 1')
+    earlier = [[*rows[0][:6], old, *rows[0][7:]], *rows[1:]]
+    book.no("budget:ledger-unusable", "ledger of an earlier format", "ledger",
+            **{**case, "rows": earlier})  # fmt: skip
     no("owner", "first row without an owner", rows=[[*rows[0][:6], "{}", *rows[0][7:]], *rows[1:]])
 
 

@@ -286,6 +286,10 @@ def _dropouts(of: Changed) -> None:
         at,
         structs.replace(at.message, signatures=other),
     )
+    at = of.find("SumInput", SOUTH)
+    links = {**at.message.links, NORTH: bytes(32)}
+    of.no("crypto:links", "upload with another link with the dropped party", at,
+          structs.replace(at.message, links=links))  # fmt: skip
     at = of.find("UnmaskShares", SOUTH)
     both = {**at.message.seeds, NORTH: at.message.keys[NORTH]}
     of.no(

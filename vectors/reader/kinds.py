@@ -15,18 +15,15 @@ from vectors.reader import base, bfv, frames, keys, numbers, sums
 
 FOLDER = Path(__file__).resolve().parents[1]
 Case = Mapping[str, Any]
-KINDS: dict[str, Callable[[Case], Any]] = {}
-
-
-def kind(function: Callable[[Case], Any]) -> Callable[[Case], Any]:
-    """Register a kind by the function's name."""
-    KINDS[function.__name__.replace("_", "-")] = function
-    return function
 
 
 def shared() -> dict[str, Any]:
-    """The cohort's keys, which all files share."""
+    """What all files share: the cohort's key, and names of long strings."""
     return dict(json.loads((FOLDER / "keys.json").read_text()))
+
+
+def _hex(case: Case, *names: str) -> list[bytes]:
+    return [bytes.fromhex(case[name]) for name in names]
 
 
 def _slots(of: Any) -> numbers.Slots:
@@ -34,233 +31,131 @@ def _slots(of: Any) -> numbers.Slots:
 
 
 def _card(case: Case, name: str = "sender") -> keys.Card:
-    return keys.Card.read(bytes.fromhex(case[name]))
+    return keys.Card.read(*_hex(case, name))
 
 
 def _codec(case: Case) -> numbers.Codec:
     return numbers.Codec(case["bits"], case["parties"], case["extra"])
 
 
-@kind
-def codec(case: Case) -> Any:
-    """Parameters of the encoding."""
-    of = _codec(case)
-    return {"levels": of.levels, "offset": of.offset, "width": of.width, "per_slot": of.per_slot}
+def _at(case: Case) -> tuple[str, str, int]:
+    return case["run"], case["segment"], case["sum"]
 
 
-@kind
-def quantize(case: Case) -> Any:
-    """Values to integers, with given draws."""
+def _codec_of(case: Case) -> Any:
+    return {n: getattr(_codec(case), n) for n in ("levels", "offset", "width", "per_slot")}
+
+
+def _quantize(case: Case) -> Any:
     values = np.array([np.nan if v is None else v for v in case["values"]], np.float32)
     return numbers.quantized(case["bits"], values, case["clip"], case["draws"])
 
 
-@kind
-def pack(case: Case) -> Any:
-    """Integers to slots."""
-    return numbers.pack(_codec(case), case["integers"])
-
-
-@kind
-def unpack(case: Case) -> Any:
-    """Sums of slots to sums of integers."""
+def _unpack(case: Case) -> Any:
     of = _codec(case), _slots(case["slots"]), case["contributors"], case["values"]
     return numbers.unpack(*of).tolist()
 
 
-@kind
-def wide(case: Case) -> Any:
-    """Exact numbers to slots."""
-    return numbers.encode_wide(case["values"])
-
-
-@kind
-def unwide(case: Case) -> Any:
-    """Sums of slots to exact numbers."""
-    return numbers.decode_wide(_slots(case["slots"]), case["contributors"])
-
-
-@kind
-def segment(case: Case) -> Any:
-    """A segment's sums of slots to its vectors."""
-    return numbers.decode(case["layout"], _slots(case["slots"]), case["contributors"])
-
-
-@kind
-def masked_slots(case: Case) -> Any:
-    """Slots on the wire."""
-    return numbers.from_wire(bytes.fromhex(case["data"]), case["count"]).tolist()
-
-
-@kind
-def segment_key(case: Case) -> Any:
-    """A segment's digest, with the history of its readers."""
-    seen = numbers.common(numbers.chain(_notes(case)), (*case["owners"], *case["readers"]))
-    key = base.derive(
-        bytes.fromhex(case["channel_key"]), b"secure-fl agree", bytes.fromhex(case["run"])
-    )
+def _segment_key(case: Case) -> Any:
+    notes = [(audience, list(map(bytes.fromhex, what))) for audience, what in case["notes"]]
+    seen = numbers.common(numbers.chain(notes), (*case["owners"], *case["readers"]))
+    channel_key, run = _hex(case, "channel_key", "run")
+    key = base.derive(channel_key, b"secure-fl agree", run)
     return numbers.segment_key(case, base.keyed(key, seen, b"seen")).hex()
 
 
-def _notes(case: Case) -> list[tuple[str, list[bytes]]]:
-    return [(audience, [bytes.fromhex(one) for one in what]) for audience, what in case["notes"]]
-
-
-@kind
-def stream(case: Case) -> Any:
-    """A key stream."""
-    at = case["run"], case["segment"], case["sum"], case["purpose"]
-    return numbers.stream(bytes.fromhex(case["secret"]), *at, case["length"]).tolist()
-
-
-@kind
-def uniform(case: Case) -> Any:
-    """A key stream below any modulus."""
-    return numbers.uniform(bytes.fromhex(case["key"]), case["length"], case["modulus"]).tolist()
-
-
-@kind
-def mask_key(case: Case) -> Any:
-    """A mask key, from its seed."""
-    return numbers.public(bytes.fromhex(case["seed"])).hex()
-
-
-@kind
-def half(case: Case) -> Any:
-    """A half of a pair's secret."""
-    return numbers.half(bytes.fromhex(case["seed"]), case["peer"]).hex()
-
-
-@kind
-def pair_secret(case: Case) -> Any:
-    """The secret of two mask keys."""
-    key = numbers.mask_key(bytes.fromhex(case["seed"]))
-    return numbers.pair_secret(key, bytes.fromhex(case["peer"])).hex()
-
-
-@kind
-def share(case: Case) -> Any:
-    """Shares of a seed."""
-    secret = bytes.fromhex(case["secret"])
-    return {str(x): numbers.share(secret, case["coefficients"], x).hex() for x in case["holders"]}
-
-
-@kind
-def recover(case: Case) -> Any:
-    """A seed, from shares."""
+def _recover(case: Case) -> Any:
     held = {int(x): bytes.fromhex(one) for x, one in case["shares"].items()}
     return numbers.recover(held, case["threshold"]).hex()
 
 
-@kind
-def commitment(case: Case) -> Any:
-    """A commitment to a share or a seed."""
-    return base.commit(bytes.fromhex(case["secret"]), *case["about"]).hex()
+def _share(case: Case) -> Any:
+    of = *_hex(case, "secret"), case["coefficients"]
+    return {str(x): numbers.share(*of, x).hex() for x in case["holders"]}
 
 
-@kind
-def tag(case: Case) -> Any:
-    """A tag, with the salts of single peers."""
-    at, key = (case["run"], case["segment"], case["sum"]), bytes.fromhex(case["key"])
-    found = numbers.tag(key, _slots(case["slots"]), case["members"], at)
+def _tag(case: Case) -> Any:
+    (key,), members = _hex(case, "key"), case["members"]
     salts = {int(peer): bytes.fromhex(one) for peer, one in case.get("salts", {}).items()}
-    return (found + numbers.bonds(key, case["members"][0], salts, at)) % numbers.T
+    found = numbers.tag(key, _slots(case["slots"]), members, _at(case))
+    return (found + numbers.bonds(key, members[0], salts, _at(case))) % numbers.T
 
 
-@kind
-def total(case: Case) -> Any:
-    """An opened total and its tag."""
-    at, key = (case["run"], case["segment"], case["sum"]), bytes.fromhex(case["key"])
-    found = numbers.tag(key, _slots(case["slots"]), case["members"], at)
-    base.require(found == case["tag"], "tamper:wrong-sum")
-
-
-@kind
-def fingerprint(case: Case) -> Any:
-    """A card's fingerprint."""
-    return _card(case, "card").fingerprint()
-
-
-@kind
-def signature(case: Case) -> Any:
-    """A signature of a digest."""
-    _card(case).verify(bytes.fromhex(case["digest"]), bytes.fromhex(case["signature"]))
-
-
-@kind
-def sealed(case: Case) -> Any:
-    """A message to one site."""
-    me = keys.Identity(bytes.fromhex(case["recipient"]))
-    blob, context = bytes.fromhex(case["sealed"]), bytes.fromhex(case["context"])
-    return keys.open_sealed(me, _card(case), blob, context).hex()
-
-
-@kind
-def channel(case: Case) -> Any:
-    """A message in a channel."""
-    me = keys.Identity(bytes.fromhex(case["recipient"]))
-    fields = (bytes.fromhex(case[name]) for name in ("channel", "sealed", "context"))
-    return keys.open_channel(me, _card(case), *fields).hex()
-
-
-@kind
-def envelope(case: Case) -> Any:
-    """A value for all parties."""
-    fields = (bytes.fromhex(case[name]) for name in ("channel_key", "run", "sealed", "context"))
-    return keys.open_envelope(*fields).hex()
-
-
-@kind
-def frame(case: Case) -> Any:
-    """A single frame: its address and the kind of its message."""
+def _frame(case: Case) -> Any:
     found = frames.decode(b64decode(case["frame"]), _card(case))
-    return {
-        "run": found.run.hex(), "exchange": found.exchange, "round": found.round,
-        "sender": found.sender, "receiver": found.receiver, "kind": found.message["kind"],
-    }  # fmt: skip
+    address = {n: getattr(found, n) for n in ("exchange", "round", "sender", "receiver")}
+    return {"run": found.run.hex(), "kind": found.message["kind"], **address}
 
 
-@kind
-def link(case: Case) -> Any:
-    """The frames that one end gets, in their order."""
-    end = frames.Link(bytes.fromhex(case["run"]), case["me"], _card(case), case["asks"])
+def _link(case: Case) -> Any:
+    end = frames.Link(*_hex(case, "run"), case["me"], _card(case), case["asks"])
     end.exchange, end.round = case["exchange"], case["round"]
     for data in case["frames"]:
         end.accept(b64decode(data))
 
 
-@kind
-def card(case: Case) -> Any:
-    """A card's file."""
-    return keys.read_card(case["file"].encode()).canonical().hex()
-
-
-@kind
-def roster(case: Case) -> Any:
-    """A roster's file, at a time, for one member or for nobody."""
+def _roster(case: Case) -> Any:
     read = keys.read_roster(case["file"].encode())
     me = _card(case, "me") if case["me"] else None
     read.verify(datetime.fromisoformat(case["now"]), me)
     return read.digest().hex()
 
 
-@kind
-def ledger(case: Case) -> Any:
-    """A ledger's rows."""
-    keys.check_ledger(case)
-
-
-@kind
-def ciphertexts(case: Case) -> Any:
-    """Ciphertexts of an upload or a total."""
+def _ciphertexts(case: Case) -> Any:
     key = bfv.secret_key(b64decode(shared()["cohort"]))
     parts = bfv.cut(b64decode(case["data"]), case["count"])
     return bfv.opened(key, parts, case["count"], case["contributors"]).tolist()
 
 
-@kind
-def recording(case: Case) -> Any:
-    """A recorded run; the values of all sums that its reader opens."""
+def _recording(case: Case) -> Any:
     key = bfv.secret_key(b64decode(case.get("cohort") or shared()["cohort"]))
-    played = sums.Recording(case, key).play()
-    return {str(number): values for number, values in played}
+    return {str(number): values for number, values in sums.Recording(case, key).play()}
+
+
+def _identity(case: Case) -> keys.Identity:
+    return keys.Identity(*_hex(case, "recipient"))
+
+
+KINDS: Mapping[str, Callable[[Case], Any]] = {
+    "codec": _codec_of,
+    "quantize": _quantize,
+    "pack": lambda c: numbers.pack(_codec(c), c["integers"]),
+    "unpack": _unpack,
+    "wide": lambda c: numbers.encode_wide(c["values"]),
+    "unwide": lambda c: numbers.decode_wide(_slots(c["slots"]), c["contributors"]),
+    "segment": lambda c: numbers.decode(c["layout"], _slots(c["slots"]), c["contributors"]),
+    "masked-slots": lambda c: numbers.from_wire(*_hex(c, "data"), c["count"]).tolist(),
+    "segment-key": _segment_key,
+    "stream": lambda c: numbers.stream(
+        *_hex(c, "secret"), *_at(c), c["purpose"], c["length"]
+    ).tolist(),
+    "uniform": lambda c: numbers.uniform(*_hex(c, "key"), c["length"], c["modulus"]).tolist(),
+    "mask-key": lambda c: numbers.public(*_hex(c, "seed")).hex(),
+    "half": lambda c: numbers.half(*_hex(c, "seed"), c["peer"]).hex(),
+    "pair-secret": lambda c: numbers.pair_secret(
+        numbers.mask_key(*_hex(c, "seed")), *_hex(c, "peer")
+    ).hex(),
+    "share": _share,
+    "recover": _recover,
+    "commitment": lambda c: base.commit(*_hex(c, "secret"), *c["about"]).hex(),
+    "tag": _tag,
+    "total": lambda c: base.require(_tag(c) == c["tag"], "tamper:wrong-sum"),
+    "fingerprint": lambda c: _card(c, "card").fingerprint(),
+    "signature": lambda c: _card(c).verify(*_hex(c, "digest", "signature")),
+    "sealed": lambda c: keys.open_sealed(
+        _identity(c), _card(c), *_hex(c, "sealed", "context")
+    ).hex(),
+    "channel": lambda c: keys.open_channel(
+        _identity(c), _card(c), *_hex(c, "channel", "sealed", "context")
+    ).hex(),
+    "envelope": lambda c: keys.open_envelope(
+        *_hex(c, "channel_key", "run", "sealed", "context")
+    ).hex(),
+    "frame": _frame,
+    "link": _link,
+    "card": lambda c: keys.read_card(c["file"].encode()).canonical().hex(),
+    "roster": _roster,
+    "ledger": keys.check_ledger,
+    "ciphertexts": _ciphertexts,
+    "recording": _recording,
+}

@@ -60,7 +60,7 @@ class Sum:
         """The run and the number, and more."""
         return self.run.id.hex(), self.number, *more
 
-    # --- keys (4.6) -------------------------------------------------------------------------------
+    # --- keys (4.7) -------------------------------------------------------------------------------
 
     def check_offers(self, me: str, offers: Mapping[str, Message], members: list[str]) -> None:
         """What one member checks when it gets the keys of all others."""
@@ -82,7 +82,9 @@ class Sum:
             size = 64 if run.host in (sender, me) else 64 + 34
             require(len(plain) == size and plain[:32] == offer["public"], "keys:key")
             if size > 64:
-                parts = zip(("key", "self", "half"), (plain[32:49], plain[49:66], plain[66:]))
+                parts = zip(
+                    ("key", "self", "half"), (plain[32:49], plain[49:66], plain[66:]), strict=True
+                )
                 key, own, half_ = (commit(part, *about, kind) for kind, part in parts)
                 dealt = {"key": key, "own": own, "half": half_}
                 require(dealt == deal, "keys:share")
@@ -91,7 +93,7 @@ class Sum:
         """A recorded seed: of the mask key, or of the self mask."""
         return bytes.fromhex(self.run.case["secrets"][str(self.number)][owner][place])
 
-    # --- uploads (4.7) ----------------------------------------------------------------------------
+    # --- uploads (4.8) ----------------------------------------------------------------------------
 
     def taken(self, me: str) -> bytes:
         """The digest of all keys and shares that a member took."""
@@ -138,7 +140,7 @@ class Sum:
             return from_wire(data, count)
         return bfv.opened(self.run.cohort, bfv.cut(data, count), count, contributors)
 
-    # --- survivors and shares (4.8, 4.9) ----------------------------------------------------------
+    # --- survivors and shares (4.9, 4.10) ---------------------------------------------------------
 
     def settle(self, me: str, lists: Message) -> None:
         """What a party checks before it reveals shares."""
@@ -198,12 +200,15 @@ class Sum:
                     signed = commit(other, *self.about(peer, owner, "half")) == known
                     require(signed, "crypto:links")
 
-    # --- the total (4.10) -------------------------------------------------------------------------
+    # --- the total (4.11) -------------------------------------------------------------------------
 
     def total(self, me: str, frame: Frame) -> dict[str, list[float]]:
         """Open a total as one of its readers; the values that are in its segments."""
         sent, own = frame.message, self.uploads[me].message
         self.check_seeds()
+        heads = {party: self.uploads[party].digest for party in self.lists["survivors"]}
+        inputs = commit(packed(sorted(heads.items())), "inputs")
+        require(self.lists["inputs"] == inputs, "wire:inputs")
         seeds = {party: of["seed"] for party, of in sent["lost"].items()}
         gone = set(self.parties) - set(self.lists["survivors"])
         fits = seeds.keys() == gone and all(len(seed) == 16 for seed in seeds.values())
@@ -359,9 +364,6 @@ class Recording:
             case "Unmask":
                 self._survivors(name, sent)
                 now.settle(name, sent)
-                heads = {p: now.uploads[p].digest for p in sent["survivors"]}
-                inputs = commit(packed(sorted(heads.items())), "inputs")
-                require(sent["inputs"] == inputs, "wire:inputs")
             case "Confirmed":
                 now.confirm(sent["signatures"])
             case "Total":
@@ -371,7 +373,7 @@ class Recording:
                     self.sum(now.number + 1).check_offers(name, sent["offers"], sent["members"])
 
     def _survivors(self, name: str, lists: Message) -> None:
-        """The signed chain of all survivor lists of a run (4.8)."""
+        """The signed chain of all survivor lists of a run (4.9)."""
         number, digest = self.logs[name]
         chained = [digest, sorted(lists["survivors"]), sorted(lists["dropped"])]
         number, digest = self.logs[name] = number + 1, sha(packed(chained))
