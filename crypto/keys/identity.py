@@ -1,9 +1,13 @@
-"""A site's long-term Ed25519 and X25519 keys, signatures, and messages sealed between sites.
+"""A site's long-term keys, signatures, and messages sealed between sites.
 
 `PublicIdentity` is public, `Identity` never leaves its site. The types are unrelated, so a private
 key cannot be passed for a public one. Sealed messages authenticate their sender as in HPKE's Auth
 mode (RFC 9180, section 5.1.3). Like it, they do not survive the theft of the *recipient's* key: the
 thief can read messages to the recipient, and forge messages to it.
+
+Keys are hybrid: a message is sealed under a secret of X25519 *and* one of ML-KEM-768 (FIPS 203). So
+recorded traffic stays closed unless both are broken. The combiner is `derive`: HKDF over all
+secrets, one after the other, bound to the ciphertext and to all public keys of both sites.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ import hmac
 import os
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -24,6 +30,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from secure_fl.errors import CryptoError
 
 KEY_BYTES = 32
+ASK_AGAIN = "ask that site for its card again and compare fingerprints"
+RENEW = (
+    "keys of an earlier release lack ML-KEM: move them away, make new ones with this release "
+    "(`secure-fl site init`; coordinator: `keys identity`), then a new roster, ceremony and kits"
+)
 
 
 def digest_of(label: bytes, *parts: bytes) -> bytes:
@@ -58,7 +69,8 @@ def agree(private: X25519PrivateKey, public: bytes) -> bytes:
     except ValueError:
         raise CryptoError(
             "the peer's agreement key is not a usable X25519 point",
-            fix="ask that site for its card again and compare fingerprints",
+            fix=ASK_AGAIN,
+            field="point",
         ) from None
 
 
@@ -68,8 +80,9 @@ def derive(secret: bytes, label: bytes, *parts: bytes, length: int = 32) -> byte
     return HKDF(algorithm=hashes.SHA256(), length=length, salt=None, info=info).derive(secret)
 
 
-VERSION = b"\x01"
-KEY_BYTES = 32
+VERSION = b"\x02"
+KEM_KEY_BYTES, KEM_SEED_BYTES, CIPHERTEXT_BYTES = 1184, 64, 1088  # of ML-KEM-768
+AGREEMENT_BYTES = KEY_BYTES + KEM_KEY_BYTES
 SIGNATURE_BYTES = 64
 NONCE_BYTES = 12
 TAG_BYTES = 16
@@ -80,24 +93,48 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also a safe file name
 
 @dataclass(frozen=True, slots=True)
 class PublicIdentity:
-    """The public half of an identity: a site's name and its two public keys."""
+    """The public half of an identity: a site's name and its public keys."""
 
     name: str
     signing: bytes  # Ed25519
-    agreement: bytes  # X25519
+    agreement: bytes  # X25519 | ML-KEM-768
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise CryptoError(
                 f"{self.name[:80]!r} is not a site name",
                 fix="use 1 to 64 letters, digits, '.', '_' or '-', a letter or digit first",
+                field="name",
             )
-        if len(self.signing) != KEY_BYTES or len(self.agreement) != KEY_BYTES:
-            raise CryptoError("a public key must have 32 bytes", party=self.name)
+        if (len(self.signing), len(self.agreement)) != (KEY_BYTES, AGREEMENT_BYTES):
+            what = "the public keys have a wrong length"
+            raise CryptoError(what, fix=RENEW, party=self.name, field="key")
 
     def canonical(self) -> bytes:
-        """Encode the same bytes at every site: version, both keys, name."""
+        """Encode the same bytes at every site: version, keys, name."""
         return VERSION + self.signing + self.agreement + self.name.encode()
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Each single public key: no two sites share any."""
+        return self.signing, self.point, self.agreement[KEY_BYTES:]
+
+    @property
+    def point(self) -> bytes:
+        """The X25519 key."""
+        return self.agreement[:KEY_BYTES]
+
+    def encapsulate(self) -> tuple[bytes, bytes]:
+        """Draw a secret that only this site can compute from the ML-KEM ciphertext; return both."""
+        try:
+            return _kem(self.agreement[KEY_BYTES:]).encapsulate()
+        except ValueError:
+            raise CryptoError(
+                "the site's ML-KEM key is not valid",
+                fix=ASK_AGAIN,
+                party=self.name,
+                field="kem",
+            ) from None
 
     def digest(self) -> bytes:
         """Compute SHA-256 of the canonical bytes."""
@@ -129,23 +166,32 @@ class Identity:
     name: str
     _signing: Ed25519PrivateKey = field(repr=False)
     _agreement: X25519PrivateKey = field(repr=False)
+    _kem: MLKEM768PrivateKey = field(repr=False)
+    public: PublicIdentity = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        signing = self._signing.public_key().public_bytes_raw()
+        agreement = self._agreement.public_key().public_bytes_raw()
+        agreement += self._kem.public_key().public_bytes_raw()
+        object.__setattr__(self, "public", PublicIdentity(self.name, signing, agreement))
 
     @classmethod
     def generate(cls, name: str) -> Identity:
         """Make fresh keys from the operating system's randomness."""
-        fresh = cls(name, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
-        fresh.public  # noqa: B018 - refuses an invalid name before a file is written
-        return fresh
+        kem = kem_key(os.urandom(KEM_SEED_BYTES))
+        return cls(name, Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), kem)
 
     @classmethod
     def from_private_bytes(cls, data: bytes) -> Identity:
         """Decode the result of `to_private_bytes`."""
+        if data[:1] == b"\x01":
+            raise CryptoError("this identity has no ML-KEM key", fix=RENEW)
         try:
-            if data[:1] != VERSION or len(data) <= 1 + 2 * KEY_BYTES:
+            if data[:1] != VERSION or len(data) <= 129:
                 raise ValueError
             signing = Ed25519PrivateKey.from_private_bytes(data[1:33])
             agreement = X25519PrivateKey.from_private_bytes(data[33:65])
-            return cls(data[65:].decode(), signing, agreement)
+            return cls(data[129:].decode(), signing, agreement, kem_key(data[65:129]))
         except ValueError:
             raise CryptoError(
                 "these bytes are not a private identity of a version known here",
@@ -153,15 +199,9 @@ class Identity:
             ) from None
 
     def to_private_bytes(self) -> bytes:
-        """Encode both private keys in the clear: only `keyring` stores them, encrypted."""
-        keys = self._signing.private_bytes_raw() + self._agreement.private_bytes_raw()
-        return VERSION + keys + self.name.encode()
-
-    @property
-    def public(self) -> PublicIdentity:
-        """The public half."""
-        signing = self._signing.public_key().public_bytes_raw()
-        return PublicIdentity(self.name, signing, self._agreement.public_key().public_bytes_raw())
+        """Encode the private keys in the clear: only `keyring` stores them, encrypted."""
+        keys = self._signing, self._agreement, self._kem
+        return VERSION + b"".join(key.private_bytes_raw() for key in keys) + self.name.encode()
 
     def sign(self, digest: bytes) -> bytes:
         """Sign a digest (made by `digest_of`, so that its label separates uses): 64 bytes."""
@@ -172,6 +212,26 @@ class Identity:
     def shared_with(self, peer: bytes) -> bytes:
         """Compute X25519 with a peer's public key; a low-order key is refused."""
         return agree(self._agreement, peer)
+
+    def decapsulate(self, ciphertext: bytes) -> bytes:
+        """Compute the secret of an ML-KEM ciphertext; a changed one gives another secret."""
+        return self._kem.decapsulate(ciphertext)
+
+
+def kem_key(seed: bytes) -> MLKEM768PrivateKey:
+    """Derive an ML-KEM-768 key from a seed of 64 bytes, or raise CryptoError."""
+    try:
+        return MLKEM768PrivateKey.from_seed_bytes(seed)
+    except UnsupportedAlgorithm:
+        raise CryptoError(
+            "the installed `cryptography` cannot compute ML-KEM-768",
+            fix="install its wheel (version 48 or later), which has its own OpenSSL",
+        ) from None
+
+
+@lru_cache(maxsize=1024)
+def _kem(public: bytes) -> MLKEM768PublicKey:
+    return MLKEM768PublicKey.from_public_bytes(public)
 
 
 def seal_to(
@@ -184,22 +244,26 @@ def seal_to(
 ) -> bytes:
     """Seal to one site: only it can read the message, and it can verify the sender.
 
-    version | ephemeral public key | AES-256-GCM; key and nonce come from HKDF over
-    X25519(ephemeral, recipient) | X25519(sender, recipient), bound to both identities.
+    version | ephemeral X25519 key | ML-KEM ciphertext | AES-256-GCM; key and nonce come from HKDF
+    over X25519(ephemeral, recipient) | X25519(sender, recipient) | the ML-KEM secret, bound to both
+    identities.
     """
     ephemeral = _ephemeral or X25519PrivateKey.generate()
-    point = ephemeral.public_key().public_bytes_raw()
-    secret = agree(ephemeral, recipient.agreement) + identity.shared_with(recipient.agreement)
-    key, nonce = _message_key(secret, point, identity.public, recipient)
-    return VERSION + point + AESGCM(key).encrypt(nonce, plaintext, VERSION + context)
+    secret, ciphertext = recipient.encapsulate()
+    sent = ephemeral.public_key().public_bytes_raw() + ciphertext
+    secret = agree(ephemeral, recipient.point) + identity.shared_with(recipient.point) + secret
+    key, nonce = _message_key(secret, sent, identity.public, recipient)
+    return VERSION + sent + AESGCM(key).encrypt(nonce, plaintext, VERSION + context)
 
 
 def open_sealed(identity: Identity, sender: PublicIdentity, blob: bytes, context: bytes) -> bytes:
     """Open a message from `sender` under the same context, or raise CryptoError."""
-    _check_shape(blob, 1 + KEY_BYTES + TAG_BYTES, sender)
-    point, body = blob[1:33], blob[33:]
-    secret = identity.shared_with(point) + identity.shared_with(sender.agreement)
-    key, nonce = _message_key(secret, point, sender, identity.public)
+    cut = 1 + KEY_BYTES + CIPHERTEXT_BYTES
+    _check_shape(blob, cut + TAG_BYTES, sender)
+    sent, body = blob[1:cut], blob[cut:]
+    secret = identity.shared_with(sent[:KEY_BYTES]) + identity.shared_with(sender.point)
+    secret += identity.decapsulate(sent[KEY_BYTES:])
+    key, nonce = _message_key(secret, sent, sender, identity.public)
     try:
         return AESGCM(key).decrypt(nonce, body, VERSION + context)
     except InvalidTag:
@@ -207,39 +271,44 @@ def open_sealed(identity: Identity, sender: PublicIdentity, blob: bytes, context
 
 
 def _message_key(
-    secret: bytes, point: bytes, sender: PublicIdentity, recipient: PublicIdentity
+    secret: bytes, sent: bytes, sender: PublicIdentity, recipient: PublicIdentity
 ) -> tuple[bytes, bytes]:
     # the ephemeral key makes this output unique, so the nonce may come from it too
     both = derive(
-        secret, b"secure-fl seal", point, sender.canonical(), recipient.canonical(), length=44
+        secret, b"secure-fl seal", sent, sender.canonical(), recipient.canonical(), length=44
     )
     return both[:32], both[32:]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Channel:
-    """Many small messages between two sites: one X25519, then an HKDF key per message.
+    """Many small messages between two sites: one X25519, and ML-KEM and an HKDF key per message.
 
     The key of a message depends on both identities, its direction and its context (run, step,
     kind). The nonce is random, so a context used twice repeats no key and nonce. Unlike `seal_to`
-    it has no ephemeral key: the theft of either long-term key reveals every message.
+    it has no ephemeral X25519 key: after the theft of the sender's key, ML-KEM alone protects.
     """
 
     peer: PublicIdentity
-    _from_me: tuple[bytes, bytes]  # canonical sender and receiver
-    _root: bytes = field(repr=False)
+    _me: Identity = field(repr=False)
+    _from_me: bytes = field(repr=False)  # secrets of X25519, one for each direction
+    _to_me: bytes = field(repr=False)
 
     def seal(self, plaintext: bytes, context: bytes, *, _nonce: bytes | None = None) -> bytes:
-        """Seal from me to the peer: version | nonce | ciphertext."""
+        """Seal from me to the peer: version | ML-KEM ciphertext | nonce | AES-256-GCM."""
         nonce = _nonce or os.urandom(NONCE_BYTES)
-        key = AESGCM(derive(self._root, MESSAGE, *self._from_me, context))
-        return VERSION + nonce + key.encrypt(nonce, plaintext, VERSION + context)
+        secret, ciphertext = self.peer.encapsulate()
+        key = AESGCM(derive(self._from_me + secret, MESSAGE, ciphertext, context))
+        return VERSION + ciphertext + nonce + key.encrypt(nonce, plaintext, VERSION + context)
 
     def open(self, blob: bytes, context: bytes) -> bytes:
         """Open a message that the peer sealed under the same context, or raise CryptoError."""
-        _check_shape(blob, 1 + NONCE_BYTES + TAG_BYTES, self.peer)
-        key = AESGCM(derive(self._root, MESSAGE, *self._from_me[::-1], context))
-        nonce, body = blob[1 : 1 + NONCE_BYTES], blob[1 + NONCE_BYTES :]
+        start = 1 + CIPHERTEXT_BYTES
+        cut = start + NONCE_BYTES
+        _check_shape(blob, cut + TAG_BYTES, self.peer)
+        ciphertext, nonce, body = blob[1:start], blob[start:cut], blob[cut:]
+        secret = self._to_me + self._me.decapsulate(ciphertext)
+        key = AESGCM(derive(secret, MESSAGE, ciphertext, context))
         try:
             return key.decrypt(nonce, body, VERSION + context)
         except InvalidTag:
@@ -248,12 +317,17 @@ class Channel:
 
 def channel(identity: Identity, peer: PublicIdentity, context: bytes) -> Channel:
     """Agree with a peer once; both ends must give the same context (the run)."""
-    root = derive(identity.shared_with(peer.agreement), b"secure-fl channel", context)
-    return Channel(peer, (identity.public.canonical(), peer.canonical()), root)
+    secret, ends = identity.shared_with(peer.point), (identity.public.canonical(), peer.canonical())
+    from_me, to_me = (
+        derive(secret, b"secure-fl channel", context, *way) for way in (ends, ends[::-1])
+    )
+    return Channel(peer, identity, from_me, to_me)
 
 
 def _no_digest() -> CryptoError:
-    return CryptoError("only digests are signed", fix="pass 32, 48 or 64 bytes of a hash")
+    return CryptoError(
+        "only digests are signed", fix="pass 32, 48 or 64 bytes of a hash", field="digest"
+    )
 
 
 def _check_shape(blob: bytes, least: int, sender: PublicIdentity) -> None:

@@ -23,6 +23,7 @@ import msgspec
 from secure_fl.crypto.keys.files import OWN_FOLDER, read_bounded, write_atomic
 from secure_fl.crypto.keys.identity import (
     KEY_BYTES,
+    RENEW,
     Identity,
     PublicIdentity,
     digest_of,
@@ -34,7 +35,7 @@ from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.keys.vault import DEFAULT_COST, Cost, KeyFileKind, check_private, load, save
 from secure_fl.errors import CryptoError, KeyringError
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,8 +96,8 @@ def decode_keys(data: bytes) -> CohortKeys:
         or not keys.secret
     ):
         raise KeyringError(
-            "the cohort keys have an unknown format",
-            fix="install the dealer's version",
+            f"the cohort's keys have format {form}, this program reads {FORMAT}",
+            fix=RENEW if form < FORMAT else "install the dealer's version",
             reason="other-format",
         )
     return keys
@@ -139,7 +140,7 @@ def open_bundle(identity: Identity, roster: Roster, bundle: bytes) -> CohortKeys
     if form != FORMAT:
         raise KeyringError(
             f"the bundle has format {form}, this program reads {FORMAT}",
-            fix="install the dealer's version",
+            fix=RENEW if form < FORMAT else "install the dealer's version",
             reason="other-format",
         )
     if recipient != identity.name:

@@ -242,7 +242,7 @@ def _check_members(roster: Roster) -> None:
             "the roster has no party", fix="add the card of every hospital", reason="no-party"
         )
     cards = [roster.coordinator, *(m.identity for m in roster.members)]
-    keys = [key for card in cards for key in (card.signing, card.agreement)]
+    keys = [key for card in cards for key in card.keys]
     if len(set(keys)) != len(keys):
         raise KeyringError(
             "two cards hold the same key",

@@ -13,11 +13,11 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from secure_fl.crypto.keys.files import read_bounded
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity, digest_of
+from secure_fl.crypto.keys.identity import RENEW, Identity, PublicIdentity, digest_of
 from secure_fl.crypto.keys.roster import Member, Role, Roster
 from secure_fl.errors import CryptoError, KeyringError
 
-FORMAT = 1
+FORMAT = 2
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Tier = Annotated[str, msgspec.Meta(max_length=64)]
@@ -175,7 +175,9 @@ def _decode(data: bytes, kind: type[_File], file: str) -> _File:
         raise KeyringError(
             f"has format {read.format}, this program reads {FORMAT}",
             file=file,
-            fix="install the same secure_fl version at all sites",
+            fix=RENEW
+            if read.format < FORMAT
+            else "install the same secure_fl version at all sites",
             reason="other-format",
         )
     return read

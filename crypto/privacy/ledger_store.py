@@ -19,7 +19,7 @@ from pathlib import Path
 from secure_fl.crypto.keys.identity import PublicIdentity, digest_of
 from secure_fl.errors import BudgetError, CryptoError, TamperError, TamperReason
 
-FORMAT = 1
+FORMAT = 2
 BUSY_SECONDS = 60.0
 NOTHING = bytes(32)  # the hash before the first row
 
@@ -84,6 +84,8 @@ class Chain:
         """The owner named in row 0; compare fingerprints to prove it."""
         try:
             owner = json.loads(self.entries[0].event)
+            if owner["format"] != FORMAT:
+                raise _other_format(owner["format"])
             keys = bytes.fromhex(owner["signing"]), bytes.fromhex(owner["agreement"])
             return PublicIdentity(owner["name"], *keys)
         except (ValueError, KeyError, TypeError, IndexError, CryptoError):
@@ -201,6 +203,15 @@ def _check_signature(owner: PublicIdentity, digest: bytes, signature: bytes, wha
         owner.verify(digest, signature)
     except CryptoError:
         raise _tampered(f"the signature of {what} is not {owner.name!r}'s", "signature") from None
+
+
+def _other_format(form: object) -> BudgetError:
+    return BudgetError(
+        f"the ledger has format {form}, this program reads {FORMAT}",
+        fix="read it with the release that wrote it; here, set a new folder in `[keys] ledger`, "
+        "and lower `max_epsilon` by what it shows",
+        reason="ledger-unusable",
+    )
 
 
 def _tampered(what: str, reason: TamperReason) -> TamperError:

@@ -63,10 +63,7 @@ class MaskedInts:
 
     def read(self, data: bytes, count: int) -> Callable[[], None]:
         """Check one party's slots; returns the function that adds them."""
-        slots = to_slots(data, count)
-        if int(slots.max(initial=0)) >= self._modulus:
-            raise WireError("a masked value is not below the modulus", field="slots")
-        return bind(self._add, slots)
+        return bind(self._add, to_slots(data, count, self._modulus))
 
     def _add(self, slots: Slots) -> None:
         if self._total is None:
@@ -147,13 +144,14 @@ class ProtectedTotal:
         if upload.sum != number:
             raise WireError("an upload of another sum", party=sender, field="sum")
         if own is None or (upload.bound, upload.taken) != (own.public + own.seed, taken):
-            raise WireError("an upload with other keys than were exchanged", party=sender)
+            what = "an upload with other keys than were exchanged"
+            raise WireError(what, party=sender, field="keys")
         for segment in upload.segments:
             check_salts(sender, segment, set(offers) - {self._host})
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if sum(s.size for s in segments) != len(data):
-            raise WireError("a sum's segments do not fit their bulk", party=sender)
+            raise WireError("a sum's segments do not fit their bulk", party=sender, field="size")
         if len({segment.key for segment in segments}) < len(segments):
             raise WireError("an upload holds a segment twice", party=sender, field="segments")
         start, vectors, adding = 0, dict(self._vectors), []
@@ -170,15 +168,18 @@ class ProtectedTotal:
                     empty = SealedInts(self._context, count, segment.slots)
                 vector = vectors[segment.key] = _Vector(empty, segment, {})
             if (segment.slots, segment.owners) != (vector.segment.slots, vector.segment.owners):
-                raise Disagreement("this party lays out a sum differently", party=sender)
+                what = "this party lays out a sum differently"
+                raise Disagreement(what, party=sender, field="layout")
             owners = segment.owners or set(self._numbers) - {self._host}
             if bool(segment.size) != (sender in owners):
-                raise Disagreement("this party uploads to a sum that it only reads", party=sender)
+                what = "this party uploads to a sum that it only reads"
+                raise Disagreement(what, party=sender, field="owners")
             if not segment.size:
                 continue
             part = data[start : start + segment.size]
             if several and digest(part) != segment.digest:
-                raise WireError("a part of an upload is not the one that it signs", party=sender)
+                what = "a part of an upload is not the one that it signs"
+                raise WireError(what, party=sender, field="digest")
             adding.append((vector, vector.total.read(part, segment.slots), segment.salts))
             start += segment.size
         self._vectors = vectors
@@ -240,18 +241,21 @@ class ProtectedTotal:
             return  # this party withholds the sum
         expected = self._offered.number, dropped, alive
         if (shares.sum, set(shares.keys), set(shares.seeds)) != expected:
-            raise WireError("a party reveals other shares than it should", party=sender)
+            what = "a party reveals other shares than it should"
+            raise WireError(what, party=sender, field="shares")
         for kind, revealed in zip(DEALT, (shares.keys, shares.seeds), strict=True):
             for owner, share in revealed.items():
                 about = self._run, shares.sum, owner, sender, kind
                 deal = offers[owner].deals.get(sender) if owner in offers else None
                 if deal is None:
-                    raise WireError("a party reveals a share that nobody dealt to it", party=sender)
+                    what = "a party reveals a share that nobody dealt to it"
+                    raise WireError(what, party=sender, field="deal")
                 if commit(share, *about) != (deal.key if kind == "key" else deal.own):
                     raise Misconduct(
                         f"this party reveals another share than {owner!r} dealt to it",
                         party=sender,
                         owner=owner,
+                        field="share",
                     )
 
     def result(
@@ -292,7 +296,8 @@ def check_salts(sender: str, segment: Segment, parties: Collection[str]) -> None
     sharing = set(segment.owners or parties).intersection(parties) - {sender}
     peers = [peer for salt in segment.salts for peer in salt.peers]
     if len(set(peers)) < len(peers) or not sharing.issuperset(peers):
-        raise WireError("an upload salts a mask that no other party shares", party=sender)
+        what = "an upload salts a mask that no other party shares"
+        raise WireError(what, party=sender, field="salts")
 
 
 def unlike_salts(salted: Mapping[str, Sequence[Salt]]) -> tuple[str, str] | None:
@@ -331,7 +336,8 @@ def recovered(
         except CryptoError as error:
             raise error.at(party=party) from error
         if not bound:  # each share was dealt by this party
-            raise CryptoError("this party dealt shares of other secrets than its own", party=party)
+            what = "this party dealt shares of other secrets than its own"
+            raise CryptoError(what, party=party, field="secret")
         seeds[not alive][party] = secret
     return RemainingMasks(numbers, {p: offer.public for p, offer in offers.items()}, *seeds)
 

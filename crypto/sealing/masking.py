@@ -74,7 +74,7 @@ class StreamId(NamedTuple):
     def info(self, purpose: Purpose) -> bytes:
         """Return HKDF's info: fixed-width numbers and a length, so that no two streams collide."""
         if not 0 <= self.sum < 1 << 64:
-            raise CryptoError("sums are counted from 0", fix="pass the run's counter")
+            raise CryptoError("sums are counted from 0", fix="pass the run's counter", field="sum")
         name = f"{self.run} {self.segment}".encode()
         numbers = (len(name), 0, self.sum, 0)  # zeros keep the streams of earlier releases
         return (
@@ -89,7 +89,7 @@ class StreamId(NamedTuple):
 def mask_key(seed: bytes) -> X25519PrivateKey:
     """Derive the mask key of a seed, once for all peers."""
     if len(seed) != SEED_BYTES:
-        raise CryptoError("a mask key's seed has 16 bytes", fix="draw it at random")
+        raise CryptoError("a mask key's seed has 16 bytes", fix="draw it at random", field="seed")
     return X25519PrivateKey.from_private_bytes(_derived(seed, b"secure_fl/1\0mask key"))
 
 
@@ -108,6 +108,7 @@ def agree(key: X25519PrivateKey, peer: bytes) -> bytes:
     raise CryptoError(
         "a peer's mask key is not a valid X25519 public key",
         fix="stop the round: the peer or the coordinator substituted a key",
+        field="point",
     )
 
 
@@ -200,7 +201,8 @@ def pair_keys(
     The lower member adds and the higher one subtracts, so that the two cancel.
     """
     if member in pairs:
-        raise CryptoError(f"member {member} cannot mask with itself", fix="pass its peers only")
+        what = f"member {member} cannot mask with itself"
+        raise CryptoError(what, fix="pass its peers only", field="peers")
     info = stream.info("pair")
     plus = [_derived(pairs[peer], info) for peer in sorted(pairs) if member < peer]
     minus = [_derived(pairs[peer], info) for peer in sorted(pairs) if member > peer]
@@ -322,6 +324,7 @@ def share_secret(secret: bytes, threshold: int, holders: Sequence[int]) -> dict[
         raise CryptoError(
             f"{len(holders)} holders can never bring {threshold} shares together",
             fix="choose a threshold between 1 and the number of holders",
+            field="threshold",
         )
     coefficients = [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
     coefficients.append(int.from_bytes(secret, "big"))  # highest power first, the secret last
@@ -340,6 +343,7 @@ def recover_secret(shares: Mapping[int, bytes], threshold: int) -> bytes:
         raise CryptoError(
             f"{len(shares)} shares are too few, {threshold} are needed",
             fix="wait for more parties, or stop the round: nothing has been revealed",
+            field="count",
         )
     _check_holders(list(shares))
     chosen = sorted(shares)[:threshold]  # more than `threshold` are not needed
@@ -347,11 +351,12 @@ def recover_secret(shares: Mapping[int, bytes], threshold: int) -> bytes:
     for holder, weight in zip(chosen, _weights(tuple(chosen)), strict=True):
         value = int.from_bytes(shares[holder], "big")
         if len(shares[holder]) != SHARE_BYTES or value >= PRIME:
-            raise CryptoError(f"the share of holder {holder} is malformed", fix=_FIX)
+            what = f"the share of holder {holder} is malformed"
+            raise CryptoError(what, fix=_FIX, field="share")
         secret += value * weight
     secret %= PRIME
     if secret >> 8 * SEED_BYTES:
-        raise CryptoError("these shares do not belong to one secret", fix=_FIX)
+        raise CryptoError("these shares do not belong to one secret", fix=_FIX, field="secret")
     return secret.to_bytes(SEED_BYTES, "big")
 
 
@@ -378,4 +383,5 @@ def _check_holders(holders: Sequence[int]) -> None:
         raise CryptoError(
             "holders of shares must be distinct numbers from 1",
             fix="use the roster's member numbers",
+            field="holders",
         )

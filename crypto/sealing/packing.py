@@ -75,6 +75,7 @@ class Codec:
             raise CryptoError(
                 f"no packing of {bits} bits for {parties} parties, {extra} extra",
                 fix="use 4, 6, 8, 12, 16 or 24 bits and 1 to 2^20 parties",
+                field="bits",
             )
         self.bits, self.parties, self.modulus, self.extra = bits, parties, modulus, extra
         self.levels = (1 << (bits - 1)) - 1
@@ -89,6 +90,7 @@ class Codec:
                 f"a sum of {self.width} bits does not fit below a modulus of "
                 f"{modulus.bit_length()} bits",
                 fix="use fewer bits per value, fewer parties or less extra head-room",
+                field="width",
             )
 
     def slots(self, values: int) -> int:
@@ -118,6 +120,7 @@ def quantize(
             raise CryptoError(
                 "a value is NaN, infinite or beyond float32",
                 fix="training diverged: lower the learning rate, or clip gradients",
+                field="values",
             )
         clipped = x if largest <= lowest else np.clip(x, -c, c, out=y)
         np.divide(clipped, divisor, out=y)
@@ -156,6 +159,7 @@ def pack(codec: Codec, integers: Integers) -> Slots:
         raise CryptoError(
             "an integer exceeds its field and would change its neighbour",
             fix="give the codec more `extra` bits of head-room for the noise",
+            field="integers",
         )
     count = codec.slots(integers.size)
     slots = np.empty(count, np.uint64)
@@ -176,6 +180,7 @@ def unpack(codec: Codec, slots: Slots, contributors: int, values: int) -> npt.ND
             f"{slots.size} slots of {contributors} parties are not {values} values of "
             f"{codec.parties} parties at {codec.per_slot} to a slot",
             fix="open a sum with the codec it was packed with",
+            field="slots",
         )
     integers = np.empty(values, np.int64)
     field = np.uint64((1 << codec.width) - 1)
@@ -199,6 +204,7 @@ def encode_wide(values: npt.NDArray[np.float64]) -> Slots:
         raise CryptoError(
             "wide values must be a non-empty vector of finite values within ±2^40",
             fix="rescale the values before the sum",
+            field="wide",
         )
     whole = np.floor(values)
     low = np.rint((values - whole) * 2.0**40).astype(np.int64)  # 2^40 itself is carried over below
@@ -214,6 +220,7 @@ def decode_wide(slots: Slots, contributors: int) -> npt.NDArray[np.float64]:
         raise CryptoError(
             f"{slots.size} slots of {contributors} parties hold no wide values",
             fix="open a sum with the slots it was encoded to",
+            field="slots",
         )
     limbs = slots.view(np.int64).reshape(WIDE_LIMBS, -1)
     low = limbs[0] + (limbs[1] << 20)
@@ -240,6 +247,7 @@ def _wrong_clips() -> CryptoError:
     return CryptoError(
         "clips must be finite, not negative, and one for all values or one for each",
         fix="derive the clips from the last opened scales",
+        field="clip",
     )
 
 
@@ -373,10 +381,12 @@ def from_slots(slots: Slots) -> bytes:
     return slots.astype("<u8", copy=False).view([("low", "V6"), ("high", "V2")])["low"].tobytes()
 
 
-def to_slots(data: bytes, count: int) -> Slots:
-    """Decode the result of `from_slots`."""
+def to_slots(data: bytes, count: int, modulus: int = 1 << 8 * SLOT_BYTES) -> Slots:
+    """Decode the result of `from_slots`; a slot that is not below the modulus is refused."""
     if len(data) != SLOT_BYTES * count:
-        raise WireError("masked values have the wrong size")
+        raise WireError("masked values have the wrong size", field="size")
     words = np.ndarray((count,), "<u8", bytes(data) + bytes(2), strides=(SLOT_BYTES,))
     slots: Slots = np.bitwise_and(words, np.uint64((1 << 8 * SLOT_BYTES) - 1), dtype=np.uint64)
+    if int(slots.max(initial=0)) >= modulus:
+        raise WireError("a masked value is not below the modulus", field="slots")
     return slots

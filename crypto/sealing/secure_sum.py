@@ -175,7 +175,10 @@ class SecureSumInProgress:
                 _check_noise(self._rule.noise, part.group, lists.survivors)
         if lists.sum != self._index:
             raise CohortError(
-                "the coordinator asks to unmask another sum", party=self._context.me, fix=DISTRUST
+                "the coordinator asks to unmask another sum",
+                party=self._context.me,
+                fix=DISTRUST,
+                field="sum",
             )
         statement = self._keys.settle(lists.survivors, lists.dropped)
         return Confirm(self._context.keys.identity.sign(statement)) if lists.dropped else None
@@ -229,7 +232,7 @@ class SecureSumInProgress:
         owners = [party for party in sent.group.owners if party in alive]
         count, cohort = sent.layout.slots + 1, context.keys.cohort
         if rule.audience == Audience.HOST or cohort is None:
-            slots = to_slots(data, count)
+            slots = to_slots(data, count, COHORT.modulus)
         else:
             slots = secret.open(cohort, to_parts(data, count), count, len(owners))
         self._check(place, slots, owners, lost)

@@ -34,7 +34,7 @@ class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     sealed: bytes
 
 
-FORMAT = "secure-fl/kit/2"
+FORMAT = "secure-fl/kit/3"
 
 
 def write_sealed_kits(
@@ -72,7 +72,10 @@ def open_kit(file: Path, me: Identity, folder: Path) -> Path:
             "is not a kit, or is incomplete", file=file, fix=ANOTHER, reason="malformed"
         ) from None
     if read.format != FORMAT:
-        what, fix = f"has the format {read.format[:64]!r}", "install the coordinator's version"
+        what, fix = (
+            f"has the format {read.format[:64]!r}",
+            f"ask for a kit of this release ({FORMAT})",
+        )
         raise KeyringError(what, file=file, fix=fix, reason="other-format")
     if read.name != me.name:
         what = f"this kit is for {read.name[:64]!r}, and this site is {me.name!r}"

@@ -13,6 +13,7 @@ import msgspec
 
 MAX_BULK = 2**31
 MAX_PLAN = 2**17
+MAX_SHARE = 2**11  # bytes sealed to one peer: more than half of it is the ML-KEM ciphertext
 MOST_SEGMENTS = 256  # of a sum: as many sets of contributors as there are kinds of parties
 MOST_LOST = 128  # the largest number of parties of a protected sum
 MOST_STATEMENTS = 256  # more than members
@@ -66,7 +67,7 @@ class Offer(Message, frozen=True, tag=False):
     """A party's keys for its next masked sum: one public key, and one sealed share per peer."""
 
     public: Digest
-    shares: dict[Name, Annotated[bytes, msgspec.Meta(max_length=256)]]
+    shares: dict[Name, Annotated[bytes, msgspec.Meta(max_length=MAX_SHARE)]]
     seed: Digest  # of its self mask's seed
     deals: dict[Name, Deal] = {}  # by holder
     statement: SurvivorStatement | None = None  # the last that it received in the session before

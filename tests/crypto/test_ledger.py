@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,14 @@ def test_what_does_not_compose_is_refused(ledger: Ledger) -> None:
     with raises(BudgetError, reason="unknown-event"):
         ledger.reserve("laplace", NOTES, BUDGET, run="r")  # type: ignore[arg-type]
     assert len(load_chain(ledger.path).entries) == 2
+
+
+def test_a_ledger_of_another_format_is_refused(ledger: Ledger) -> None:
+    fill(ledger, 1)
+    chain = load_chain(ledger.path)
+    first = replace(chain.entries[0], event=json.dumps({"format": 1, "name": "north"}))
+    with raises(BudgetError, "format 1", "max_epsilon", reason="ledger-unusable"):
+        _ = replace(chain, entries=(first, *chain.entries[1:])).owner
 
 
 def test_commit_informs_and_changes_no_spending(ledger: Ledger) -> None:

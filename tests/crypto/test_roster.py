@@ -136,7 +136,8 @@ def test_files_are_closed() -> None:
     good = json.loads(roster_bytes(signed(*NAMES)))
     for change, reason, named in (
         ({"extra": 1}, "malformed", "extra"),
-        ({"format": 2}, "other-format", "2"),
+        ({"format": 1}, "other-format", "1, this program reads 2"),
+        ({"format": 3}, "other-format", "3"),
         ({"fingerprint": "00000"}, "changed", "fingerprint"),
         ({"created": "2026-01-01T00:00:00"}, "malformed", "created"),
         ({"members": [{**good["members"][0], "role": "boss"}]}, "malformed", "role"),

@@ -217,7 +217,7 @@ def test_a_kit_that_was_changed_or_is_for_another_card_does_not_open(places: Pla
     for reason, changed in (
         ("cannot-open", data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]),
         ("malformed", data[: len(data) // 2]),
-        ("other-format", data.replace(b"secure-fl/kit/2", b"secure-fl/kit/9")),
+        ("other-format", data.replace(b"secure-fl/kit/3", b"secure-fl/kit/9")),
     ):
         kit.write_bytes(changed)
         with raises(KeyringError, reason=reason):

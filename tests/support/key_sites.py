@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime, timedelta
 
-from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.identity import VERSION, Identity
 from secure_fl.crypto.keys.roster import Member, Roster, make_roster
 from secure_fl.crypto.keys.vault import Cost
 
@@ -14,8 +14,9 @@ CHEAP = Cost(log_n=10)
 
 def site(name: str) -> Identity:
     """The same keys for the same name, always."""
-    keys = [hashlib.sha256(f"{use} of {name}".encode()).digest() for use in ("sign", "agree")]
-    return Identity.from_private_bytes(b"\x01" + keys[0] + keys[1] + name.encode())
+    uses = ("sign", "agree", "d", "z")  # a seed of ML-KEM is d | z
+    keys = b"".join(hashlib.sha256(f"{use} of {name}".encode()).digest() for use in uses)
+    return Identity.from_private_bytes(VERSION + keys + name.encode())
 
 
 def members(*names: str, host: str | None = None) -> tuple[Member, ...]:

@@ -1,0 +1,98 @@
+"""An attacker that computes X25519 keys from public ones, as a large quantum computer could.
+
+It has recorded all traffic. Each test first shows that the attack works against X25519 alone: then
+the secrets of ML-KEM are public constants. Against the hybrid keys the same attack fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity, channel, kem_key
+from secure_fl.crypto.keys.keyring import deal, open_bundle, seal_bundles
+from secure_fl.crypto.sealing import masking
+from secure_fl.crypto.sealing.step_keys import KEY
+from secure_fl.errors import CryptoError, KeyringError
+from secure_fl.pilot.kit_files import BUNDLE, open_kit, write_sealed_kits
+from tests.support.collusion import MaskedStep
+from tests.support.key_sites import signed, site
+from tests.support.raising import raises
+
+NAMES = ("east", "north", "south")
+Alone = Callable[[], AbstractContextManager[None]]
+
+
+def broken(victim: Identity) -> Identity:
+    """The victim's keys as the attacker has them: all but the one of ML-KEM."""
+    other = kem_key(bytes(64))
+    attacker = Identity(victim.name, victim._signing, victim._agreement, other)
+    object.__setattr__(attacker, "public", victim.public)
+    return attacker
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Alone:
+    """X25519 alone: everybody knows the secrets of ML-KEM."""
+
+    @contextmanager
+    def known() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(PublicIdentity, "encapsulate", lambda _: (bytes(32), bytes(1088)))
+            patch.setattr(Identity, "decapsulate", lambda *_: bytes(32))
+            yield
+
+    return known
+
+
+def test_a_recorded_ceremony_and_kit_stay_closed(alone: Alone, tmp_path: Path) -> None:
+    roster, keys = signed(*NAMES), deal(site("north"), signed(*NAMES), b"the cohort's secret")
+
+    def recorded(folder: Path) -> tuple[bytes, Path]:
+        folder.mkdir()
+        bundles = seal_bundles(site("north"), roster, keys)
+        for name, bundle in bundles.items():
+            (folder / f"{name}.bundle").write_bytes(bundle)
+        address = (["hub.example.org"], 8443)
+        kits = write_sealed_kits(roster, site("hub"), folder, folder / "kits", address)
+        return bundles["south"], kits["south"]
+
+    attacker = broken(site("south"))
+    with alone():
+        bundle, kit = recorded(tmp_path / "alone")
+        assert open_bundle(attacker, roster, bundle).secret == keys.secret
+        opened = open_kit(kit, attacker, tmp_path / "opened")
+        assert (opened / BUNDLE).read_bytes() == bundle
+    bundle, kit = recorded(tmp_path / "hybrid")
+    with raises(KeyringError, reason="cannot-open"):
+        open_bundle(attacker, roster, bundle)
+    with raises(KeyringError, reason="cannot-open"):
+        open_kit(kit, attacker, tmp_path / "closed")
+    assert open_bundle(site("south"), roster, bundle).secret == keys.secret
+
+
+def seeds_of(step: MaskedStep, owner: str) -> tuple[bytes, bytes]:
+    """Open the recorded shares of one party, and recover its seeds: of mask key and self mask."""
+    shares: tuple[dict[int, bytes], dict[int, bytes]] = {}, {}
+    for holder in set(step.names) - {owner}:
+        offer, attacker = step.offers[owner], broken(step.sites[holder])
+        about = step.keys[holder]._about(owner, holder, offer)
+        end = channel(attacker, step.sites[owner].public, b"run")
+        opened = end.open(offer.shares[holder], about)
+        both = opened[KEY:]
+        for found, cut in zip(shares, (slice(0, 17), slice(17, 34)), strict=True):
+            found[step.numbers[holder]] = both[cut]
+    key, own = (masking.recover_secret(found, step.threshold) for found in shares)
+    return key, own
+
+
+def test_recorded_shares_stay_closed(alone: Alone) -> None:
+    with alone():
+        step = MaskedStep(4, 3)
+        keys = step.keys["p00"]
+        assert seeds_of(step, "p00") == (keys._mask_seed, keys._self_seed)
+    with raises(CryptoError, field="seal"):
+        seeds_of(MaskedStep(4, 3), "p00")
