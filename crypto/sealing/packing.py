@@ -109,12 +109,12 @@ def quantize(
     fixed: Any = np.int64 if codec.bits == 24 else np.int32
     scale, integers = real(codec.levels << 16), np.empty(values.size, np.int32)
     residual = np.empty(values.size, np.float32)
-    y, k = np.empty(BLOCK, real), np.empty(BLOCK, fixed)
+    y, wide = np.empty(BLOCK, real), np.empty(BLOCK, fixed)
     for start in range(0, values.size, BLOCK):
         here = slice(start, start + BLOCK)
         x = values[here].astype(real, copy=False)
         c, divisor, lowest = _block_clip(clips[here] if clips.ndim else clips, real)
-        y, k = y[: x.size], k[: x.size]
+        y, k = y[: x.size], integers[here] if fixed is np.int32 else wide[: x.size]
         largest = np.abs(x, out=y).max()
         if not largest <= np.finfo(np.float32).max:  # a float64 beyond has no finite residual
             raise CryptoError(
@@ -129,8 +129,9 @@ def quantize(
         words = rng.bit_generator.random_raw(-(-x.size // 4))
         k += words.view(np.uint16)[: x.size]
         k >>= 16
-        integers[here] = k
         np.copyto(y, k)
+        if fixed is not np.int32:
+            integers[here] = k
         y *= c / real(codec.levels)
         np.subtract(x, y, out=residual[here], casting="same_kind")
     return integers, residual
