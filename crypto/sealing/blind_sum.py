@@ -68,22 +68,16 @@ class MaskedInts:
         if self._total is None:
             self._total = slots
         else:
-            self._total += slots
-            self._reduce(self._total)
+            masking.add_slots(self._total, slots, self._modulus)
 
     def subtract(self, masks: Slots) -> None:
         """Remove masks."""
         if self._total is not None:
-            self._total += np.uint64(self._modulus) - masks
-            self._reduce(self._total)
+            masking.add_slots(self._total, np.uint64(self._modulus) - masks, self._modulus)
 
     def result(self) -> bytes:
         """Return the sum."""
         return b"" if self._total is None else from_slots(self._total)
-
-    def _reduce(self, slots: Slots) -> None:
-        """Reduce in place sums of two terms below the modulus: below 0 wraps to the top."""
-        np.minimum(slots, slots - np.uint64(self._modulus), out=slots)
 
 
 class SealedInts:

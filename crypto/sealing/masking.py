@@ -158,9 +158,15 @@ def parts(key: bytes, length: int, modulus: int) -> Iterator[tuple[int, Slots]]:
 def add(slots: Slots, key: bytes, modulus: int) -> None:
     """Add a stream to slots below `modulus`, in place."""
     for start, block in parts(key, slots.size, modulus):
-        target = slots[start : start + block.size]
-        target += block
-        np.minimum(target, target - np.uint64(modulus), out=target)  # below 0 wraps to the top
+        add_slots(slots[start : start + block.size], block, modulus)
+
+
+def add_slots(total: Slots, slots: Slots, modulus: int) -> None:
+    """Add slots to a total, in place; all are below `modulus`."""
+    for start in range(0, total.size, WORDS):
+        part = total[start : start + WORDS]
+        part += slots[start : start + WORDS]
+        np.minimum(part, part - np.uint64(modulus), out=part)  # below 0 wraps to the top
 
 
 def subtract(slots: Slots, key: bytes, times: int, modulus: int) -> None:
@@ -202,9 +208,11 @@ def combine(plus: Sequence[bytes], minus: Sequence[bytes], length: int, modulus:
 
 def reduce(slots: Slots, modulus: int) -> None:
     """Reduce mod `modulus` in place; twice as fast as numpy's remainder."""
-    multiple = slots // np.uint64(modulus)
-    multiple *= np.uint64(modulus)
-    slots -= multiple
+    for start in range(0, slots.size, WORDS):
+        part = slots[start : start + WORDS]
+        multiple = part // np.uint64(modulus)
+        multiple *= np.uint64(modulus)
+        part -= multiple
 
 
 def pair_keys(

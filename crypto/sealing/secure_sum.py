@@ -153,10 +153,10 @@ class SecureSumInProgress:
         tagged = np.zeros(slots.size + 1, np.uint64)
         tagged[:-1] = slots
         host = self._rule.audience == Audience.HOST
-        tagged[:-1] += keys.mask(
+        shared = keys.mask(
             group.owners, stream, slots.size, t, for_host=host, salts=salts, own=False
         )
-        np.minimum(tagged, tagged - np.uint64(t), out=tagged)  # below 0 wraps to the top
+        masking.add_slots(tagged[:-1], shared, t)
         if (pad := self._pad(stream)) is not None:
             masking.add(tagged[:-1], pad, t)
         me = numbers[context.me]

@@ -81,7 +81,7 @@ def test_streams_differ_by_everything_that_names_them():
         for number in (0, 1, 256)
         for purpose in ("pair", "self", "host", "pad", "tag", "tag members")
     }
-    assert len(keys) == 2 * 2 * 3 * 3 * 5
+    assert len(keys) == 2 * 2 * 3 * 3 * 6
 
 
 @pytest.mark.parametrize("modulus", [T, PRIME42, 3 << 40, 1000])
