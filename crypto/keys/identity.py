@@ -1,5 +1,7 @@
 """A site's long-term keys, signatures, and messages sealed between sites.
 
+Specified in docs/protocol.md 2.1 to 2.4.
+
 `PublicIdentity` is public, `Identity` never leaves its site. The types are unrelated, so a private
 key cannot be passed for a public one. Sealed messages authenticate their sender as in HPKE's Auth
 mode (RFC 9180, section 5.1.3). Like it, they do not survive the theft of the *recipient's* key: the
