@@ -158,6 +158,7 @@ def _unlike_uniform(test: str, vectors: Sequence[Slots], modulus: int, target: s
 
 PARTIES, SEGMENT, STEPS, VALUES = ("a", "b", "c"), "audit segment", 3, 4000
 STREAM = StreamId("audit", SEGMENT, 1)
+HALF = bytes(masking.HALF_BYTES)  # the half of another party
 
 
 def numpy_stream(modulus: int, seed: int) -> Slots:
@@ -171,8 +172,9 @@ def self_stream(modulus: int, seed: bytes | int) -> Slots:
 
 
 def pair_stream(modulus: int, peer: bytes, seed: bytes | int) -> Slots:
-    """Draw a mask that two parties share, from one's seed and the other's public key."""
-    secret = masking.agree(masking.mask_key(_seed(seed)), peer)
+    """Draw a mask that two parties share, from one's seed and the other's key and half."""
+    own = masking.half(_seed(seed), 2)
+    secret = masking.pair_secret(masking.agree(masking.mask_key(_seed(seed)), peer), own, HALF)
     plus, minus = masking.pair_keys(1, {2: secret}, STREAM)
     return masking.combine(plus, minus, KNOWN, modulus)
 

@@ -1,5 +1,7 @@
 """A party's signed statements about the keys of one sum, and evidence of a false share.
 
+Specified in docs/protocol.md 4.8 and 9.
+
 With its upload a party signs its own commitments (`bound`) and a digest of all keys and shares that
 it took from the others (`taken`). The coordinator compares both with the offers that it passed on.
 A holder that later reveals another share contradicts its own signature: two of its messages convict
@@ -23,7 +25,7 @@ DIGEST = 32
 
 def entry(bound: bytes, deal: Deal | None) -> bytes:
     """Encode what a holder took from one party."""
-    return bound if deal is None else bound + deal.key + deal.own
+    return bound if deal is None else bound + deal.key + deal.own + deal.half
 
 
 def taken_by(holder: str, offers: Mapping[str, Offer], host: str | None) -> dict[str, bytes]:
@@ -77,7 +79,7 @@ class FalseShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "this evidence is not about the shares that the member took", party=self.accused
             )
         dealt = self.taken.get(self.owner, b"")[BOUND:]
-        key, own = dealt[:DIGEST], dealt[DIGEST:]
+        key, own = dealt[:DIGEST], dealt[DIGEST : 2 * DIGEST]
         for kind, digest, revealed in (("key", key, message.keys), ("self", own, message.seeds)):
             if self.owner in revealed:
                 share = revealed[self.owner]

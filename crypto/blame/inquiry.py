@@ -1,5 +1,7 @@
 """The members' part of the blame protocol: find the author of a wrong tag, and reveal no values.
 
+Specified in docs/protocol.md 9.
+
 If a part of a total does not fit its tag, the party that noticed shows the frame of the total. The
 coordinator then shows each upload of this part, as its author signed it, with the seed of its self
 mask, to the members whose part it is. So a member sees z_i = x_i + the masks that i shares with its
@@ -8,7 +10,7 @@ peers, and its tag (`sealing.tags`):
     a complaint whose total fits                  convicts the plaintiff
     an upload that does not fit its own tag       convicts its author, who signed it
     uploads that fit, and a different total       convict the coordinator, which signed both
-    (or a total with other salts than theirs)
+    (or a total with other salts or links than theirs)
 
 All frames are judged against one transcript. With `Unmask`, before anything is revealed, the
 coordinator signs the sum's number and a digest of all uploads. Each upload carries its author's
@@ -28,6 +30,7 @@ reveals nothing more, because it is a function of z_i and of keys that members h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple, Self
 
 import msgspec
@@ -36,12 +39,18 @@ import numpy as np
 from secure_fl.crypto.blame.evidence import BOUND, digest_inputs, digest_taken
 from secure_fl.crypto.keys.identity import PublicIdentity, commit
 from secure_fl.crypto.sealing import masking, secret, tags
-from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, check_salts, unlike_salts
+from secure_fl.crypto.sealing.blind_sum import (
+    ProtectedTotal,
+    check_links,
+    check_salts,
+    unlike_salts,
+)
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
 from secure_fl.crypto.sealing.packing import to_slots
 from secure_fl.crypto.sealing.public import context_bytes, load, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
+from secure_fl.crypto.sealing.step_keys import remaining
 from secure_fl.errors import CryptoError, SecureFLError, WireError
 from secure_fl.protocol.frames import Envelope, Frame, decode, digest, peek
 from secure_fl.protocol.messages import (
@@ -136,6 +145,7 @@ class Inquiry:
         self._dispute: _Dispute | None = None
         self._seeds: dict[str, bytes] = {}  # of self masks of the uploads shown so far
         self._salts: dict[str, tuple[Salt, ...]] = {}
+        self._links: dict[str, Mapping[str, bytes]] = {}
         self._total: ProtectedTotal | None = None
         self.verdict = ""
         self.explained = False  # True if all uploads were shown, and they add up to the total
@@ -189,10 +199,9 @@ class Inquiry:
         if not genuine or (total.sum, total.survivors) != (self._index, self._survivors):
             return coordinator  # it shows another sum, or sent totals of other parties
         publics = {name: taken[:32] for name, taken in shown.taken.items()}
-        seeds = {name: lost.seed for name, lost in total.lost.items()}
-        left = RemainingMasks(self._numbers, publics, {}, seeds)
+        left = remaining(self._numbers, publics, total.lost)
         parties = set(self._survivors) - {self._host}
-        if not publics.keys() >= parties or not left.complete(publics.keys() - parties):
+        if not publics.keys() >= parties or not left.complete(publics.keys() - parties, parties):
             return party  # an honest plaintiff refuses this total, and does not complain
         owners = segment.owners or tuple(name for name in self._numbers if name != self._host)
         here = frozenset(owners).intersection(self._survivors)
@@ -265,9 +274,11 @@ class Inquiry:
             if commit(shown.seed, *about) != sent.bound[-32:]:
                 raise WireError("the seed is not the one that its owner committed to")
             check_salts(party, segment, dispute.left.publics)
+            check_links(party, sent, dispute.left.publics)
         except SecureFLError:
             return coordinator
         self._seeds[party], self._salts[party] = shown.seed, segment.salts
+        self._links[party] = sent.links
         if not self._fits(party, segment, part, shown.seed):
             return party
         try:
@@ -297,11 +308,13 @@ class Inquiry:
         if unlike_salts(self._salts):
             return self._coordinator.name  # an honest coordinator opens no such sum
         left = dispute.left
-        self._total.left = RemainingMasks(self._numbers, left.publics, self._seeds, left.dropped)
+        self._total.left = replace(left, self_seeds=self._seeds)
         key = dispute.segment.key
         if self._total.unmasked().get(key) != dispute.part:
             return self._coordinator.name
-        if self._total.salts(key) != dispute.salts:
+        links = {p: {o: self._links[o][p] for o in dispute.owners} for p in left.dropped}
+        given = {p: {o: left.links[p][o] for o in dispute.owners} for p in left.dropped}
+        if (self._total.salts(key), links) != (dispute.salts, given):
             return self._coordinator.name
         self.explained = True
         return self._noisy()
@@ -349,10 +362,7 @@ class Inquiry:
         assert self._dispute is not None  # noqa: S101 - set by the complaint
         cohort, count = self._opens(), self._dispute.segment.slots
         if cohort is None:
-            slots = to_slots(data, count)
-            if int(slots.max(initial=0)) >= COHORT.modulus:
-                raise WireError("a masked value is not below the modulus", field="slots")
-            return slots
+            return to_slots(data, count, COHORT.modulus)
         return secret.open(cohort, to_parts(data, count), count, summed)
 
     def _stream(self) -> StreamId:

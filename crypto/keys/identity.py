@@ -1,5 +1,7 @@
 """A site's long-term keys, signatures, and messages sealed between sites.
 
+Specified in docs/protocol.md 2.1 to 2.4.
+
 `PublicIdentity` is public, `Identity` never leaves its site. The types are unrelated, so a private
 key cannot be passed for a public one. Sealed messages authenticate their sender as in HPKE's Auth
 mode (RFC 9180, section 5.1.3). Like it, they do not survive the theft of the *recipient's* key: the
@@ -107,9 +109,8 @@ class PublicIdentity:
                 field="name",
             )
         if (len(self.signing), len(self.agreement)) != (KEY_BYTES, AGREEMENT_BYTES):
-            raise CryptoError(
-                "the public keys have a wrong length", fix=RENEW, party=self.name, field="key"
-            )
+            what = "the public keys have a wrong length"
+            raise CryptoError(what, fix=RENEW, party=self.name, field="key")
 
     def canonical(self) -> bytes:
         """Encode the same bytes at every site: version, keys, name."""
@@ -134,7 +135,7 @@ class PublicIdentity:
                 "the site's ML-KEM key is not valid",
                 fix=ASK_AGAIN,
                 party=self.name,
-                field="key",
+                field="kem",
             ) from None
 
     def digest(self) -> bytes:

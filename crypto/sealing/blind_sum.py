@@ -1,5 +1,7 @@
 """The coordinator's half of a protected sum: it adds uploads as they arrive, and unmasks the sum.
 
+Specified in docs/protocol.md 4.8, 4.10 and 4.11.
+
 Only the salts of each party's masks are stored per party. Bonawitz et al., CCS 2017: the sum still
 contains the survivors' self masks, and the masks that survivors share with dropped parties. The
 seeds of both follow from the shares that the survivors reveal.
@@ -30,7 +32,6 @@ from secure_fl.crypto.sealing.public import (
     to_parts,
 )
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.step_keys import DEALT
 from secure_fl.crypto.sealing.tags import salt_of
 from secure_fl.errors import (
     CohortError,
@@ -63,31 +64,22 @@ class MaskedInts:
 
     def read(self, data: bytes, count: int) -> Callable[[], None]:
         """Check one party's slots; returns the function that adds them."""
-        slots = to_slots(data, count)
-        if int(slots.max(initial=0)) >= self._modulus:
-            raise WireError("a masked value is not below the modulus", field="slots")
-        return bind(self._add, slots)
+        return bind(self._add, to_slots(data, count, self._modulus))
 
     def _add(self, slots: Slots) -> None:
         if self._total is None:
             self._total = slots
         else:
-            self._total += slots
-            self._reduce(self._total)
+            masking.add_slots(self._total, slots, self._modulus)
 
     def subtract(self, masks: Slots) -> None:
         """Remove masks."""
         if self._total is not None:
-            self._total += np.uint64(self._modulus) - masks
-            self._reduce(self._total)
+            masking.add_slots(self._total, np.uint64(self._modulus) - masks, self._modulus)
 
     def result(self) -> bytes:
         """Return the sum."""
         return b"" if self._total is None else from_slots(self._total)
-
-    def _reduce(self, slots: Slots) -> None:
-        """Reduce in place sums of two terms below the modulus: below 0 wraps to the top."""
-        np.minimum(slots, slots - np.uint64(self._modulus), out=slots)
 
 
 class SealedInts:
@@ -144,6 +136,7 @@ class ProtectedTotal:
         self._offered, self._numbers, self._host = offered, numbers, host
         self._threshold, self._run = threshold, run.hex()
         self._vectors: dict[bytes, _Vector] = {}
+        self._links: dict[str, Mapping[str, bytes]] = {}  # of each upload
         self.left: RemainingMasks | None = None  # masks of the sum, once their seeds are known
 
     def admit(self, sender: str, upload: SumInput) -> None:
@@ -157,6 +150,8 @@ class ProtectedTotal:
             raise WireError(what, party=sender, field="keys")
         for segment in upload.segments:
             check_salts(sender, segment, set(offers) - {self._host})
+        check_links(sender, upload, () if sender == self._host else set(offers) - {self._host})
+        self._links[sender] = upload.links
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if sum(s.size for s in segments) != len(data):
@@ -239,6 +234,7 @@ class ProtectedTotal:
             peer: Lost(
                 seed,
                 tuple({party: by[peer] for party, by in of.items() if peer in by} for of in salts),
+                dict(self.left.links[peer]),
             )
             for peer, seed in self.left.dropped.items()
         }
@@ -252,7 +248,7 @@ class ProtectedTotal:
         if (shares.sum, set(shares.keys), set(shares.seeds)) != expected:
             what = "a party reveals other shares than it should"
             raise WireError(what, party=sender, field="shares")
-        for kind, revealed in zip(DEALT, (shares.keys, shares.seeds), strict=True):
+        for kind, revealed in (("key", shares.keys), ("self", shares.seeds)):
             for owner, share in revealed.items():
                 about = self._run, shares.sum, owner, sender, kind
                 deal = offers[owner].deals.get(sender) if owner in offers else None
@@ -270,13 +266,13 @@ class ProtectedTotal:
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:
-        index = self._offered.number
-        if not index:
+        step = self._run, self._offered.number
+        if not self._offered.number:
             raise CohortError("a masked sum began although no keys were exchanged")
         offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
         alive = {p for p in survivors if p != self._host}
         self.left = recovered(
-            self._numbers, self._threshold, offers, alive, shares, (self._run, index)
+            self._numbers, self._threshold, offers, alive, shares, step, self._links
         )
         return self.unmasked()
 
@@ -309,6 +305,12 @@ def check_salts(sender: str, segment: Segment, parties: Collection[str]) -> None
         raise WireError(what, party=sender, field="salts")
 
 
+def check_links(sender: str, upload: SumInput, parties: Collection[str]) -> None:
+    """Refuse an upload without the link of each pair of masks: a dropout's would stay on."""
+    if upload.links.keys() != set(parties) - {sender}:
+        raise WireError("an upload lacks a link of its masks", party=sender, field="links")
+
+
 def unlike_salts(salted: Mapping[str, Sequence[Salt]]) -> tuple[str, str] | None:
     """Find two contributors whose salts of the masks that they share differ."""
     listed = {
@@ -328,8 +330,9 @@ def recovered(
     survivors: Collection[str],
     shares: Mapping[str, UnmaskShares],  # of the survivors, by holder
     step: tuple[str, int],  # the run and the sum's number
+    links: Mapping[str, Mapping[str, bytes]],  # of the survivors, by the other party
 ) -> RemainingMasks:
-    """Recover the seeds of remaining masks, and refuse seeds that differ from signed digests."""
+    """Recover the seeds of remaining masks; refuse seeds and links unlike the signed digests."""
     seeds: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
     for party, offer in offers.items():
         alive = party in survivors
@@ -341,6 +344,10 @@ def recovered(
                 commit(secret, *step, party) == offer.seed
                 if alive
                 else masking.public_key(secret) == offer.public
+                and all(
+                    commit(masking.half(secret, numbers[n]), *step, party, n, "half") == deal.half
+                    for n, deal in offer.deals.items()
+                )
             )
         except CryptoError as error:
             raise error.at(party=party) from error
@@ -348,7 +355,15 @@ def recovered(
             what = "this party dealt shares of other secrets than its own"
             raise CryptoError(what, party=party, field="secret")
         seeds[not alive][party] = secret
-    return RemainingMasks(numbers, {p: offer.public for p, offer in offers.items()}, *seeds)
+    publics = {p: offer.public for p, offer in offers.items()}
+    linked = {p: {n: links[n][p] for n in survivors} for p in seeds[True]}
+    for lost, by_party in linked.items():
+        for party, link in by_party.items():
+            half = masking.link(link, masking.half(seeds[True][lost], numbers[party]))
+            if commit(half, *step, party, lost, "half") != offers[party].deals[lost].half:
+                what = "this party signs another link than its own"
+                raise CryptoError(what, party=party, field="links")
+    return RemainingMasks(numbers, publics, *seeds, linked)
 
 
 def blind_totals(

@@ -1,9 +1,11 @@
 """Masks that cancel in a sum: Bonawitz et al., CCS 2017; every party with every other.
 
+Specified in docs/protocol.md 6.
+
     mask of party i  =  self_i  +  Σ_{j > i} pair_ij  -  Σ_{j < i} pair_ij   mod t
 
-    pair_ij = stream(HKDF(X25519(secret_i, public_j), run | segment | sum | "pair"))
-    self_i  = stream(HKDF(seed_i,                     run | segment | sum | "self"))
+    pair_ij = stream(HKDF(X25519(secret_i, public_j) | halves, run | segment | sum | "pair"))
+    self_i  = stream(HKDF(seed_i,                              run | segment | sum | "self"))
 
 If nothing is encrypted, every party also adds the same pad, which hides the sum of k inputs:
 
@@ -15,6 +17,12 @@ A stream is AES-256-CTR, read as little-endian 64-bit words. The low bits of a w
 has, are a mask if they are below t, and are skipped otherwise. So masks are exactly uniform mod t
 and depend on the key alone. (Measured: 8 bytes a candidate cost 1.0 ns of AES and no unpacking, 6
 bytes 0.8 ns and 1.8 ns of unpacking.) Keys have full length, and no generator of numpy is involved.
+
+Each of two parties sends the other a *half* of 32 bytes, sealed under X25519 and ML-KEM. So a mask
+stays hidden if X25519 falls. A half follows from its sender's seed. With its upload a party
+publishes the XOR of both halves, their *link*: so the seed of either party gives both halves.
+
+    half_ij = HKDF(seed_i, "half" | j);   link_ij = half_ij XOR half_ji
 
 A pair's secret may carry a salt: history that only these two parties share (`transcript`).
 
@@ -55,6 +63,7 @@ from secure_fl.errors import CryptoError
 Purpose = Literal["pair", "self", "host", "pad", "tag", "tag members", "tag salt"]
 
 SEED_BYTES = 16
+HALF_BYTES = 32
 SHARE_BYTES = 17
 PRIME = 2**130 - 5  # of the field of shares: above 2^128, and the one of Poly1305
 WORDS = 8192  # words per block: they stay in the first cache levels
@@ -112,6 +121,21 @@ def agree(key: X25519PrivateKey, peer: bytes) -> bytes:
     )
 
 
+def half(seed: bytes, peer: int) -> bytes:
+    """Derive a party's half of the secret that it shares with a peer, given by its number."""
+    return _derived(seed, b"secure_fl/1\0half" + peer.to_bytes(8, "big"))
+
+
+def link(one: bytes, other: bytes) -> bytes:
+    """Compute the XOR of two halves; with it, either half gives the other one."""
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+
+
+def pair_secret(agreed: bytes, one: bytes, other: bytes) -> bytes:
+    """Combine what X25519 agreed on with both halves, the lower one first."""
+    return agreed + min(one, other) + max(one, other)
+
+
 def stream_key(secret: bytes, stream: StreamId, purpose: Purpose) -> bytes:
     """Derive the AES-256 key of one stream from a secret of 16 bytes or more."""
     return _derived(secret, stream.info(purpose))
@@ -136,9 +160,15 @@ def parts(key: bytes, length: int, modulus: int) -> Iterator[tuple[int, Slots]]:
 def add(slots: Slots, key: bytes, modulus: int) -> None:
     """Add a stream to slots below `modulus`, in place."""
     for start, block in parts(key, slots.size, modulus):
-        target = slots[start : start + block.size]
-        target += block
-        np.minimum(target, target - np.uint64(modulus), out=target)  # below 0 wraps to the top
+        add_slots(slots[start : start + block.size], block, modulus)
+
+
+def add_slots(total: Slots, slots: Slots, modulus: int) -> None:
+    """Add slots to a total, in place; all are below `modulus`."""
+    for start in range(0, total.size, WORDS):
+        part = total[start : start + WORDS]
+        part += slots[start : start + WORDS]
+        np.minimum(part, part - np.uint64(modulus), out=part)  # below 0 wraps to the top
 
 
 def subtract(slots: Slots, key: bytes, times: int, modulus: int) -> None:
@@ -180,9 +210,11 @@ def combine(plus: Sequence[bytes], minus: Sequence[bytes], length: int, modulus:
 
 def reduce(slots: Slots, modulus: int) -> None:
     """Reduce mod `modulus` in place; twice as fast as numpy's remainder."""
-    multiple = slots // np.uint64(modulus)
-    multiple *= np.uint64(modulus)
-    slots -= multiple
+    for start in range(0, slots.size, WORDS):
+        part = slots[start : start + WORDS]
+        multiple = part // np.uint64(modulus)
+        multiple *= np.uint64(modulus)
+        part -= multiple
 
 
 def pair_keys(
@@ -207,18 +239,21 @@ class RemainingMasks:
 
     `numbers`: every member of the run, numbered from 1 in order of names. `publics`: the mask keys.
     `self_seeds`: seeds of the survivors' self masks; `dropped`: of the mask keys of dropped
-    parties.
+    parties. `links`: for each dropped party, its links with the survivors.
     """
 
     numbers: Mapping[str, int]
     publics: Mapping[str, bytes]
     self_seeds: Mapping[str, bytes]
     dropped: Mapping[str, bytes]
+    links: Mapping[str, Mapping[str, bytes]]
 
-    def complete(self, dropped: Collection[str]) -> bool:
-        """Return True if exactly these parties' seeds are here, and fit their mask keys."""
+    def complete(self, dropped: Collection[str], survivors: Collection[str]) -> bool:
+        """Return True if exactly these parties' seeds and links are here, and fit their keys."""
         return self.dropped.keys() == set(dropped) and all(
-            len(seed) == SEED_BYTES and public_key(seed) == self.publics[party]
+            len(seed) == SEED_BYTES
+            and public_key(seed) == self.publics[party]
+            and self.links[party].keys() == set(survivors)
             for party, seed in self.dropped.items()
         )
 
@@ -240,11 +275,12 @@ class RemainingMasks:
         for party, seed in self.dropped.items():
             if party not in owners:
                 continue
-            key = mask_key(seed)
-            pairs = {
-                self.numbers[peer]: agree(key, self.publics[peer]) + salted.get(party, b"")
-                for peer, salted in salts.items()
-            }
+            key, pairs = mask_key(seed), dict[int, bytes]()
+            for peer, salted in salts.items():
+                own = half(seed, self.numbers[peer])
+                other = link(own, self.links[party][peer])
+                secret = pair_secret(agree(key, self.publics[peer]), own, other)
+                pairs[self.numbers[peer]] = secret + salted.get(party, b"")
             # A peer added the masks that the dropped party would have subtracted, and vice versa.
             added, subtracted = pair_keys(self.numbers[party], pairs, stream)
             plus += subtracted

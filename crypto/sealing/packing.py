@@ -1,5 +1,7 @@
 """Encoding of the named vectors of one segment in slots, and decoding of a sum of slots.
 
+Specified in docs/protocol.md 5.
+
     [ exact scalars | squared norms | packed fixed-point values ]        (and the tag after them)
 
 Vectors of at most `SMALL` values (sample counts, losses) are encoded exactly. All others are
@@ -109,41 +111,42 @@ def quantize(
     fixed: Any = np.int64 if codec.bits == 24 else np.int32
     scale, integers = real(codec.levels << 16), np.empty(values.size, np.int32)
     residual = np.empty(values.size, np.float32)
-    y, k = np.empty(BLOCK, real), np.empty(BLOCK, fixed)
+    y, wide = np.empty(BLOCK, real), np.empty(BLOCK, fixed)
     for start in range(0, values.size, BLOCK):
         here = slice(start, start + BLOCK)
         x = values[here].astype(real, copy=False)
-        c, divisor = _block_clip(clips[here] if clips.ndim else clips, real)
-        y, k = y[: x.size], k[: x.size]
-        np.abs(x, out=y)
-        if not y.max() <= np.finfo(np.float32).max:  # a float64 beyond has no finite residual
+        c, divisor, lowest = _block_clip(clips[here] if clips.ndim else clips, real)
+        y, k = y[: x.size], integers[here] if fixed is np.int32 else wide[: x.size]
+        largest = np.abs(x, out=y).max()
+        if not largest <= np.finfo(np.float32).max:  # a float64 beyond has no finite residual
             raise CryptoError(
                 "a value is NaN, infinite or beyond float32",
                 fix="training diverged: lower the learning rate, or clip gradients",
                 field="values",
             )
-        np.clip(x, -c, c, out=y)
-        y /= divisor
+        clipped = x if largest <= lowest else np.clip(x, -c, c, out=y)
+        np.divide(clipped, divisor, out=y)
         y *= scale
         np.copyto(k, np.rint(y, out=y), casting="unsafe")
         words = rng.bit_generator.random_raw(-(-x.size // 4))
         k += words.view(np.uint16)[: x.size]
         k >>= 16
-        integers[here] = k
         np.copyto(y, k)
+        if fixed is not np.int32:
+            integers[here] = k
         y *= c / real(codec.levels)
         np.subtract(x, y, out=residual[here], casting="same_kind")
     return integers, residual
 
 
-def _block_clip(clips: npt.NDArray[np.float32], real: Any) -> tuple[Any, Any]:
-    """Return the clip of a block and its divisor: numbers if all values have the same clip."""
+def _block_clip(clips: npt.NDArray[np.float32], real: Any) -> tuple[Any, Any, Any]:
+    """Return clip, divisor and lowest clip of a block: numbers if all values have the same clip."""
     low, high = clips.min(), clips.max()
     if not 0 <= low <= high < np.inf:
         raise _wrong_clips()
     clip: Any = real(low) if low == high else clips.astype(real, copy=False)
     # a clip of 0 represents everything by 0
-    return clip, clip if low > 0 else np.where(clip > 0, clip, real(1))
+    return clip, clip if low > 0 else np.where(clip > 0, clip, real(1)), low
 
 
 def dequantize(codec: Codec, integers: Integers, clip: Clip) -> npt.NDArray[np.float64]:
@@ -381,9 +384,12 @@ def from_slots(slots: Slots) -> bytes:
     return slots.astype("<u8", copy=False).view([("low", "V6"), ("high", "V2")])["low"].tobytes()
 
 
-def to_slots(data: bytes, count: int) -> Slots:
-    """Decode the result of `from_slots`."""
+def to_slots(data: bytes, count: int, modulus: int = 1 << 8 * SLOT_BYTES) -> Slots:
+    """Decode the result of `from_slots`; a slot that is not below the modulus is refused."""
     if len(data) != SLOT_BYTES * count:
         raise WireError("masked values have the wrong size", field="size")
     words = np.ndarray((count,), "<u8", bytes(data) + bytes(2), strides=(SLOT_BYTES,))
-    return np.bitwise_and(words, np.uint64((1 << 8 * SLOT_BYTES) - 1), dtype=np.uint64)
+    slots: Slots = np.bitwise_and(words, np.uint64((1 << 8 * SLOT_BYTES) - 1), dtype=np.uint64)
+    if int(slots.max(initial=0)) >= modulus:
+        raise WireError("a masked value is not below the modulus", field="slots")
+    return slots

@@ -100,10 +100,10 @@ class SecureSumInProgress:
                 structs.replace(segment, digest=digest(data)) for segment, data in sealed
             )
         data = b"".join(data for _, data in sealed)
-        self.upload = Upload(segments, data, index, keys.bound, keys.taken_digest)
+        self.upload = Upload(segments, data, index, keys.bound, keys.taken_digest, keys.links)
         self.layouts = tuple(part.layout for part in self._parts)
 
-    # --- sealing (docs/protocol.md, section "A sum") ----------------------------------------------
+    # --- sealing (docs/protocol.md 4.8) -----------------------------------------------------------
 
     def _seal(self, group: Group, at: SumId) -> tuple[Segment, bytes]:
         """Seal one group as a segment; empty if this party only reads the sum."""
@@ -153,10 +153,10 @@ class SecureSumInProgress:
         tagged = np.zeros(slots.size + 1, np.uint64)
         tagged[:-1] = slots
         host = self._rule.audience == Audience.HOST
-        tagged[:-1] += keys.mask(
+        shared = keys.mask(
             group.owners, stream, slots.size, t, for_host=host, salts=salts, own=False
         )
-        np.minimum(tagged, tagged - np.uint64(t), out=tagged)  # below 0 wraps to the top
+        masking.add_slots(tagged[:-1], shared, t)
         if (pad := self._pad(stream)) is not None:
             masking.add(tagged[:-1], pad, t)
         me = numbers[context.me]
@@ -232,7 +232,7 @@ class SecureSumInProgress:
         owners = [party for party in sent.group.owners if party in alive]
         count, cohort = sent.layout.slots + 1, context.keys.cohort
         if rule.audience == Audience.HOST or cohort is None:
-            slots = to_slots(data, count)
+            slots = to_slots(data, count, COHORT.modulus)
         else:
             slots = secret.open(cohort, to_parts(data, count), count, len(owners))
         self._check(place, slots, owners, lost)

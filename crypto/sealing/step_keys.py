@@ -1,9 +1,12 @@
 """Keys of one masked sum at one party: drawn, shared, used once, and deleted.
 
+Specified in docs/protocol.md 4.7, 4.9 and 4.10.
+
 Bonawitz et al., CCS 2017, malicious variant. For every sum a party draws two seeds of 128 bits, one
 of its X25519 mask key and one of its self mask. It shares both among all parties. Each share is
-sealed to its holder together with the public key, so the coordinator can neither read nor swap
-them, and no party masks before it has the keys of every other member. After the sum a survivor
+sealed to its holder together with the public key and a half of the pair's secret (`masking`), so
+the coordinator can neither read nor swap them, and no party masks before it has the keys of every
+other member. After the sum a survivor
 reveals its shares of the survivors' self seeds and of the dropped parties' mask keys, once, and
 never both of one party.
 
@@ -29,8 +32,10 @@ from secure_fl.errors import DISTRUST, CohortError, CryptoError, PeerKeysError
 from secure_fl.protocol.messages import Deal, Lost, Offer, SurvivorStatement, UnmaskShares
 
 KEY = 32
-DEALT = ("key", "self")  # whose shares a party deals: its mask key's seed, and its self mask's
-PAYLOAD = KEY + 2 * masking.SHARE_BYTES
+DEALT = ("key", "self", "half")  # shares of its mask key's seed and its self mask's, and a half
+PAYLOAD = KEY + masking.HALF_BYTES  # for and from the host; others add two shares
+
+_Dealt = tuple[bytes, bytes, bytes]
 
 
 class StepKeys:
@@ -64,7 +69,8 @@ class StepKeys:
         self.dropped = frozenset[str]()  # parties that masked, and are not in the sum
         self._taken: dict[str, bytes] = {}  # by owner, the keys and digests of shares it offered
         self.bound = b""  # commitments to its own seeds
-        self._held: dict[str, tuple[bytes, bytes]] = {}
+        self.links: dict[str, bytes] = {}  # of the halves shared with each party
+        self._held: dict[str, _Dealt] = {}
         self._members = frozenset[str]()  # all parties that mask
         self._lists: tuple[frozenset[str], frozenset[str]] | None = None
         self._statement = b""  # the digest of the lists
@@ -75,14 +81,15 @@ class StepKeys:
         The seals depend on all that is sent in the clear, `statement` too: changes are noticed.
         """
         public = self._public
-        dealt: dict[str, tuple[bytes, bytes]] = {}
+        halves = {p: masking.half(self._mask_seed, number) for p, number in self.numbers.items()}
+        dealt: dict[str, _Dealt] = {}
         if self.me != self.host:
-            holders = {self.numbers[party]: party for party in self.parties}
+            holders = {self.numbers[party]: party for party in sorted(self.parties)}
             keys, selves = (
                 masking.share_secret(seed, self.threshold, sorted(holders))
                 for seed in (self._mask_seed, self._self_seed)
             )
-            dealt = {party: (keys[number], selves[number]) for number, party in holders.items()}
+            dealt = {p: (keys[number], selves[number], halves[p]) for number, p in holders.items()}
             self._held[self.me] = dealt[self.me]
         others = {*self.parties, *({self.host} if self.host else ())} - {self.me}
         seed = commit(self._self_seed, self.run, self.index, self.me)
@@ -90,7 +97,8 @@ class StepKeys:
         offered = Offer(public, {}, seed, deals, statement)
         shares = {
             peer: self.channels[peer].seal(
-                public + b"".join(dealt.get(peer, ())), self._about(self.me, peer, offered)
+                public + b"".join(dealt.get(peer, (halves[peer],))),
+                self._about(self.me, peer, offered),
             )
             for peer in sorted(others)
         }
@@ -124,9 +132,7 @@ class StepKeys:
             except CryptoError as error:
                 raise PeerKeysError(error.what, fix=error.fix, **error.where) from error
             to_or_from_host = self.host in (sender, self.me)
-            cut = KEY + masking.SHARE_BYTES
-            held = opened[KEY:cut], opened[cut:]
-            size = KEY if to_or_from_host else PAYLOAD
+            size = PAYLOAD + (0 if to_or_from_host else 2 * masking.SHARE_BYTES)
             if len(opened) != size or opened[:KEY] != offer.public:
                 raise PeerKeysError(
                     "this party's keys were swapped in transit",
@@ -134,12 +140,17 @@ class StepKeys:
                     party=sender,
                     field="key",
                 )
-            self._secrets[sender] = masking.agree(self._mask_key, offer.public)
+            shares, half = opened[KEY : -masking.HALF_BYTES], opened[-masking.HALF_BYTES :]
+            own = masking.half(self._mask_seed, self.numbers[sender])
+            agreed = masking.agree(self._mask_key, offer.public)
+            self._secrets[sender] = masking.pair_secret(agreed, own, half)
             self._publics[sender] = offer.public
             if sender != self.host:
                 self._taken[sender] = entry(offer.public + offer.seed, offer.deals.get(self.me))
             if not to_or_from_host:
-                self._take(sender, offer, held)
+                cut = masking.SHARE_BYTES
+                self._take(sender, offer, (shares[:cut], shares[cut:], half))
+                self.links[sender] = masking.link(own, half)
 
     @property
     def taken_digest(self) -> bytes:
@@ -186,8 +197,9 @@ class StepKeys:
         Members judge a complaint by the same rule (`crypto.blame.inquiry`).
         """
         publics = {**self._publics, self.me: self._public}
-        left = RemainingMasks(self.numbers, publics, {}, {p: of.seed for p, of in lost.items()})
-        if not left.complete(self.dropped):
+        left = remaining(self.numbers, publics, lost)
+        alive = self._lists[0] if self._lists else ()
+        if not left.complete(self.dropped, alive):
             raise CohortError(
                 "the coordinator did not send the seeds of dropped parties' masks, or others",
                 party=self.me,
@@ -283,8 +295,8 @@ class StepKeys:
                 party=self.me,
             )
 
-    def _take(self, sender: str, offer: Offer, held: tuple[bytes, bytes]) -> None:
-        """Store a dealt share, if it fits its digest: so no holder is blamed falsely."""
+    def _take(self, sender: str, offer: Offer, held: _Dealt) -> None:
+        """Store dealt shares, if they fit their digests: so no holder is blamed falsely."""
         if offer.deals.get(self.me) != self._deal(sender, self.me, held):
             raise PeerKeysError(
                 "this party dealt shares that differ from its signed digests",
@@ -300,11 +312,10 @@ class StepKeys:
         clear = offer.public, offer.seed, offer.deals.get(receiver), offer.statement
         return digest_of(about, msgspec.msgpack.encode(clear))
 
-    def _deal(self, owner: str, holder: str, held: tuple[bytes, bytes]) -> Deal:
-        """Return the digests of two dealt shares."""
+    def _deal(self, owner: str, holder: str, held: _Dealt) -> Deal:
+        """Return the digests of dealt shares and of a half."""
         about = self.run, self.index, owner, holder
-        key, own = (commit(share, *about, kind) for share, kind in zip(held, DEALT, strict=True))
-        return Deal(key, own)
+        return Deal(*(commit(dealt, *about, kind) for dealt, kind in zip(held, DEALT, strict=True)))
 
     @cached_property
     def _public(self) -> bytes:
@@ -315,3 +326,11 @@ class StepKeys:
         if peer not in self._secrets:
             raise CryptoError("a host sum needs keys of the host and of every party", party=peer)
         return masking.stream_key(self._secrets[peer], stream, "host")
+
+
+def remaining(
+    numbers: Mapping[str, int], publics: Mapping[str, bytes], lost: Mapping[str, Lost]
+) -> RemainingMasks:
+    """Return the masks shared with lost parties, as a total describes them; nothing is checked."""
+    seeds = {party: of.seed for party, of in lost.items()}
+    return RemainingMasks(numbers, publics, {}, seeds, {p: of.links for p, of in lost.items()})

@@ -1,7 +1,7 @@
 """All messages between a party and the coordinator: one closed table of records.
 
 Every message is public metadata, which the coordinator may know. Private values travel only in the
-bulk of a frame (`frames`), sealed by the privacy layer. docs/protocol.md describes each message.
+bulk of a frame (`frames`), sealed by the privacy layer. docs/protocol.md 4.5 lists all fields.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=100_000)]
 SumId: TypeAlias = tuple[Count, Count]  # of a sum: its round, and its number in that round
 Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 Proof = Annotated[bytes, msgspec.Meta(min_length=32, max_length=64)]
+Links = Annotated[dict[Name, Digest], msgspec.Meta(max_length=MOST_LOST)]
 Secret16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=64)]
 
 
@@ -44,7 +45,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Deal(Message, frozen=True, tag=False):
-    """Digests of the two shares that a party deals to a holder.
+    """Digests of two shares that a party deals to a holder, and of the half of their secret.
 
     The seal of the shares depends on them, so the coordinator cannot change them. A holder signs
     what it took (`SumInput.taken`), which exposes it if it reveals a different share.
@@ -52,6 +53,7 @@ class Deal(Message, frozen=True, tag=False):
 
     key: Digest  # of the share of the mask key
     own: Digest  # of the share of the self mask's seed
+    half: Digest  # of the party's half of the secret of the two
 
 
 class SurvivorStatement(Message, frozen=True, tag=False):
@@ -94,10 +96,11 @@ class Segment(Message, frozen=True, tag=False):
 
 
 class Lost(Message, frozen=True, tag=False):
-    """Seed and salts of a lost party's masks, which do not cancel in the others' tags."""
+    """Seed, salts and links of a lost party's masks, which do not cancel in the others' tags."""
 
     seed: Secret16  # of its mask key
     salts: tuple[dict[Name, Digest], ...]  # for each segment, by the party that salted a mask
+    links: Links = {}  # by survivor
 
 
 # --- party to coordinator ----------------------------------------------------------------------
@@ -132,6 +135,7 @@ class SumInput(Message, frozen=True, tag=3):
     sum: Count = 0  # masked sums are counted from 1
     bound: Annotated[bytes, msgspec.Meta(max_length=64)] = b""  # own mask key and seed's digest
     taken: Annotated[bytes, msgspec.Meta(max_length=32)] = b""  # digest of all keys and shares
+    links: Links = {}  # by party: the XOR of both halves of the secret that they share
 
 
 class UnmaskShares(Message, frozen=True, tag=4):

@@ -89,6 +89,7 @@ class Upload(NamedTuple):
     sum: int = 0  # masked sums are counted from 1
     bound: bytes = b""  # this party's commitments to its masks
     taken: bytes = b""  # digest of the keys and shares that it took
+    links: Mapping[str, bytes] = {}  # by party, of the secrets of masks
 
 
 class SlotLayout(Protocol):

@@ -116,7 +116,7 @@ def test_the_others_go_on_without_who_declares_a_name_twice(
 
 LONG = tuple(f"{k:030}" for k in range(30_000))
 SEEDS = {name: bytes(16) for name in LONG[:20_000]}
-DEALS = {name: messages.Deal(DIGEST, DIGEST) for name in LONG[:5_000]}
+DEALS = {name: messages.Deal(DIGEST, DIGEST, DIGEST) for name in LONG[:5_000]}
 WORST: dict[str, tuple[Any, bytes]] = {
     "names": (Declare(LONG), b""),
     "deals": (Ready(offer=Offer(KEY, {}, DIGEST, DEALS)), b""),

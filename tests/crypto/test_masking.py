@@ -81,7 +81,7 @@ def test_streams_differ_by_everything_that_names_them():
         for number in (0, 1, 256)
         for purpose in ("pair", "self", "host", "pad", "tag", "tag members")
     }
-    assert len(keys) == 2 * 2 * 3 * 3 * 5
+    assert len(keys) == 2 * 2 * 3 * 3 * 6
 
 
 @pytest.mark.parametrize("modulus", [T, PRIME42, 3 << 40, 1000])
@@ -186,10 +186,13 @@ def test_segments_share_a_secret_and_no_stream():
         for name in ("one", "two")
     )
     mine = masking.mask_key(keys._mask_seed)
-    pairs = {
-        keys.numbers[p]: masking.agree(mine, masking.public_key(step.keys[p]._mask_seed))
-        for p in step.names[1:]
-    }
+    pairs = {}
+    for peer in step.names[1:]:
+        seed, number = step.keys[peer]._mask_seed, keys.numbers[peer]
+        halves = masking.half(keys._mask_seed, number), masking.half(seed, keys.numbers["p00"])
+        agreed = masking.agree(mine, masking.public_key(seed))
+        pairs[number] = masking.pair_secret(agreed, *halves)
+        assert keys.links[peer] == step.keys[peer].links["p00"] == masking.link(*halves)
     plus, minus = masking.pair_keys(keys.numbers["p00"], pairs, stream)
     plus.append(masking.stream_key(keys._self_seed, stream, "self"))
     np.testing.assert_array_equal(first, masking.combine(plus, minus, LENGTH, T))

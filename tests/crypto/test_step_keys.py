@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.crypto.sealing.tags import salt_of, salts_by_digest
 from secure_fl.crypto.sealing.transcript import ALL, PARTIES, SeenHistory, audience_of
 from secure_fl.errors import CohortError, CryptoError, Misconduct, WireError
-from secure_fl.protocol.messages import Offer, UnmaskShares
+from secure_fl.protocol.messages import Deal, Offer, UnmaskShares
 from secure_fl.protocol.ports import OfferedKeys
 from tests.support.collusion import LENGTH, STREAM, MaskedStep
 from tests.support.raising import raises
@@ -28,7 +29,8 @@ def total(step: MaskedStep, lost: tuple[str, ...]) -> object:
     """What the coordinator computes from the inputs and shares of those who stayed."""
     alive = [p for p in step.names if p not in lost]
     reveals = step.tell(dict.fromkeys(alive, lost))
-    left = recovered(step.numbers, step.threshold, step.offers, alive, reveals, ("run", 1))
+    links = {p: step.keys[p].links for p in alive}
+    left = recovered(step.numbers, step.threshold, step.offers, alive, reveals, ("run", 1), links)
     masks = left.own(alive, STREAM, LENGTH, COHORT.modulus)
     masks += left.shared(step.names, {party: {} for party in alive}, STREAM, LENGTH, COHORT.modulus)
     masks %= M
@@ -214,8 +216,13 @@ def test_who_reveals_another_share_than_it_was_dealt_is_named() -> None:
             blind(step).check(sender, lie, alive)
 
 
-@pytest.mark.parametrize("change", [{"seed": bytes(32)}, {"public": bytes(31) + b"x"}])
-def test_who_deals_shares_that_are_not_of_its_secret_is_named(change: dict[str, bytes]) -> None:
+OTHER_HALF = {"p01": Deal(bytes(32), bytes(32), bytes(32))}
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": bytes(32)}, {"public": bytes(31) + b"x"}, {"deals": OTHER_HALF}]
+)
+def test_who_deals_shares_that_are_not_of_its_secret_is_named(change: dict[str, Any]) -> None:
     """Each share is one that it dealt, so nobody else can have changed the secret."""
     step = MaskedStep(4, 3)
     owner = "p01" if "seed" in change else "p03"
@@ -223,7 +230,17 @@ def test_who_deals_shares_that_are_not_of_its_secret_is_named(change: dict[str, 
     reveals = step.tell(dict.fromkeys(alive, ("p03",)))
     offers[owner] = structs.replace(offers[owner], **change)
     with raises(CryptoError, party=owner):
-        recovered(step.numbers, step.threshold, offers, alive, reveals, ("run", 1))
+        recovered(step.numbers, step.threshold, offers, alive, reveals, ("run", 1), {})
+
+
+def test_who_signs_another_link_than_its_own_is_named() -> None:
+    """It would leave a mask in the sum that nobody could tell from an input."""
+    step = MaskedStep(4, 3)
+    alive = step.names[:3]
+    links = {p: step.keys[p].links for p in alive} | {"p01": {"p03": bytes(32)}}
+    reveals = step.tell(dict.fromkeys(alive, ("p03",)))
+    with raises(CryptoError, "link", party="p01"):
+        recovered(step.numbers, step.threshold, step.offers, alive, reveals, ("run", 1), links)
 
 
 def test_two_segments_and_two_sums_share_no_mask() -> None:

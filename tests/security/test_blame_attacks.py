@@ -10,11 +10,12 @@ import pytest
 from msgspec import structs
 
 from secure_fl.crypto.blame.evidence import FalseShare, taken_by
+from secure_fl.crypto.blame.inquiry import InquiryEvidence
 from secure_fl.crypto.sealing.masking import Slots
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.crypto.sealing.step_keys import StepKeys
-from secure_fl.errors import CohortError, CryptoError, Misconduct, UnusableKeys
+from secure_fl.errors import CohortError, CryptoError, Misconduct, TamperError, UnusableKeys
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.frames import digest
@@ -28,7 +29,7 @@ from secure_fl.protocol.messages import (
     Total,
     UnmaskShares,
 )
-from secure_fl.testing.harness import Faults, Federated, federate
+from secure_fl.testing.harness import Faults, Federated, LossyEngine, federate
 from tests.support.attacker import NAMES, Wiretap, summing
 from tests.support.lying_coordinator import lying_coordinator
 from tests.support.raising import raises
@@ -83,13 +84,14 @@ def test_a_coordinator_that_sends_the_total_of_another_sum_frames_nobody() -> No
     require_nobody_convicted(out, kept)
 
 
-@pytest.mark.parametrize("change", ["number", "bound", "taken", "twice"])
+@pytest.mark.parametrize("change", ["number", "bound", "taken", "links", "twice"])
 def test_an_upload_that_would_convict_the_coordinator_is_refused(change: str) -> None:
     def other(message: SumInput, bulk: bytes) -> tuple[SumInput, bytes]:
         changed: dict[str, tuple[SumInput, bytes]] = {
             "number": (structs.replace(message, sum=message.sum + 1), bulk),
             "bound": (structs.replace(message, bound=bytes(64)), bulk),
             "taken": (structs.replace(message, taken=bytes(32)), bulk),
+            "links": (structs.replace(message, links={VICTIM: bytes(32)}), bulk),
             "twice": (structs.replace(message, segments=2 * message.segments), 2 * bulk),
         }
         return changed[change]
@@ -97,6 +99,23 @@ def test_an_upload_that_would_convict_the_coordinator_is_refused(change: str) ->
     out, kept = run(faults=lies(input=other))
     require_nobody_convicted(out, kept)
     require_only_liar_lost(out)
+
+
+def test_a_coordinator_that_changes_a_link_is_convicted() -> None:
+    """With it, members compute other masks of the dropped party than are in the total."""
+
+    def changed(party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        if party != VICTIM or not isinstance(message, Total) or not message.lost:
+            return message, bulk
+        of = message.lost[LIAR]
+        lie = structs.replace(of, links={**of.links, VICTIM: bytes(32)})
+        return structs.replace(message, lost={LIAR: lie}), bulk
+
+    engine = lambda sessions: LossyEngine(sessions, {LIAR: 2})  # noqa: E731
+    out, kept = run(engine=engine, lead=lying_coordinator(changed), sums=1)
+    assert isinstance(out.error, TamperError)
+    case = InquiryEvidence.from_bytes(kept[VICTIM].cases["coordinator"])
+    case.check(KEYS["west"], next(iter(out.sessions.values()))._link.peer)
 
 
 def test_a_salt_that_the_peer_does_not_use_names_the_pair_before_anything_is_opened() -> None:
@@ -118,7 +137,7 @@ def test_owner_and_coordinator_cannot_make_evidence_of_a_false_share() -> None:
     offers = {name: tap.of(Ready, name)[0].message.offer for name in NAMES}
     (upload, *_), (shares, *_) = tap.of(SumInput, VICTIM), tap.of(UnmaskShares, VICTIM)
     honest = taken_by(VICTIM, offers, None)
-    other = Deal(bytes(32), bytes(32))
+    other = Deal(bytes(32), bytes(32), bytes(32))
     offer = structs.replace(offers[LIAR], deals={**offers[LIAR].deals, VICTIM: other})
     forged = taken_by(VICTIM, {**offers, LIAR: offer}, None)
     assert forged != honest
@@ -148,7 +167,7 @@ def test_a_member_that_deals_a_wrong_share_is_named_with_its_victim(
 ) -> None:
     honest = StepKeys._deal
 
-    def wrong(keys: StepKeys, owner: str, holder: str, held: tuple[bytes, bytes]) -> Deal:
+    def wrong(keys: StepKeys, owner: str, holder: str, held: tuple[bytes, bytes, bytes]) -> Deal:
         deal = honest(keys, owner, holder, held)
         lie = (keys.me, owner, holder) == (LIAR, LIAR, VICTIM)
         return structs.replace(deal, own=bytes(32)) if lie else deal

@@ -6,19 +6,29 @@ the secrets of ML-KEM are public constants. Against the hybrid keys the same att
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity, channel, kem_key
+from secure_fl.crypto.keys.identity import (
+    CIPHERTEXT_BYTES,
+    Identity,
+    PublicIdentity,
+    channel,
+    kem_key,
+)
 from secure_fl.crypto.keys.keyring import deal, open_bundle, seal_bundles
 from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.step_keys import KEY
 from secure_fl.errors import CryptoError, KeyringError
 from secure_fl.pilot.kit_files import BUNDLE, open_kit, write_sealed_kits
-from tests.support.collusion import MaskedStep
+from secure_fl.protocol.messages import Offer
+from tests.support.collusion import LENGTH, MODULUS, STREAM, MaskedStep
 from tests.support.key_sites import signed, site
 from tests.support.raising import raises
 
@@ -89,6 +99,36 @@ def seeds_of(step: MaskedStep, owner: str) -> tuple[bytes, bytes]:
     return key, own
 
 
+def input_of(step: MaskedStep, party: str) -> masking.Slots:
+    """Compute a party's input from all mask keys of X25519, recorded traffic and its self seed."""
+    keys, pairs = step.keys[party], {}
+    for peer in sorted(keys.links):
+        halves = []
+        for sender, receiver in ((party, peer), (peer, party)):
+            about = step.keys[receiver]._about(sender, receiver, step.offers[sender])
+            end = channel(broken(step.sites[receiver]), step.sites[sender].public, b"run")
+            try:
+                opened = end.open(step.offers[sender].shares[receiver], about)
+                halves.append(opened[-masking.HALF_BYTES :])
+            except CryptoError:  # then what the coordinator has: the link of both
+                halves.append(keys.links[peer])
+        agreed = masking.agree(keys._mask_key, step.offers[peer].public)
+        pairs[step.numbers[peer]] = masking.pair_secret(agreed, *halves)
+    plus, minus = masking.pair_keys(step.numbers[party], pairs, STREAM)
+    plus.append(masking.stream_key(keys._self_seed, STREAM, "self"))
+    mask = masking.combine(plus, minus, LENGTH, MODULUS)
+    return (step.sent[party] + (np.uint64(MODULUS) - mask)) % np.uint64(MODULUS)
+
+
+def test_recorded_masks_stay_on(alone: Alone) -> None:
+    """Self masks are removed from every sum, so the pairwise masks have to protect an input."""
+    with alone():
+        step = MaskedStep(4, 3)
+        np.testing.assert_array_equal(input_of(step, "p00"), step.inputs["p00"])
+    step = MaskedStep(4, 3)
+    assert not np.any(input_of(step, "p00") == step.inputs["p00"])
+
+
 def test_recorded_shares_stay_closed(alone: Alone) -> None:
     with alone():
         step = MaskedStep(4, 3)
@@ -96,3 +136,30 @@ def test_recorded_shares_stay_closed(alone: Alone) -> None:
         assert seeds_of(step, "p00") == (keys._mask_seed, keys._self_seed)
     with raises(CryptoError, field="seal"):
         seeds_of(MaskedStep(4, 3), "p00")
+
+
+def spent(step: MaskedStep) -> tuple[float, Offer]:
+    """Return the CPU seconds for one hospital's keys of a sum, and its offer."""
+    seconds, others = [], step.for_("p00", step.names[1:])
+    for _ in range(5):
+        keys = step.keys_of("p00")
+        began = time.process_time()
+        offer = keys.offer()
+        keys.accept(others, step.names)
+        seconds.append(time.process_time() - began)
+    return min(seconds), offer
+
+
+def test_the_cost_of_hybrid_keys_at_16_hospitals(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hybrid, offer = spent(step := MaskedStep(16, 11))
+    with alone(), monkeypatch.context() as patch:
+        patch.setattr(masking, "half", lambda *_: bytes(masking.HALF_BYTES))
+        before, _ = spent(MaskedStep(16, 11))
+    peers, links = len(offer.shares), len(msgspec.msgpack.encode(step.keys["p00"].links))
+    digest = len(msgspec.msgpack.encode(bytes(32)))
+    more = 2 * peers * (CIPHERTEXT_BYTES + masking.HALF_BYTES)  # sent and received
+    more += digest * (len(offer.deals) + peers) + links
+    print(f"{more} bytes and {1e3 * (hybrid - before):.1f} ms more")
+    assert peers == 15 and more <= 40_000 and hybrid - before <= 5e-3

@@ -369,7 +369,8 @@ class Schemes:
         victim = self.rng.choice(sorted(victims))
         if keys is None or offer is None or sender == HOST or victim not in offer.shares:
             return message, data
-        held = self.rng.randbytes(masking.SHARE_BYTES), self.rng.randbytes(masking.SHARE_BYTES)
+        sizes = masking.SHARE_BYTES, masking.SHARE_BYTES, masking.HALF_BYTES
+        held = tuple(self.rng.randbytes(size) for size in sizes)
         deal = keys._deal(sender, victim, held)
         clear = structs.replace(offer, deals={**offer.deals, victim: deal})
         sealed = keys.channels[victim].seal(

@@ -53,20 +53,8 @@ class MaskedStep:
         self.n, self.names, self.sites = n, names(n), identities(n)
         self.threshold = threshold
         self.numbers = {name: number for number, name in enumerate(self.names, 1)}
-        parties = frozenset(self.names)
-        self.keys = {
-            name: StepKeys(
-                name,
-                None,
-                run,
-                1,
-                parties,
-                self.numbers,
-                threshold,
-                channels(n)[name],
-            )
-            for name in self.names
-        }
+        self.run = run
+        self.keys = {name: self.keys_of(name) for name in self.names}
         self.offers = {name: keys.offer() for name, keys in self.keys.items()}
         for keys in self.keys.values():  # shares are split; what is left are the checks
             keys.threshold = threshold if quorum is None else quorum
@@ -79,6 +67,12 @@ class MaskedStep:
             name: rng.integers(0, MODULUS, LENGTH, dtype=np.uint64) for name in self.names
         }
         self.sent = {name: self._masked(name) for name in self.names}
+
+    def keys_of(self, name: str) -> StepKeys:
+        """Fresh keys of one party."""
+        parties = frozenset(self.names)
+        rest = self.numbers, self.threshold, channels(self.n)[name]
+        return StepKeys(name, None, self.run, 1, parties, *rest)
 
     def for_(self, name: str, view: Collection[str]) -> dict[str, Offer]:
         """The offers of the parties in view, as the coordinator hands them to this one."""
@@ -150,12 +144,13 @@ class MaskedStep:
         self, party: str, peers: Collection[str], seed: bytes, keys: Mapping[str, bytes]
     ) -> Slots:
         numbers = self.numbers
-        secrets = {
-            numbers[peer]: masking.agree(masking.mask_key(keys[party]), self.publics[peer])
-            if party in keys
-            else masking.agree(masking.mask_key(keys[peer]), self.publics[party])
-            for peer in peers
-        }
+        secrets = {}
+        for peer in peers:
+            known, other = (party, peer) if party in keys else (peer, party)
+            half = masking.half(keys[known], numbers[other])
+            both = half, masking.link(half, self.keys[party].links[peer])
+            agreed = masking.agree(masking.mask_key(keys[known]), self.publics[other])
+            secrets[numbers[peer]] = masking.pair_secret(agreed, *both)
         plus, minus = masking.pair_keys(numbers[party], secrets, STREAM)
         mask = masking.combine(
             [*plus, masking.stream_key(seed, STREAM, "self")], minus, LENGTH, MODULUS
