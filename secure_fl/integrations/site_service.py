@@ -251,10 +251,12 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
                 break
             except (SettingsError, DataError, TrainingError, WireError) as error:
                 place.refuse(error)
-        state[MEAN] = mean = {name: np.asarray(value) for name, value in mean.items()}
+        mean = {name: np.asarray(value) for name, value in mean.items()}
+        state[MEAN] = {name: value for name, value in mean.items() if name in start}
+        numbers = ", ".join(f"{n} {float(v):.4g}" for n, v in mean.items() if n not in start)
+        logging.getLogger(PILOT_LOG).info(f"means of round {round.number}: {numbers or 'model'}")
         if opened:
-            sent = digest(mean)
-            place.mean = Mean(round.number, sent, vectors(mean))
+            place.mean = Mean(round.number, digest(mean), vectors(mean))
     return state.get(MEAN, {})
 
 

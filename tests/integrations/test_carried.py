@@ -73,7 +73,9 @@ def test_a_carried_run_gives_the_mean_of_the_sites(tmp_path: Path, opened: bool)
     mean = expected(3)
     for name in NAMES:
         found = load_file(tmp_path / name / "runs" / "run" / "model.safetensors")
-        assert found.keys() == {"0", "1", "loss"}  # no metric that the plan does not name
+        assert found.keys() == START.keys()
         for key, value in mean.items():
             assert np.abs(found[key] - value).max() < 1e-3
     assert set(reader.means) == ({1, 2, 3} if opened else set())
+    for found in reader.means.values():
+        assert found.keys() == {"0", "1", "loss"}  # no metric that the plan does not name
