@@ -126,7 +126,7 @@ class MessageHub:
                     turns.append(reply.round)
                 else:
                     failed[name] = self._failed(node, reply)
-            if round and len(failed) == len(asks):
+            if round and len(failed) == len(frames):
                 raise _all_failed(failed, round)
             asks, round = due, max(turns, default=0)
             if asks:

@@ -26,6 +26,7 @@ from secure_fl.errors import DataError, SecureFLError, SettingsError, TrainingEr
 from secure_fl.features.scripts.cohort import ScriptCohort, digest
 from secure_fl.features.scripts.joining import join
 from secure_fl.integrations.site_messages import (
+    MOST_TEXT,
     Answer,
     Ask,
     Failure,
@@ -91,7 +92,7 @@ class SiteSocket:
                 reply: Reply = Answer(answer.head, answer.bulk)
             except SecureFLError as error:
                 log.warning(f"not answered ({error.code}): {error}")
-                reply = Failure(error.code, str(error)[:2000])
+                reply = Failure(error.code, str(error)[:MOST_TEXT])
             with self._mail:
                 self._done = frame.head, reply
                 self._mail.notify_all()
@@ -110,7 +111,7 @@ class SiteSocket:
         """Answer the last values with an error: nothing was sent."""
         logging.getLogger(PILOT_LOG).error(str(error))
         with self._mail:
-            self._refused = Failure(error.code, str(error)[:2000])
+            self._refused = Failure(error.code, str(error)[:MOST_TEXT])
 
     def stop(self) -> None:
         """End `serve`, and accept nothing more."""
@@ -192,7 +193,7 @@ class SiteSocket:
             try:
                 reply = self.answer(read_request(receive(end)))
             except SecureFLError as error:
-                reply = Failure(error.code, str(error)[:2000])
+                reply = Failure(error.code, str(error)[:MOST_TEXT])
             send(end, reply)
 
 

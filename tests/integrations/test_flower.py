@@ -15,13 +15,12 @@ from tests.support.carried_pilot import NAMES, CarriedPilot, carried_pilot, carr
 
 pytest.importorskip("flwr")
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict  # noqa: E402
-from flwr.clientapp import ClientApp  # noqa: E402
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedYogi  # noqa: E402
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedYogi
 
-from secure_fl.errors import SecureFLError, SettingsError  # noqa: E402
-from secure_fl.integrations.flower import SealedStrategy, sealed_mod  # noqa: E402
-from tests.support.flower_grid import LocalGrid  # noqa: E402
+from secure_fl.integrations.flower import SealedStrategy
+from tests.support.flower_grid import LocalGrid
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 VALUES = {"0": (20,), "1": (1,), "train_loss": ()}
@@ -100,4 +99,6 @@ def test_strategies_that_need_only_the_mean_give_what_they_give_in_plain_flower(
     found = {name: result.arrays[name].numpy() for name in result.arrays}
     assert off(found, expected.arrays) < GRID
     metrics = result.train_metrics_clientapp[ROUNDS]
-    assert abs(metrics["train_loss"] - expected.train_metrics_clientapp[ROUNDS]["train_loss"]) < GRID
+    assert (
+        abs(metrics["train_loss"] - expected.train_metrics_clientapp[ROUNDS]["train_loss"]) < GRID
+    )

@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 from secure_fl import Script
 from secure_fl.crypto.keys.vault import Cost
-from secure_fl.integrations import program
+from secure_fl.integrations import program, site_service
 from secure_fl.integrations.hub import Node
-from secure_fl.integrations.site_messages import Failure, Reply, Request, SiteClient
+from secure_fl.integrations.site_messages import Reply, Request, SiteClient
 from secure_fl.integrations.site_service import serve
 from secure_fl.policy.plan import Plan
 from secure_fl.settings import ProtectionSettings
@@ -115,9 +116,10 @@ def carried_pilot(
         rules = trial.of(name) / "site.toml"
         rules.write_text(rules.read_text().replace("[site]\n", ALLOWED, 1))
     try:
-        for name in names:
-            (pilot.start if name in processes else pilot.begin)(name)
-        yield pilot
+        with patch.object(site_service, "LINGER", 1.0):
+            for name in names:
+                (pilot.start if name in processes else pilot.begin)(name)
+            yield pilot
     finally:
         for process in pilot.running.values():
             process.kill()
@@ -149,11 +151,8 @@ class LocalCarrier:
             def train(turn: program.Turn, name: str = name) -> program.Trained:
                 return self.train(name, round, turn)
 
-            try:
-                client = SiteClient(self.pilot.socket(name))
-                reply: Reply = program.answer(client, request, train if round else None)
-            except Exception as error:
-                reply = Failure(getattr(error, "code", "other"), str(error))
+            client = SiteClient(self.pilot.socket(name))
+            reply = program.answer(lambda c=client: c, request, train if round else None)
             changed = self.alter(name, request, reply)
             if changed is not None:
                 yield node, changed
