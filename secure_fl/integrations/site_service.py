@@ -174,7 +174,7 @@ class SiteSocket:
             self._mail.wait()
         return Failure("over", "the service of this site has ended")
 
-    def _with_mean(self, reply: Any, ask: Ask) -> Any:
+    def _with_mean(self, reply: Answer | Turn, ask: Ask) -> Reply:
         mean = self.mean
         if mean is not None and not ask.mean:
             mean = Mean(mean.round, mean.digest)
@@ -258,7 +258,8 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
         logging.getLogger(PILOT_LOG).info(f"means of round {round.number}: {numbers or 'model'}")
         if opened:
             place.mean = Mean(round.number, digest(mean), vectors(mean))
-    return state.get(MEAN, {})
+    model: dict[str, Any] = state.get(MEAN, {})
+    return model
 
 
 def _listening(path: Path) -> socket.socket:

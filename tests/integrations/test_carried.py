@@ -106,7 +106,7 @@ def test_a_carried_run_gives_the_mean_of_the_sites(tmp_path: Path, opened: bool)
         assert mean.keys() == {"0", "1", "loss"}  # no metric that the plan does not name
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """The server's process ends."""
 
 
@@ -118,11 +118,11 @@ def test_a_killed_server_continues(tmp_path: Path, at: int, opened: bool) -> Non
     def alter(name: str, request: Request, reply: Reply) -> Reply:
         replies.append(name)
         if len(replies) == at:
-            raise Killed
+            raise KilledError
         return reply
 
     with carried_pilot(tmp_path, carried_plan(opened=opened)) as pilot:
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             led(pilot, alter=alter)
         led(pilot)
         assert pilot.ended(), pilot.errors
@@ -168,7 +168,7 @@ def test_nan_at_one_site_is_refused_there_and_at_all_sites_ends_the_run(
     def train(name: str, round: int, turn: Turn) -> Trained:
         made = reader.train(name, round, turn)
         if name in spoilt and round == 2:
-            made.arrays["0"][:] = np.nan  # type: ignore[index]
+            made.arrays["0"][:] = np.nan
         return made
 
     with carried_pilot(tmp_path / "one", carried_plan(), FOUR) as pilot:

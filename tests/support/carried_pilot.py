@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,7 +18,7 @@ from secure_fl import Script
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.integrations import program, site_service
 from secure_fl.integrations.hub import Node
-from secure_fl.integrations.site_messages import Reply, Request, SiteClient
+from secure_fl.integrations.site_messages import Reply, Request, SiteClient, Turn
 from secure_fl.integrations.site_service import serve
 from secure_fl.policy.plan import Plan
 from secure_fl.settings import ProtectionSettings
@@ -126,7 +127,7 @@ def carried_pilot(
             process.wait()
 
 
-Trains = Callable[[str, int, program.Turn], program.Trained]
+Trains = Callable[[str, int, Turn], program.Trained]
 
 
 @dataclass
@@ -148,11 +149,15 @@ class LocalCarrier:
         for node, request in requests.items():
             name = self.pilot.trial.names[int(node)]
 
-            def train(turn: program.Turn, name: str = name) -> program.Trained:
+            def train(turn: Turn, name: str = name) -> program.Trained:
                 return self.train(name, round, turn)
 
             client = SiteClient(self.pilot.socket(name))
-            reply = program.answer(lambda c=client: c, request, train if round else None)
+            reply = program.answer(partial(_same, client), request, train if round else None)
             changed = self.alter(name, request, reply)
             if changed is not None:
                 yield node, changed
+
+
+def _same(client: SiteClient) -> SiteClient:
+    return client
