@@ -89,7 +89,7 @@ class Sandbox:
         command = [sys.executable, "-m", "secure_fl", "serve", "site.toml"]
         command += ["--socket", f"{self._sockets}/{name}", "--passphrase-file", "passphrase"]
         with (place / "service.log").open("wb") as log:
-            return subprocess.Popen(command, cwd=place, stdout=log, stderr=log)
+            return subprocess.Popen(command, cwd=place, stdout=log, stderr=log)  # noqa: S603 - ours
 
     def _until_started(self) -> None:
         until = time.monotonic() + START

@@ -1,7 +1,8 @@
 """NVFLARE with our sum: their training code and transport, and no readable update at the server.
 
 At a site, the filters `SealedTask` and `SealedResult` give trained arrays to the site's service
-(`secure-fl serve`). At the server, `SealedServer` coordinates the run. `sealed` adds both to a recipe.
+(`secure-fl serve`). At the server, `SealedServer` coordinates the run. `sealed` adds both to a
+recipe.
 """
 
 from __future__ import annotations

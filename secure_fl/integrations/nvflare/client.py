@@ -41,8 +41,7 @@ from secure_fl.integrations.site_messages import (
     vectors,
 )
 
-TRAIN = "train"
-SERVER = "server"
+TRAIN, SERVER = "train", "server"
 PATIENCE = 600.0  # seconds until the server's coordinator must have begun a round
 LOOK = 2.0  # seconds between two looks whether the service is there
 
@@ -85,9 +84,20 @@ class SealedPart:
         return task
 
     def give(self, result: Shareable) -> Shareable:
-        """Give the trained arrays to the site's service, and return a result without them."""
+        """Give the trained arrays to the site's service, and return a result without them.
+
+        After an error this site takes no further part in the job.
+        """
         if result is self._sent:
             return result
+        try:
+            self._sent = self._given(result)
+        except SecureFLError as error:
+            self._fail(error)
+            raise
+        return self._sent
+
+    def _given(self, result: Shareable) -> Shareable:
         if (code := result.get_return_code(ReturnCode.OK)) != ReturnCode.OK:
             raise CohortError(f"the training of this site failed ({code}); nothing was sent")
         found = FLModelUtils.from_shareable(result)
@@ -105,10 +115,13 @@ class SealedPart:
         with self._changed:
             self._turn = None
             self._changed.notify_all()
-        self._sent = FLModelUtils.to_shareable(
-            FLModel(params_type=ParamsType.FULL, params={}, current_round=found.current_round)
-        )
-        return self._sent
+        empty = FLModel(params_type=ParamsType.FULL, params={}, current_round=found.current_round)
+        return FLModelUtils.to_shareable(empty)
+
+    def _fail(self, error: SecureFLError) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
 
     def _wait(self) -> Turn:
         """Wait until values are due."""
@@ -132,15 +145,15 @@ class SealedPart:
             reply = self._answer(request)
         except SecureFLError as error:
             self._log.error(str(error))
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
+            self._fail(error)
             reply = program.refusal(error)
         return reply_of(None if reply is None else encode(reply))
 
     def _answer(self, message: Shareable) -> Reply | None:
         """Pass a request to the site's service; return None while training runs."""
         request = read_request(message[DATA])
+        if self._error is not None:
+            raise self._error
         reply = self._site.ask(request)
         if isinstance(reply, Failure) and reply.code != "outdated":
             raise CohortError(reply.what or reply.code, fix="see the log of this site's service")
@@ -151,7 +164,7 @@ class SealedPart:
                 return Turn(reply.round, mean=reply.mean)
             self._turn, self._asked = reply, request
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._turn is None, HOLD)
+            self._changed.wait_for(lambda: self._turn is None or self._error is not None, HOLD)
         return None
 
 
