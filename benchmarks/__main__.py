@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "removable": Lazy(
             "benchmarks.removable", "removable", "Delete each feature from a copy, and test it."
         ),
+        "views": Lazy("benchmarks.views", "views", "Decide what coalitions learn from sums."),
         "words": Lazy("benchmarks.words", "words", "Count the words of hand-written pages."),
         "papers": Lazy(
             "benchmarks.evidence.commands", "papers", "Fill a paper's table, on real text."
