@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto.sealing import secure_sum
+from secure_fl.crypto.sealing import packing, secure_sum
 from secure_fl.crypto.sealing.masking import StreamId
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.runs.party_checkpoints import OpenedSumsLog
@@ -79,14 +79,11 @@ def other_survivors(patch: Patch) -> None:
 
 def no_history(patch: Patch) -> None:
     """Masks do not depend on the totals that parties received."""
-    patch.setattr(secure_sum, "segment_key", _without_history(secure_sum.segment_key))
+    shipped = packing.segment_key
+    patch.setattr(secure_sum, "segment_key", lambda group, rule, at, _: shipped(group, rule, at))
 
 
-def _without_history(shipped: Callable[..., bytes]) -> Callable[..., bytes]:
-    return lambda group, rule, at, seen: shipped(group, rule, at)
-
-
-PLANTED = {
+PLANTED: dict[Callable[[Patch], None], tuple[Callable[[Setting], Any], str]] = {
     masks_twice: (scenarios.dropouts, "combination"),
     no_salts: (scenarios.forgeries, "unequal totals"),
     both_seeds: (scenarios.stories, "combination"),

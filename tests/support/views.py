@@ -8,9 +8,11 @@ inputs and streams. The last slot, with the tag, keeps real streams.
 
 The view of a coalition has all uploads, of which totals are sums, and these streams:
 
-- streams that a colluder or the coordinator expanded, and all streams of the whole cohort's keys
-- streams of a seed of which messages and colluders have a threshold of shares
-- all streams that a party shares with others in a sum, if it has the seed of that party's mask key
+- all streams of keys that the whole cohort has, even if nobody colludes
+- self masks of seeds of which colluders and messages have a threshold of shares
+- all pair masks of a party in a sum, with everybody, if they have such a seed of its mask key
+
+All seeds of colluders count as known, and shares are recognised in messages by their bytes.
 
 Elimination mod t decides which combinations of honest inputs this view determines (`leak`).
 """
@@ -35,26 +37,25 @@ from secure_fl.protocol.frames import Frame, cut, peek
 
 WIDTH = 192  # columns
 T = COHORT.modulus
-COORDINATOR = "coordinator"
 SINGLE = ("pair", "self", "host")  # purposes of streams that not all members can derive
 Form = dict[int, int]  # coefficients by column; inputs come before streams
-Use = tuple[str, int]  # a party and the number of a sum
+Owner = tuple[str, str]  # a party, and the run and number of a masked sum
 
 
 @dataclass
 class Stream:
-    """A key stream: its column, and who expanded it."""
+    """A key stream: its column, its secret, and the parties that share a pair's."""
 
     column: int
     secret: bytes
     purpose: str
-    uses: set[Use] = field(default_factory=set)
+    ends: set[Owner] = field(default_factory=set)
 
 
 class Dealt(NamedTuple):
     """A seed of one party and sum, and its shares by the number of their holder."""
 
-    use: Use
+    owner: Owner
     secret: bytes
     threshold: int
     shares: dict[int, bytes]
@@ -67,14 +68,15 @@ class Recording:
         """`groups`: how many inputs each party has."""
         self.names, self.inputs = sorted(keys), groups * len(keys)
         self._tag_key = keys[self.names[0]].tag_key
-        self._process = COORDINATOR  # whose code runs
         self.streams: dict[bytes, Stream] = {}  # by key
         self.statements: dict[str, bytes] = {}  # the last survivor lists that each party settled
         self.forms: list[Form] = []  # of all uploads
         self.misfit = ""  # an upload whose tag is not a function of its values
         self._deals: list[Dealt] = []
+        self._dealing: list[Dealt] = []  # of the offer that is being made
         self._shares: set[bytes] = set()  # all that parties revealed
-        self._infos: dict[bytes, tuple[str, int]] = {}
+        self._purposes: dict[bytes, str] = {}  # by the info of a stream's derivation
+        self._key_seeds: set[bytes] = set()  # from which a key is derived, and no stream
         self._agreed: dict[int, set[frozenset[str]]] = {}  # by group, sets that parties opened
         self._sent: dict[str, tuple[messages.Segment, ...]] = {}  # last upload
         self._groups: dict[str, list[int]] = {}  # inputs in it
@@ -85,14 +87,23 @@ class Recording:
     # --- observers of the shipped code: they get the result, and the arguments --------------------
 
     def info(self, made: bytes, stream: StreamId, purpose: str) -> None:
-        self._infos[made] = purpose, stream.sum
+        self._purposes[made] = purpose
 
     def derived(self, key: bytes, secret: bytes, info: bytes) -> None:
-        purpose, number = self._infos.get(info, ("", 0))
-        if purpose and not purpose.startswith("tag"):
+        purpose = self._purposes.get(info, "")
+        if not purpose:
+            self._key_seeds.add(secret)
+        elif not purpose.startswith("tag"):
             column = self.inputs + len(self.streams)
-            stream = self.streams.setdefault(key, Stream(column, secret, purpose))
-            stream.uses.add((self._process, number))
+            self.streams.setdefault(key, Stream(column, secret, purpose))
+
+    def paired(
+        self, keys: tuple[list[bytes], list[bytes]], member: int, pairs: Any, stream: StreamId
+    ) -> None:
+        higher, lower = (sorted(p for p in pairs if (p < member) == low) for low in (False, True))
+        for peer, key in zip((*higher, *lower), (*keys[0], *keys[1]), strict=True):
+            for end in (member, peer):
+                self.streams[key].ends.add((self.names[end - 1], f"{stream.run} {stream.sum}"))
 
     def expanded(self, rows: Slots, keys: Sequence[bytes], *_rest: int) -> None:
         for row, key in zip(rows, keys, strict=True):
@@ -102,13 +113,12 @@ class Recording:
                 row[self.streams[key].column] = 1
 
     def dealt(self, shares: dict[int, bytes], secret: bytes, threshold: int, *_rest: Any) -> None:
-        self._deals.append(Dealt((self._process, 0), secret, threshold, shares))
+        self._dealing.append(Dealt(("", ""), secret, threshold, shares))
 
     def offered(self, _offer: messages.Offer, keys: StepKeys, *_rest: Any) -> None:
-        self._deals = [
-            deal if deal.use[1] else deal._replace(use=(keys.me, keys.index))
-            for deal in self._deals
-        ]
+        owner = keys.me, f"{keys.run} {keys.index}"
+        self._deals += [deal._replace(owner=owner) for deal in self._dealing]
+        self._dealing.clear()
 
     def settled(self, statement: bytes, keys: StepKeys, *_rest: Any) -> None:
         self.statements[keys.me] = statement
@@ -124,9 +134,7 @@ class Recording:
             parts = cut(frame.bulk, message.sizes)
             segments = self._sent.get(party, ())
             self._totals[party] |= {s.key: p for s, p in zip(segments, parts, strict=False)}
-        self._process = party
         answer = step(frame)
-        self._process = COORDINATOR
         envelope = peek(answer.head)
         said, run = envelope.message, envelope.run.hex()
         if isinstance(said, messages.SumInput):
@@ -201,7 +209,7 @@ class Recording:
 
     def _learned(self, colluders: Collection[str]) -> dict[int, Form]:
         """Return a basis of the combinations of honest inputs that a coalition can compute."""
-        known = self._known({*colluders, COORDINATOR})
+        known = self._known(colluders)
         known |= {c for c in range(self.inputs) if self.names[c % len(self.names)] in colluders}
         basis: dict[int, Form] = {}
         for form in self.forms:
@@ -211,23 +219,21 @@ class Recording:
                 basis[max(row)] = {c: v * inverse % T for c, v in row.items()}
         return {column: row for column, row in basis.items() if column < self.inputs}
 
-    def _known(self, coalition: Collection[str]) -> set[int]:
+    def _known(self, colluders: Collection[str]) -> set[int]:
         """Return the columns of all streams that a coalition can derive."""
-        held = {number for number, name in enumerate(self.names, 1) if name in coalition}
-        secrets, keys = set[bytes](), set[Use]()
-        direct = {stream.secret for stream in self.streams.values()}
-        for use, secret, threshold, shares in self._deals:
+        held = {number for number, name in enumerate(self.names, 1) if name in colluders}
+        secrets, keys = set[bytes](), set[Owner]()
+        for owner, secret, threshold, shares in self._deals:
             got = [h for h, share in shares.items() if h in held or share in self._shares]
-            if len(got) >= threshold:
+            if owner[0] in colluders or len(got) >= threshold:
                 secrets.add(secret)
-                keys |= set() if secret in direct else {use}  # else it is of a mask key
+                keys |= {owner} if secret in self._key_seeds else set()
         return {
             stream.column
             for stream in self.streams.values()
             if stream.purpose not in SINGLE
             or stream.secret in secrets
-            or not {party for party, _ in stream.uses}.isdisjoint(coalition)
-            or (stream.purpose != "self" and not stream.uses.isdisjoint(keys))
+            or not stream.ends.isdisjoint(keys)
         }
 
     def _deceived(self, group: int, parties: Collection[str]) -> bool:
@@ -245,6 +251,7 @@ def symbolic(recording: Recording) -> Iterator[Recording]:
     observed = (
         (StreamId, "info", recording.info),
         (masking, "_derived", recording.derived),
+        (masking, "pair_keys", recording.paired),
         (masking, "_rows", recording.expanded),
         (masking, "share_secret", recording.dealt),
         (StepKeys, "offer", recording.offered),
