@@ -52,7 +52,7 @@ def views(parties: int, jobs: int | None) -> None:
     leaks = [one for one in checked if one.leak]
     for one in leaks:
         click.echo(f"{one.family}, {one.parties} parties, threshold {one.threshold}: {one.leak}")
-        click.echo(f"  {one.cast}")
+        click.echo(f"  {one.scenario}")
     seconds = time.perf_counter() - began
     click.echo(f"{len(checked)} views in {seconds:.0f} s; leaks: {len(leaks)}")
     if leaks:

@@ -152,7 +152,7 @@ class Checked(NamedTuple):
     family: str
     parties: int
     threshold: int
-    cast: str
+    scenario: str
     leak: str  # what the coalition learns beyond the permitted sums
     opened: int  # number of independent combinations of honest inputs that it learns
 
@@ -180,11 +180,10 @@ class Setting:
         self, family: str, recording: Recording, colluders: Collection[str], cast: Any, least: int
     ) -> Checked:
         """Decide the view of one coalition."""
-        leak, opened = (
-            recording.leak(colluders, least - len(colluders)),
-            recording.opened(colluders),
-        )
-        return Checked(family, self.n, self.t, f"{cast}, colluders {colluders}", leak, opened)
+        learned = recording.learned(colluders)
+        leak = recording.leak(colluders, least - len(colluders), learned)
+        scenario = f"{cast}, colluders {colluders}"
+        return Checked(family, self.n, self.t, scenario, leak, len(learned))
 
 
 def dropouts(setting: Setting) -> Iterator[Checked]:
@@ -294,7 +293,7 @@ def _forging(stage: Stage, cast: Cast) -> Change:
         if cast[party][2] != total.sum or total.sum == 2:
             return first if cast[party][2] == total.sum else (total, bulk)
         parts, names = cut(bulk, total.sizes), stage.names
-        segments = stage.recording.uploaded(party)
+        segments = stage.recording.sent[party]
         place = min(range(len(parts)), key=lambda at: len(segments[at].owners or names))
         slots = to_slots(parts[place], WIDTH + 1)
         slots[0] += np.uint64(1)

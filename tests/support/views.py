@@ -78,7 +78,7 @@ class Recording:
         self._purposes: dict[bytes, str] = {}  # by the info of a stream's derivation
         self._key_seeds: set[bytes] = set()  # from which a key is derived, and no stream
         self._agreed: dict[int, set[frozenset[str]]] = {}  # by group, sets that parties opened
-        self._sent: dict[str, tuple[messages.Segment, ...]] = {}  # last upload
+        self.sent: dict[str, tuple[messages.Segment, ...]] = {}  # last upload
         self._groups: dict[str, list[int]] = {}  # inputs in it
         self._lists: dict[str, frozenset[str]] = {}  # last survivors that each party heard
         self._totals: dict[str, dict[bytes, bytes]] = {name: {} for name in keys}  # by segment
@@ -132,7 +132,7 @@ class Recording:
             self._lists[party] = frozenset(message.survivors)
         elif isinstance(message, messages.Total):
             parts = cut(frame.bulk, message.sizes)
-            segments = self._sent.get(party, ())
+            segments = self.sent.get(party, ())
             self._totals[party] |= {s.key: p for s, p in zip(segments, parts, strict=False)}
         answer = step(frame)
         envelope = peek(answer.head)
@@ -141,18 +141,14 @@ class Recording:
             self._upload(party, run, said, answer.bulk)
         elif isinstance(said, messages.UnmaskShares) and (said.seeds or said.keys):
             self._shares |= {*said.seeds.values(), *said.keys.values()}
-            for group, segment in zip(self._groups[party], self._sent[party], strict=True):
+            for group, segment in zip(self._groups[party], self.sent[party], strict=True):
                 agreed = self._lists[party].intersection(segment.owners or self.names)
                 self._agreed.setdefault(group, set()).add(agreed)
         return answer
 
-    def uploaded(self, party: str) -> tuple[messages.Segment, ...]:
-        """Return the segments of a party's last upload."""
-        return self._sent[party]
-
     def _upload(self, party: str, run: str, said: messages.SumInput, bulk: bytes) -> None:
         parts = cut(bulk, [segment.size for segment in said.segments])
-        self._sent[party], self._groups[party] = said.segments, []
+        self.sent[party], self._groups[party] = said.segments, []
         for segment, part in zip(said.segments, parts, strict=True):
             slots = to_slots(part, WIDTH + 1)
             form = _form(slots)
@@ -179,18 +175,18 @@ class Recording:
 
     # --- the decision -----------------------------------------------------------------------------
 
-    def leak(self, colluders: Collection[str], least: int) -> str:
-        """Return what a coalition learns beyond the sums that parties agreed to open, or "".
+    def leak(self, colluders: Collection[str], least: int, learned: Mapping[int, Form]) -> str:
+        """Return what of the learned is more than the permitted sums, or "".
 
         A permitted sum is over `least` honest parties or more, which received the same totals, and
         there is one sum of the inputs of one group.
         """
-        learned, names, sums = self._learned(colluders), self.names, 0
+        names, sums = self.names, 0
         for group, sets in self._agreed.items():
             seen = [
                 honest
                 for honest in {agreed.difference(colluders) for agreed in sets}
-                if _within({group * len(names) + names.index(p): 1 for p in honest}, learned)
+                if not _rest({group * len(names) + names.index(p): 1 for p in honest}, learned)
             ]
             if len(seen) > 1:
                 return f"two sums of the same inputs, over {' and '.join(map(_listed, seen))}"
@@ -203,11 +199,7 @@ class Recording:
             return f"a combination of {', '.join(shown)}"
         return self.misfit
 
-    def opened(self, colluders: Collection[str]) -> int:
-        """Return how many independent combinations of honest inputs a coalition learns."""
-        return len(self._learned(colluders))
-
-    def _learned(self, colluders: Collection[str]) -> dict[int, Form]:
+    def learned(self, colluders: Collection[str]) -> dict[int, Form]:
         """Return a basis of the combinations of honest inputs that a coalition can compute."""
         known = self._known(colluders)
         known |= {c for c in range(self.inputs) if self.names[c % len(self.names)] in colluders}
@@ -290,10 +282,6 @@ def _rest(row: Form, basis: Mapping[int, Form]) -> Form:
             if not row[column]:
                 del row[column]
     return row
-
-
-def _within(row: Form, basis: Mapping[int, Form]) -> bool:
-    return not _rest(row, basis)
 
 
 def _listed(parties: Collection[str]) -> str:
