@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "vectors": Lazy(
             "benchmarks.vectors.command", "vectors", "Verify the vectors, and record sums."
         ),
+        "views": Lazy("benchmarks.views", "views", "Decide what coalitions learn from sums."),
         "words": Lazy("benchmarks.words", "words", "Count the words of hand-written pages."),
         "papers": Lazy(
             "benchmarks.evidence.commands", "papers", "Fill a paper's table, on real text."
