@@ -13,7 +13,14 @@ from typing import ClassVar, NamedTuple
 from secure_fl.coordinator.blame import Inquest, SentSum
 from secure_fl.coordinator.resume import OpenedSums
 from secure_fl.crypto.blame.evidence import digest_inputs
-from secure_fl.errors import CohortError, Disagreement, Misconduct, TooFewParties, WireError
+from secure_fl.errors import (
+    CohortError,
+    Disagreement,
+    Misconduct,
+    TooFewParties,
+    UnusableKeys,
+    WireError,
+)
 from secure_fl.protocol.frames import Bulk, digest
 from secure_fl.protocol.messages import (
     Audience,
@@ -147,7 +154,7 @@ class SumStep(Step):
                 raise Disagreement(other, party=party)
         self.total.admit(party, message)
         self.total.add(party, message.segments, bulk)
-        self.owners |= {s.key: s.owners for s in message.segments if s.size}
+        self.owners |= {s.key: s.owners for s in message.segments}
 
     def remove_outliers(self) -> set[str]:
         """Remove a minority whose segments have too few contributors: it may have another model.
@@ -248,6 +255,8 @@ class SumStep(Step):
                 fix="host and parties must name the same values with the same shapes",
                 party=rules.host,
             )
+        for key in (key for key, count in counts.items() if not count):
+            self._require_lost_owners(key, set(members) - {rules.host})
         small = sorted(count for count in counts.values() if count < rules.min_cohort)
         if small:
             raise TooFewParties(
@@ -255,6 +264,19 @@ class SumStep(Step):
                 f"min_cohort is {rules.min_cohort}",
                 fix="either parties dropped out, or they disagree on names, sizes or contributors, "
                 "or the coordinator sent them different data before",
+            )
+
+    def _require_lost_owners(self, key: bytes, here: set[str]) -> None:
+        """Refuse a part that some only read, and that owners who are here omit."""
+        readers = {party for party in here if key in self.keys[party]}
+        owners = here.intersection(self.owners[key]) - readers
+        if owners:  # most members decide, or nobody
+            sides = (readers, owners), (owners, readers)
+            both = readers | owners
+            named = next((one for one, other in sides if 2 * len(other) > len(here)), both)
+            raise UnusableKeys(
+                tuple(sorted(named)),
+                "some of these read a part of a sum that others of them, its owners, omit",
             )
 
 

@@ -265,3 +265,31 @@ def test_members_that_omit_a_part_cost_nobody_the_keys_and_convict_nobody(
         assert isinstance(out.error, UnusableKeys)
         assert set(out.error.members) == {"east", "north", "south"}
     assert not any(session.disputes for session in out.sessions.values())  # no failed sum
+
+
+@pytest.mark.parametrize(
+    ("owners", "named"),
+    [(("east", "north"), {"east", "north", "west"}), (("east", "north", "south"), {"west"})],
+)
+def test_a_member_that_reads_a_part_which_nobody_has_is_named(
+    owners: tuple[str, ...], named: set[str]
+) -> None:
+    """It ends the sum for all. The word of most members convicts it; of fewer, names both sides."""
+
+    async def program(cohort: Cohort) -> Any:
+        return [await cohort.sum({"x": np.ones(20, np.float32)}, partial=True, bound=2.0)]
+
+    def invent(message: SumInput, bulk: bytes) -> Any:
+        part = structs.replace(message.segments[0], key=b"i" * 32, size=0, owners=owners, salts=())
+        return structs.replace(message, segments=(*message.segments, part)), bulk
+
+    out = federate(
+        dict.fromkeys(NAMES, program),
+        mode="he+secagg",
+        keys=KEYS,
+        min_cohort=2,
+        faults={"west": {SumInput: invent}},
+        catch=True,
+    )
+    assert isinstance(out.error, UnusableKeys) and set(out.error.members) == named
+    assert not any(session.disputes for session in out.sessions.values())
