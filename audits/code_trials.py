@@ -16,10 +16,9 @@ from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
 from secure_fl.audits.roles import CODE
 from secure_fl.audits.selftest import composition, masks, mechanism, shared_steps, tampering
-from secure_fl.capture.opening import CapturedSegment, Keys, RecordedRun, slots_of
+from secure_fl.capture.opening import CapturedSegment, RecordedRun, keys_of, slots_of
 from secure_fl.crypto.privacy.noise import SkellamNoise
 from secure_fl.crypto.privacy.planning import plan_for_settings, size_for_settings
-from secure_fl.crypto.sealing.blind_sum import MASKED
 from secure_fl.crypto.sealing.masking import Slots
 
 NOISE = "un-noised predictions"
@@ -104,13 +103,13 @@ def _at(finding: AuditFinding | None) -> AuditFinding | None:
 def masked_inputs(run: RecordedRun) -> dict[str, list[Slots]]:
     """Collect one party's inputs to its longest sums, as another party could open them.
 
-    The cohort's key removes the encryption, so only the masks remain to be tested.
+    The cohort's keys remove the pad and the encryption, so only the masks remain to be tested.
     """
     sent = [p for p in run.parts if not p.total and p.note.audience == "parties"]
-    if run.mode not in MASKED or not sent or len(run.parties) < 2:
+    if run.mode == "none" or not sent or len(run.parties) < 2:
         return {}
     party = max(part.frame.party for part in sent)
-    keys = Keys.of(run, [name for name in run.parties if name != party])
+    keys = keys_of(run, [name for name in run.parties if name != party])
     inputs: list[Slots] = []
     for part in sent:
         if part.frame.party == party:

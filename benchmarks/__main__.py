@@ -33,6 +33,9 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "removable": Lazy(
             "benchmarks.removable", "removable", "Delete each feature from a copy, and test it."
         ),
+        "vectors": Lazy(
+            "benchmarks.vectors.command", "vectors", "Verify the vectors, and record sums."
+        ),
         "words": Lazy("benchmarks.words", "words", "Count the words of hand-written pages."),
         "papers": Lazy(
             "benchmarks.evidence.commands", "papers", "Fill a paper's table, on real text."

@@ -77,7 +77,7 @@ def algorithm(name: str, *changes: str) -> Case:
     return Case(f"algorithm-{name}", "\n".join((f'algorithm.name = "{name}"', *changes)))
 
 
-MODES = ("none", "secagg", "he", "he+secagg")
+MODES = ("none", "secagg", "he+secagg")
 CASES = (
     *(Case(f"mode-{mode}", f'protection.mode = "{mode}"') for mode in MODES),
     *map(algorithm, ("fedadam", "feddropout", "fetchsgd", "local", "centralized")),

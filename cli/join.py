@@ -166,8 +166,6 @@ def limits_of(policy: SitePolicy) -> SiteLimits:
 
 def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:
     """Return the check that refuses plans against this site's rules."""
-    from secure_fl.algorithms.registry import ALGORITHMS
-    from secure_fl.federation.validation import require_masks
     from secure_fl.policy.model_size import check_size
     from secure_fl.policy.rules import Company, check
 
@@ -177,7 +175,6 @@ def plan_rules(rules: SiteFile, kit: Kit) -> Callable[[Plan], None]:
     def approve(plan: Plan) -> None:
         check(rules.policy, plan, company)
         check_size(rules.policy, plan, name)
-        require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
 
     return approve
 

@@ -25,7 +25,7 @@ from secure_fl.field_errors import error_list, field_errors, in_python
 
 Kind = Literal["classification", "pair", "multilabel", "regression", "ner", "ranking", "completion"]
 LABELLED: frozenset[Kind] = frozenset({"classification", "pair", "multilabel", "ner"})
-Protection = Literal["none", "secagg", "he", "he+secagg"]
+Protection = Literal["none", "secagg", "he+secagg"]
 MASK = "[MASK]"  # the gap in a prompt, whatever the model's own token is
 Positive = Annotated[int, Field(ge=1)]
 PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False)]

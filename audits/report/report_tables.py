@@ -118,7 +118,6 @@ def _words(finding: FindingPart | None) -> str:
 PROTECTIONS = {
     "none": "none",
     "secagg": "masks",
-    "he": "encryption",
     "he+secagg": "encryption and masks",
 }
 

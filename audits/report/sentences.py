@@ -19,8 +19,7 @@ from secure_fl.display.figures import counted
 
 MODES = {
     "none": "none; the coordinator reads every update",
-    "secagg": "masks; only sums can be read",
-    "he": "encryption; the coordinator reads nothing, holders of the key read all",
+    "secagg": "masks; only sums can be read, and only by hospitals",
     "he+secagg": "encryption and masks; only sums can be read, and only by hospitals",
 }
 

@@ -12,7 +12,6 @@ from msgspec import structs
 
 from secure_fl.audits.selftest.malicious_federation import PARTIES, ChangedSum, HonestCoordinator
 from secure_fl.crypto.sealing import masking, public, tags
-from secure_fl.crypto.sealing.blind_sum import ENCRYPTED
 from secure_fl.crypto.sealing.packing import from_slots, to_slots
 from secure_fl.crypto.sealing.public import (
     SEED_BYTES,
@@ -38,7 +37,7 @@ Totals = dict[bytes, bytes]
 
 def expanded(mode: Protection, totals: Totals) -> Totals:
     """Expand sums to full ciphertexts, since the number of seeds reveals the contributors."""
-    if mode not in ENCRYPTED:
+    if mode != "he+secagg":
         return totals
     return {key: from_parts(_in_full(data)[0].result()) for key, data in totals.items()}
 

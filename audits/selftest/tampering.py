@@ -30,7 +30,6 @@ from secure_fl.audits.selftest.malicious_federation import (
 from secure_fl.coordinator.sum_steps import offers_to
 from secure_fl.crypto.keys.identity import Identity, channel
 from secure_fl.crypto.sealing import masking
-from secure_fl.crypto.sealing.blind_sum import MASKED
 from secure_fl.crypto.sealing.masking import StreamId
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.step_keys import StepKeys
@@ -162,7 +161,7 @@ def attacked(name: str, setup: FederationSetup) -> AuditFinding:
 
 def _keys(deployed: FederationSetup, null: AuditFinding) -> AuditTrial:
     """Swap keys: no result changes, and the gain is the victim's input."""
-    if deployed.mode not in MASKED:
+    if deployed.mode == "none":
         note = f'protection.mode = "{deployed.mode}" has no keys to swap'
         return AuditTrial(None, null.at(value=None, note=note), None, reason=note)
     control, _ = input_read(OnTrust, swap=True)

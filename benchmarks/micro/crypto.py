@@ -134,7 +134,6 @@ def every_way(parties: int) -> Mapping[str, tuple[int, Way]]:
     return {
         **{f"he+secagg, {b} bits": (b, _way("he+secagg", b, keys)) for b in (8, 4, 6, 12, 16, 24)},
         "secagg, 8 bits": (8, _way("secagg", 8, make_keys("secagg", names, None))),
-        "he, 8 bits": (8, _way("he", 8, keys)),
         "host sum by masks, 16 bits": (16, _way("he+secagg", 16, hosted)),
     }
 
@@ -172,7 +171,7 @@ def _sum(halves: Halves, groups: Mapping[str, Sequence[Group]], rule: Rule) -> S
             up = len(upload.data)
             adding += cpu(total.add, name, upload.segments, upload.data)[0]
     shares = {}
-    for name in halves.members if halves.masked else ():
+    for name in halves.members:
         seconds, revealed = cpu(halves.reveal, begun[name])
         spent[name] += seconds
         if name != halves.host:

@@ -51,11 +51,6 @@ class Halves:
         """The parties, and the host if there is one."""
         return (*self.parties, *([self.host] if self.host else []))
 
-    @property
-    def masked(self) -> bool:
-        """True if sums need keys and unmasking."""
-        return "secagg" in self.protection.mode
-
     def offer(self, party: str) -> None:
         """Draw a party's keys of the next sum."""
         offer = self.sums[party].next_keys(self.members)

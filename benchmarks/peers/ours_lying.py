@@ -13,7 +13,7 @@ from msgspec import structs
 from torch import Tensor, full_like
 
 from benchmarks.peers.inside.job import FIRST_BAD, TAPPED, Job, save
-from benchmarks.peers.ways import SITE
+from benchmarks.peers.ways import SITE, UNMASKED
 from secure_fl.algorithms import fedavg, updates
 from secure_fl.coordinator.sum_steps import Reply, SumStep
 from secure_fl.crypto.sealing import secret
@@ -22,6 +22,7 @@ from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.learning.anatomy import trainable
 from secure_fl.protocol.frames import Bulk, Frame, Link, cut
 from secure_fl.protocol.messages import SumInput, Unmask
+from tests.support.unmasked import remove_masks
 
 UPLOADS = "uploads"  # saved by the hub, for a site that cooperates
 SMALL = 10_000  # slots: sums of counts and scores are skipped
@@ -159,6 +160,8 @@ SITES: Mapping[str, Callable[[], None]] = {
 
 def lie(wrong: str, site: str, where: str) -> None:
     """Patch this process for its role in the mishap."""
+    if os.environ.get(UNMASKED):
+        remove_masks()
     if site == "hub":
         hub = {"tap": [listen], "alone": [listen, add_one]}
         for change in hub.get(wrong, []):

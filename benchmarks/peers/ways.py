@@ -28,7 +28,8 @@ SITE = "PEERS_SITE"  # environment variable with the name of the process's site
 PROGRAM = "from secure_fl.cli.main import main; main()"
 FLARE_SERVER = r"server_train|runner_process"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0"}
-WITHOUT_MASKS = "ours-he"  # a control of the eavesdropping
+WITHOUT_MASKS = "ours-unmasked"  # a control of the eavesdropping
+UNMASKED = "PEERS_UNMASKED"  # set in the processes of that control
 NO_SERVER = "(?!)"  # a simulation has none
 
 
@@ -127,7 +128,7 @@ def fedbiomed(place: Place, mode: str) -> None:
         raise RuntimeError((place.out / "server.log").read_text(errors="replace")[-600:])
 
 
-def ours(place: Place, mode: Protection = "he+secagg") -> None:
+def ours(place: Place, mode: Protection = "he+secagg", unmasked: str = "") -> None:
     """A pilot: a process for each hospital, with keys, kit and rules of its own, and the hub."""
     trial = hospitals.make(place.job, place.out, mode)
     common = ("--kit", "kit", "--passphrase-file", "passphrase")
@@ -136,7 +137,7 @@ def ours(place: Place, mode: Protection = "he+secagg") -> None:
     for log, name in (("server", HUB), *((name, name) for name in trial.names)):
         what = lead if name == HUB else ("join", "site.toml", *common)
         command = (sys.executable, *program, *what)
-        place.start(log, command, OWN | {SITE: name}, trial.of(name))
+        place.start(log, command, OWN | {SITE: name, UNMASKED: unmasked}, trial.of(name))
     place.until("the end of the run", lambda: ended(place))
     if place.running["server"].returncode:
         raise RuntimeError((place.out / "server.log").read_text()[-600:])
@@ -163,9 +164,10 @@ FEDBIOMED_FILES = ("fedbiomed_plan.py", "fedbiomed_run.py")
 FLOWER_FILES = ("flower/pyproject.toml", "flower/app/plain.py")
 
 
-def _ours(label: str, mode: Protection) -> Way:
+def _ours(label: str, mode: Protection, unmasked: str = "") -> Way:
     """Run a pilot in a mode; a user writes a plan and each site's rules, which are settings."""
-    return Way("", f"ours, {label}, TLS", True, partial(ours, mode=mode), "coordinate")
+    run = partial(ours, mode=mode, unmasked=unmasked)
+    return Way("", f"ours, {label}, TLS", True, run, "coordinate")
 
 
 def _flare(label: str, mode: str) -> Way:
@@ -191,7 +193,7 @@ WAYS: Mapping[str, Way] = MappingProxyType(
     {
         "ours": _ours("sealed and masked", "he+secagg"),
         "ours-masks": _ours("masked alone", "secagg"),
-        WITHOUT_MASKS: _ours("without its masks", "he"),
+        WITHOUT_MASKS: _ours("without its masks", "he+secagg", unmasked="yes"),
         "ours-simulated": _simulated(
             "", "ours, simulated, in the clear", simulated_here, "../ours_simulation.py"
         ),

@@ -231,7 +231,6 @@ class Inquiry:
         self._total = ProtectedTotal(
             COHORT.modulus,
             public,
-            masks=True,
             offered=OfferedKeys(number=self._index),
             numbers=self._numbers,
             host=self._host,
@@ -361,10 +360,7 @@ class Inquiry:
         assert self._dispute is not None  # noqa: S101 - set by the complaint
         cohort, count = self._opens(), self._dispute.segment.slots
         if cohort is None:
-            slots = to_slots(data, count)
-            if int(slots.max(initial=0)) >= COHORT.modulus:
-                raise WireError("a masked value is not below the modulus", field="slots")
-            return slots
+            return to_slots(data, count, COHORT.modulus)
         return secret.open(cohort, to_parts(data, count), count, summed)
 
     def _stream(self) -> StreamId:

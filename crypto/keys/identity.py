@@ -72,6 +72,7 @@ def agree(private: X25519PrivateKey, public: bytes) -> bytes:
         raise CryptoError(
             "the peer's agreement key is not a usable X25519 point",
             fix=ASK_AGAIN,
+            field="point",
         ) from None
 
 
@@ -108,9 +109,11 @@ class PublicIdentity:
             raise CryptoError(
                 f"{self.name[:80]!r} is not a site name",
                 fix="use 1 to 64 letters, digits, '.', '_' or '-', a letter or digit first",
+                field="name",
             )
         if (len(self.signing), len(self.agreement)) != (SIGNING_BYTES, AGREEMENT_BYTES):
-            raise CryptoError("the public keys have a wrong length", fix=RENEW, party=self.name)
+            what = "the public keys have a wrong length"
+            raise CryptoError(what, fix=RENEW, party=self.name, field="key")
 
     def canonical(self) -> bytes:
         """Encode the same bytes at every site: version, keys, name."""
@@ -133,7 +136,10 @@ class PublicIdentity:
             return _kem(self.agreement[KEY_BYTES:]).encapsulate()
         except ValueError:
             raise CryptoError(
-                "the site's ML-KEM key is not valid", fix=ASK_AGAIN, party=self.name
+                "the site's ML-KEM key is not valid",
+                fix=ASK_AGAIN,
+                party=self.name,
+                field="kem",
             ) from None
 
     def digest(self) -> bytes:
@@ -355,7 +361,9 @@ def channel(identity: Identity, peer: PublicIdentity, context: bytes) -> Channel
 
 
 def _no_digest() -> CryptoError:
-    return CryptoError("only digests are signed", fix="pass 32, 48 or 64 bytes of a hash")
+    return CryptoError(
+        "only digests are signed", fix="pass 32, 48 or 64 bytes of a hash", field="digest"
+    )
 
 
 def _check_shape(blob: bytes, least: int, sender: PublicIdentity) -> None:

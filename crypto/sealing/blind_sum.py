@@ -18,7 +18,7 @@ from secure_fl.crypto.keys.identity import commit
 from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.clear_sum import ClearTotal
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
-from secure_fl.crypto.sealing.packing import from_slots, needs_masks, to_slots
+from secure_fl.crypto.sealing.packing import from_slots, to_slots
 from secure_fl.crypto.sealing.public import (
     MOST_SEEDS,
     PublicContext,
@@ -52,9 +52,6 @@ from secure_fl.protocol.messages import (
 from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
 from secure_fl.settings import ProtectionSettings
 
-ENCRYPTED = ("he", "he+secagg")
-MASKED = ("secagg", "he+secagg")
-
 
 class MaskedInts:
     """Sum of masked slots that are not encrypted."""
@@ -65,31 +62,22 @@ class MaskedInts:
 
     def read(self, data: bytes, count: int) -> Callable[[], None]:
         """Check one party's slots; returns the function that adds them."""
-        slots = to_slots(data, count)
-        if int(slots.max(initial=0)) >= self._modulus:
-            raise WireError("a masked value is not below the modulus", field="slots")
-        return bind(self._add, slots)
+        return bind(self._add, to_slots(data, count, self._modulus))
 
     def _add(self, slots: Slots) -> None:
         if self._total is None:
             self._total = slots
         else:
-            self._total += slots
-            self._reduce(self._total)
+            masking.add_slots(self._total, slots, self._modulus)
 
     def subtract(self, masks: Slots) -> None:
         """Remove masks."""
         if self._total is not None:
-            self._total += np.uint64(self._modulus) - masks
-            self._reduce(self._total)
+            masking.add_slots(self._total, np.uint64(self._modulus) - masks, self._modulus)
 
     def result(self) -> bytes:
         """Return the sum."""
         return b"" if self._total is None else from_slots(self._total)
-
-    def _reduce(self, slots: Slots) -> None:
-        """Reduce in place sums of two terms below the modulus: below 0 wraps to the top."""
-        np.minimum(slots, slots - np.uint64(self._modulus), out=slots)
 
 
 class SealedInts:
@@ -122,14 +110,15 @@ class _Vector(NamedTuple):
 
 
 class ProtectedTotal:
-    """The coordinator's half of a protected sum: ciphertexts, masked integers, or both at once."""
+    """The coordinator's half of a protected sum, of masked integers or of their ciphertexts."""
+
+    masked = True
 
     def __init__(
         self,
         modulus: int,
         context: PublicContext | None,  # None: masked integers only
         *,
-        masks: bool,
         offered: OfferedKeys,
         numbers: Mapping[str, int],
         host: str | None,
@@ -141,7 +130,7 @@ class ProtectedTotal:
                 "a coordinator was offered something that is not a public context",
                 fix="never hand a key to a coordinator; give it what `public()` of the key returns",
             )
-        self._modulus, self._context, self.masked = modulus, context, masks
+        self._modulus, self._context = modulus, context
         self._offered, self._numbers, self._host = offered, numbers, host
         self._threshold, self._run = threshold, run.hex()
         self._vectors: dict[bytes, _Vector] = {}
@@ -149,15 +138,14 @@ class ProtectedTotal:
         self.left: RemainingMasks | None = None  # masks of the sum, once their seeds are known
 
     def admit(self, sender: str, upload: SumInput) -> None:
-        if not self.masked:
-            return
         offers, number = self._offered.offers, self._offered.number
         own = offers.get(sender)
         taken = digest_taken(taken_by(sender, offers, self._host), self._run, number, sender)
         if upload.sum != number:
             raise WireError("an upload of another sum", party=sender, field="sum")
         if own is None or (upload.bound, upload.taken) != (own.public + own.seed, taken):
-            raise WireError("an upload with other keys than were exchanged", party=sender)
+            what = "an upload with other keys than were exchanged"
+            raise WireError(what, party=sender, field="keys")
         for segment in upload.segments:
             check_salts(sender, segment, set(offers) - {self._host})
         check_links(sender, upload, () if sender == self._host else set(offers) - {self._host})
@@ -165,7 +153,7 @@ class ProtectedTotal:
 
     def add(self, sender: str, segments: Sequence[Segment], data: bytes) -> None:
         if sum(s.size for s in segments) != len(data):
-            raise WireError("a sum's segments do not fit their bulk", party=sender)
+            raise WireError("a sum's segments do not fit their bulk", party=sender, field="size")
         if len({segment.key for segment in segments}) < len(segments):
             raise WireError("an upload holds a segment twice", party=sender, field="segments")
         start, vectors, adding = 0, dict(self._vectors), []
@@ -182,15 +170,18 @@ class ProtectedTotal:
                     empty = SealedInts(self._context, count, segment.slots)
                 vector = vectors[segment.key] = _Vector(empty, segment, {})
             if (segment.slots, segment.owners) != (vector.segment.slots, vector.segment.owners):
-                raise Disagreement("this party lays out a sum differently", party=sender)
+                what = "this party lays out a sum differently"
+                raise Disagreement(what, party=sender, field="layout")
             owners = segment.owners or set(self._numbers) - {self._host}
             if bool(segment.size) != (sender in owners):
-                raise Disagreement("this party uploads to a sum that it only reads", party=sender)
+                what = "this party uploads to a sum that it only reads"
+                raise Disagreement(what, party=sender, field="owners")
             if not segment.size:
                 continue
             part = data[start : start + segment.size]
             if several and digest(part) != segment.digest:
-                raise WireError("a part of an upload is not the one that it signs", party=sender)
+                what = "a part of an upload is not the one that it signs"
+                raise WireError(what, party=sender, field="digest")
             adding.append((vector, vector.total.read(part, segment.slots), segment.salts))
             start += segment.size
         self._vectors = vectors
@@ -253,38 +244,34 @@ class ProtectedTotal:
             return  # this party withholds the sum
         expected = self._offered.number, dropped, alive
         if (shares.sum, set(shares.keys), set(shares.seeds)) != expected:
-            raise WireError("a party reveals other shares than it should", party=sender)
+            what = "a party reveals other shares than it should"
+            raise WireError(what, party=sender, field="shares")
         for kind, revealed in (("key", shares.keys), ("self", shares.seeds)):
             for owner, share in revealed.items():
                 about = self._run, shares.sum, owner, sender, kind
                 deal = offers[owner].deals.get(sender) if owner in offers else None
                 if deal is None:
-                    raise WireError("a party reveals a share that nobody dealt to it", party=sender)
+                    what = "a party reveals a share that nobody dealt to it"
+                    raise WireError(what, party=sender, field="deal")
                 if commit(share, *about) != (deal.key if kind == "key" else deal.own):
                     raise Misconduct(
                         f"this party reveals another share than {owner!r} dealt to it",
                         party=sender,
                         owner=owner,
+                        field="share",
                     )
 
     def result(
         self, survivors: Sequence[str], shares: Mapping[str, UnmaskShares]
     ) -> Mapping[bytes, bytes]:
-        if self.masked:
-            index = self._offered.number
-            if not index:
-                raise CohortError("a masked sum began although no keys were exchanged")
-            offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
-            alive = {p for p in survivors if p != self._host}
-            self.left = recovered(
-                self._numbers,
-                self._threshold,
-                offers,
-                alive,
-                shares,
-                (self._run, index),
-                self._links,
-            )
+        step = self._run, self._offered.number
+        if not self._offered.number:
+            raise CohortError("a masked sum began although no keys were exchanged")
+        offers = {p: o for p, o in self._offered.offers.items() if p != self._host}
+        alive = {p for p in survivors if p != self._host}
+        self.left = recovered(
+            self._numbers, self._threshold, offers, alive, shares, step, self._links
+        )
         return self.unmasked()
 
     def unmasked(self) -> Mapping[bytes, bytes]:
@@ -312,7 +299,8 @@ def check_salts(sender: str, segment: Segment, parties: Collection[str]) -> None
     sharing = set(segment.owners or parties).intersection(parties) - {sender}
     peers = [peer for salt in segment.salts for peer in salt.peers]
     if len(set(peers)) < len(peers) or not sharing.issuperset(peers):
-        raise WireError("an upload salts a mask that no other party shares", party=sender)
+        what = "an upload salts a mask that no other party shares"
+        raise WireError(what, party=sender, field="salts")
 
 
 def check_links(sender: str, upload: SumInput, parties: Collection[str]) -> None:
@@ -362,7 +350,8 @@ def recovered(
         except CryptoError as error:
             raise error.at(party=party) from error
         if not bound:  # each share was dealt by this party
-            raise CryptoError("this party dealt shares of other secrets than its own", party=party)
+            what = "this party dealt shares of other secrets than its own"
+            raise CryptoError(what, party=party, field="secret")
         seeds[not alive][party] = secret
     publics = {p: offer.public for p, offer in offers.items()}
     linked = {p: {n: links[n][p] for n in survivors} for p in seeds[True]}
@@ -370,7 +359,8 @@ def recovered(
         for party, link in by_party.items():
             half = masking.link(link, masking.half(seeds[True][lost], numbers[party]))
             if commit(half, *step, party, lost, "half") != offers[party].deals[lost].half:
-                raise CryptoError("this party signs another link than its own", party=party)
+                what = "this party signs another link than its own"
+                raise CryptoError(what, party=party, field="links")
     return RemainingMasks(numbers, publics, *seeds, linked)
 
 
@@ -384,19 +374,15 @@ def blind_totals(
 ) -> TotalFor:
     """Return the factory of a run's blind sums, by protection mode."""
     numbers = {name: number for number, name in enumerate(sorted(members), 1)}
-    masks, encrypted = protection.mode in MASKED, protection.mode in ENCRYPTED
     if protection.mode == "none":
         return lambda audience, offered: ClearTotal()
     # Preparing a context costs as much as adding a few ciphertexts: do it once.
-    context = load(context_bytes(COHORT)) if encrypted else None
+    context = load(context_bytes(COHORT)) if protection.mode == "he+secagg" else None
 
     def total_for(audience: Audience, offered: OfferedKeys) -> BlindTotal:
-        if audience == Audience.HOST and not masks:
-            raise needs_masks()
         return ProtectedTotal(
             COHORT.modulus,
             context if audience == Audience.PARTIES else None,
-            masks=masks,
             offered=offered,
             numbers=numbers,
             host=host,

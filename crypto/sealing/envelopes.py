@@ -24,6 +24,11 @@ class PartyKeys:
     tag_key: bytes = field(repr=False)
     channel_key: bytes = field(repr=False)
 
+    @property
+    def pad_key(self) -> bytes:
+        """The key of the pads that hide sums, if nothing is encrypted."""
+        return derive(self.channel_key, b"secure-fl pad")
+
 
 class Envelopes:
     """AES-GCM under the cohort's channel key: open to all parties, not to the coordinator."""

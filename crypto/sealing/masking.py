@@ -5,6 +5,12 @@
     pair_ij = stream(HKDF(X25519(secret_i, public_j) | halves, run | segment | sum | "pair"))
     self_i  = stream(HKDF(seed_i,                              run | segment | sum | "self"))
 
+If nothing is encrypted, every party also adds the same pad, which hides the sum of k inputs:
+
+    pad     = stream(HKDF(pad key of the cohort,      run | segment | sum | "pad"))
+
+The modulus is a prime above k, so k·pad is as uniform as the pad. Holders of the key subtract it.
+
 A stream is AES-256-CTR, read as little-endian 64-bit words. The low bits of a word, as many as t
 has, are a mask if they are below t, and are skipped otherwise. So masks are exactly uniform mod t
 and depend on the key alone. (Measured: 8 bytes a candidate cost 1.0 ns of AES and no unpacking, 6
@@ -52,7 +58,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from secure_fl.crypto.sealing.packing import Slots as Slots
 from secure_fl.errors import CryptoError
 
-Purpose = Literal["pair", "self", "host", "tag", "tag members", "tag salt"]
+Purpose = Literal["pair", "self", "host", "pad", "tag", "tag members", "tag salt"]
 
 SEED_BYTES = 16
 HALF_BYTES = 32
@@ -75,7 +81,7 @@ class StreamId(NamedTuple):
     def info(self, purpose: Purpose) -> bytes:
         """Return HKDF's info: fixed-width numbers and a length, so that no two streams collide."""
         if not 0 <= self.sum < 1 << 64:
-            raise CryptoError("sums are counted from 0", fix="pass the run's counter")
+            raise CryptoError("sums are counted from 0", fix="pass the run's counter", field="sum")
         name = f"{self.run} {self.segment}".encode()
         numbers = (len(name), 0, self.sum, 0)  # zeros keep the streams of earlier releases
         return (
@@ -90,7 +96,7 @@ class StreamId(NamedTuple):
 def mask_key(seed: bytes) -> X25519PrivateKey:
     """Derive the mask key of a seed, once for all peers."""
     if len(seed) != SEED_BYTES:
-        raise CryptoError("a mask key's seed has 16 bytes", fix="draw it at random")
+        raise CryptoError("a mask key's seed has 16 bytes", fix="draw it at random", field="seed")
     return X25519PrivateKey.from_private_bytes(_derived(seed, b"secure_fl/1\0mask key"))
 
 
@@ -109,6 +115,7 @@ def agree(key: X25519PrivateKey, peer: bytes) -> bytes:
     raise CryptoError(
         "a peer's mask key is not a valid X25519 public key",
         fix="stop the round: the peer or the coordinator substituted a key",
+        field="point",
     )
 
 
@@ -151,9 +158,25 @@ def parts(key: bytes, length: int, modulus: int) -> Iterator[tuple[int, Slots]]:
 def add(slots: Slots, key: bytes, modulus: int) -> None:
     """Add a stream to slots below `modulus`, in place."""
     for start, block in parts(key, slots.size, modulus):
+        add_slots(slots[start : start + block.size], block, modulus)
+
+
+def add_slots(total: Slots, slots: Slots, modulus: int) -> None:
+    """Add slots to a total, in place; all are below `modulus`."""
+    for start in range(0, total.size, WORDS):
+        part = total[start : start + WORDS]
+        part += slots[start : start + WORDS]
+        np.minimum(part, part - np.uint64(modulus), out=part)  # below 0 wraps to the top
+
+
+def subtract(slots: Slots, key: bytes, times: int, modulus: int) -> None:
+    """Subtract a stream so many times from slots below `modulus`, in place."""
+    for start, block in parts(key, slots.size, modulus):
+        block *= np.uint64(times)
+        np.subtract(np.uint64(times * modulus), block, out=block)
         target = slots[start : start + block.size]
         target += block
-        np.minimum(target, target - np.uint64(modulus), out=target)  # below 0 wraps to the top
+        reduce(target, modulus)
 
 
 def combine(plus: Sequence[bytes], minus: Sequence[bytes], length: int, modulus: int) -> Slots:
@@ -185,9 +208,11 @@ def combine(plus: Sequence[bytes], minus: Sequence[bytes], length: int, modulus:
 
 def reduce(slots: Slots, modulus: int) -> None:
     """Reduce mod `modulus` in place; twice as fast as numpy's remainder."""
-    multiple = slots // np.uint64(modulus)
-    multiple *= np.uint64(modulus)
-    slots -= multiple
+    for start in range(0, slots.size, WORDS):
+        part = slots[start : start + WORDS]
+        multiple = part // np.uint64(modulus)
+        multiple *= np.uint64(modulus)
+        part -= multiple
 
 
 def pair_keys(
@@ -198,7 +223,8 @@ def pair_keys(
     The lower member adds and the higher one subtracts, so that the two cancel.
     """
     if member in pairs:
-        raise CryptoError(f"member {member} cannot mask with itself", fix="pass its peers only")
+        what = f"member {member} cannot mask with itself"
+        raise CryptoError(what, fix="pass its peers only", field="peers")
     info = stream.info("pair")
     plus = [_derived(pairs[peer], info) for peer in sorted(pairs) if member < peer]
     minus = [_derived(pairs[peer], info) for peer in sorted(pairs) if member > peer]
@@ -324,6 +350,7 @@ def share_secret(secret: bytes, threshold: int, holders: Sequence[int]) -> dict[
         raise CryptoError(
             f"{len(holders)} holders can never bring {threshold} shares together",
             fix="choose a threshold between 1 and the number of holders",
+            field="threshold",
         )
     coefficients = [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
     coefficients.append(int.from_bytes(secret, "big"))  # highest power first, the secret last
@@ -342,6 +369,7 @@ def recover_secret(shares: Mapping[int, bytes], threshold: int) -> bytes:
         raise CryptoError(
             f"{len(shares)} shares are too few, {threshold} are needed",
             fix="wait for more parties, or stop the round: nothing has been revealed",
+            field="count",
         )
     _check_holders(list(shares))
     chosen = sorted(shares)[:threshold]  # more than `threshold` are not needed
@@ -349,11 +377,12 @@ def recover_secret(shares: Mapping[int, bytes], threshold: int) -> bytes:
     for holder, weight in zip(chosen, _weights(tuple(chosen)), strict=True):
         value = int.from_bytes(shares[holder], "big")
         if len(shares[holder]) != SHARE_BYTES or value >= PRIME:
-            raise CryptoError(f"the share of holder {holder} is malformed", fix=_FIX)
+            what = f"the share of holder {holder} is malformed"
+            raise CryptoError(what, fix=_FIX, field="share")
         secret += value * weight
     secret %= PRIME
     if secret >> 8 * SEED_BYTES:
-        raise CryptoError("these shares do not belong to one secret", fix=_FIX)
+        raise CryptoError("these shares do not belong to one secret", fix=_FIX, field="secret")
     return secret.to_bytes(SEED_BYTES, "big")
 
 
@@ -380,4 +409,5 @@ def _check_holders(holders: Sequence[int]) -> None:
         raise CryptoError(
             "holders of shares must be distinct numbers from 1",
             fix="use the roster's member numbers",
+            field="holders",
         )

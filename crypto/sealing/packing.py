@@ -75,6 +75,7 @@ class Codec:
             raise CryptoError(
                 f"no packing of {bits} bits for {parties} parties, {extra} extra",
                 fix="use 4, 6, 8, 12, 16 or 24 bits and 1 to 2^20 parties",
+                field="bits",
             )
         self.bits, self.parties, self.modulus, self.extra = bits, parties, modulus, extra
         self.levels = (1 << (bits - 1)) - 1
@@ -89,6 +90,7 @@ class Codec:
                 f"a sum of {self.width} bits does not fit below a modulus of "
                 f"{modulus.bit_length()} bits",
                 fix="use fewer bits per value, fewer parties or less extra head-room",
+                field="width",
             )
 
     def slots(self, values: int) -> int:
@@ -100,34 +102,49 @@ def quantize(
     codec: Codec, values: Floats, clip: Clip, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """Clip and round stochastically: integers in -L..L, and the residual."""
-    _check_values(values, clip)
+    clips = _check_values(values, clip)
     # float32 carries 24 bits: 24-bit values need float64, and 40 bits of fixed point
     exact = codec.bits == 24 or values.dtype == np.float64
     real: Any = np.float64 if exact else np.float32
     fixed: Any = np.int64 if codec.bits == 24 else np.int32
     scale, integers = real(codec.levels << 16), np.empty(values.size, np.int32)
     residual = np.empty(values.size, np.float32)
-    y, k, u = np.empty(BLOCK, real), np.empty(BLOCK, fixed), np.empty(BLOCK, fixed)
+    y, wide = np.empty(BLOCK, real), np.empty(BLOCK, fixed)
     for start in range(0, values.size, BLOCK):
         here = slice(start, start + BLOCK)
         x = values[here].astype(real, copy=False)
-        c = np.asarray(clip if np.ndim(clip) == 0 else np.asarray(clip)[here], np.float32)
-        c = c.astype(real, copy=False)
-        y, k, u = y[: x.size], k[: x.size], u[: x.size]
-        np.minimum(x, c, out=y)
-        np.maximum(y, -c, out=y)
-        y /= np.where(c > 0, c, real(1))  # a clip of 0 represents everything by 0
+        c, divisor, lowest = _block_clip(clips[here] if clips.ndim else clips, real)
+        y, k = y[: x.size], integers[here] if fixed is np.int32 else wide[: x.size]
+        largest = np.abs(x, out=y).max()
+        if not largest <= np.finfo(np.float32).max:  # a float64 beyond has no finite residual
+            raise CryptoError(
+                "a value is NaN, infinite or beyond float32",
+                fix="training diverged: lower the learning rate, or clip gradients",
+                field="values",
+            )
+        clipped = x if largest <= lowest else np.clip(x, -c, c, out=y)
+        np.divide(clipped, divisor, out=y)
         y *= scale
         np.copyto(k, np.rint(y, out=y), casting="unsafe")
-        words = rng.integers(0, 2**64 - 1, -(-x.size // 4), np.uint64, endpoint=True)
-        np.copyto(u, words.view(np.uint16)[: x.size])
-        k += u
+        words = rng.bit_generator.random_raw(-(-x.size // 4))
+        k += words.view(np.uint16)[: x.size]
         k >>= 16
-        integers[here] = k
         np.copyto(y, k)
+        if fixed is not np.int32:
+            integers[here] = k
         y *= c / real(codec.levels)
         np.subtract(x, y, out=residual[here], casting="same_kind")
     return integers, residual
+
+
+def _block_clip(clips: npt.NDArray[np.float32], real: Any) -> tuple[Any, Any, Any]:
+    """Return clip, divisor and lowest clip of a block: numbers if all values have the same clip."""
+    low, high = clips.min(), clips.max()
+    if not 0 <= low <= high < np.inf:
+        raise _wrong_clips()
+    clip: Any = real(low) if low == high else clips.astype(real, copy=False)
+    # a clip of 0 represents everything by 0
+    return clip, clip if low > 0 else np.where(clip > 0, clip, real(1)), low
 
 
 def dequantize(codec: Codec, integers: Integers, clip: Clip) -> npt.NDArray[np.float64]:
@@ -143,6 +160,7 @@ def pack(codec: Codec, integers: Integers) -> Slots:
         raise CryptoError(
             "an integer exceeds its field and would change its neighbour",
             fix="give the codec more `extra` bits of head-room for the noise",
+            field="integers",
         )
     count = codec.slots(integers.size)
     slots = np.empty(count, np.uint64)
@@ -152,9 +170,7 @@ def pack(codec: Codec, integers: Integers) -> Slots:
         for place in reversed(range(codec.per_slot)):
             total <<= np.uint64(codec.width)
             plane = integers[place * count :][start : min(start + BLOCK, count)]
-            plane = plane.astype(np.int64)
-            plane += codec.offset
-            total[: plane.size] |= plane.view(np.uint64)
+            total[: plane.size] |= np.add(plane, codec.offset, dtype=np.int64).view(np.uint64)
     return slots
 
 
@@ -165,14 +181,18 @@ def unpack(codec: Codec, slots: Slots, contributors: int, values: int) -> npt.ND
             f"{slots.size} slots of {contributors} parties are not {values} values of "
             f"{codec.parties} parties at {codec.per_slot} to a slot",
             fix="open a sum with the codec it was packed with",
+            field="slots",
         )
     integers = np.empty(values, np.int64)
     field = np.uint64((1 << codec.width) - 1)
-    for place in range(codec.per_slot):
-        plane = integers[place * slots.size : (place + 1) * slots.size].view(np.uint64)
-        np.right_shift(slots[: plane.size], np.uint64(codec.width * place), out=plane)
-        plane &= field
-    integers -= contributors * codec.offset
+    for start in range(0, slots.size, BLOCK):
+        block = slots[start : start + BLOCK]
+        for place in range(codec.per_slot):
+            plane = integers[place * slots.size :][start : start + block.size]
+            fields = plane.view(np.uint64)
+            np.right_shift(block[: plane.size], np.uint64(codec.width * place), out=fields)
+            fields &= field
+            plane -= contributors * codec.offset
     return integers
 
 
@@ -185,6 +205,7 @@ def encode_wide(values: npt.NDArray[np.float64]) -> Slots:
         raise CryptoError(
             "wide values must be a non-empty vector of finite values within ±2^40",
             fix="rescale the values before the sum",
+            field="wide",
         )
     whole = np.floor(values)
     low = np.rint((values - whole) * 2.0**40).astype(np.int64)  # 2^40 itself is carried over below
@@ -200,6 +221,7 @@ def decode_wide(slots: Slots, contributors: int) -> npt.NDArray[np.float64]:
         raise CryptoError(
             f"{slots.size} slots of {contributors} parties hold no wide values",
             fix="open a sum with the slots it was encoded to",
+            field="slots",
         )
     limbs = slots.view(np.int64).reshape(WIDE_LIMBS, -1)
     low = limbs[0] + (limbs[1] << 20)
@@ -208,25 +230,26 @@ def decode_wide(slots: Slots, contributors: int) -> npt.NDArray[np.float64]:
     return total
 
 
-def _check_values(values: Floats, clip: Clip) -> None:
+def _check_values(values: Floats, clip: Clip) -> npt.NDArray[np.float32]:
+    """Refuse other shapes and types than vectors of floats; return the clips as an array."""
     if values.ndim != 1 or not values.size or values.dtype not in (np.float32, np.float64):
         raise CryptoError(
             f"values must be a non-empty vector of floats, not {values.dtype} of {values.shape}",
             fix="flatten the tensors first",
         )
-    # a float64 beyond float32 has no finite residual
-    if not np.all(np.abs(values) <= np.finfo(np.float32).max):
-        raise CryptoError(
-            "a value is NaN, infinite or beyond float32",
-            fix="training diverged: lower the learning rate, or clip gradients",
-        )
-    with np.errstate(over="ignore"):  # refused below
-        bounds = np.asarray(clip, np.float32)
-    if bounds.shape not in ((), values.shape) or not np.all((bounds >= 0) & (bounds < np.inf)):
-        raise CryptoError(
-            "clips must be finite, not negative, and one for all values or one for each",
-            fix="derive the clips from the last opened scales",
-        )
+    with np.errstate(over="ignore"):  # refused with its block
+        clips = np.asarray(clip, np.float32)
+    if clips.shape not in ((), values.shape):
+        raise _wrong_clips()
+    return clips
+
+
+def _wrong_clips() -> CryptoError:
+    return CryptoError(
+        "clips must be finite, not negative, and one for all values or one for each",
+        fix="derive the clips from the last opened scales",
+        field="clip",
+    )
 
 
 class Field(NamedTuple):
@@ -335,15 +358,6 @@ def segment_key(group: Group, rule: Rule, at: SumId, seen: bytes = b"") -> bytes
     return digest_of(b"secure-fl segment", seen, *(part.encode() for part in parts))
 
 
-def needs_masks() -> CohortError:
-    """Build the error of a sum without masks, whose ciphertexts all parties could open singly."""
-    return CohortError(
-        "a sum for the host alone, or of values with shares of noise, needs masks, and this run "
-        "has none",
-        fix='set protection.mode = "he+secagg"',
-    )
-
-
 def left_between_parts(me: str) -> CohortError:
     """Build the error of a partial sum that a party left, with values that are not carried."""
     return CohortError(
@@ -365,13 +379,15 @@ def check_bound(group: Group, bound: float) -> None:
 
 def from_slots(slots: Slots) -> bytes:
     """Encode masked slots in 48 bits each."""
-    return slots.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :SLOT_BYTES].tobytes()
+    return slots.astype("<u8", copy=False).view([("low", "V6"), ("high", "V2")])["low"].tobytes()
 
 
-def to_slots(data: bytes, count: int) -> Slots:
-    """Decode the result of `from_slots`."""
+def to_slots(data: bytes, count: int, modulus: int = 1 << 8 * SLOT_BYTES) -> Slots:
+    """Decode the result of `from_slots`; a slot that is not below the modulus is refused."""
     if len(data) != SLOT_BYTES * count:
-        raise WireError("masked values have the wrong size")
-    slots = np.zeros((count, 8), np.uint8)
-    slots[:, :SLOT_BYTES] = np.frombuffer(data, np.uint8).reshape(count, SLOT_BYTES)
-    return slots.view("<u8").reshape(-1).astype(np.uint64, copy=False)
+        raise WireError("masked values have the wrong size", field="size")
+    words = np.ndarray((count,), "<u8", bytes(data) + bytes(2), strides=(SLOT_BYTES,))
+    slots: Slots = np.bitwise_and(words, np.uint64((1 << 8 * SLOT_BYTES) - 1), dtype=np.uint64)
+    if int(slots.max(initial=0)) >= modulus:
+        raise WireError("a masked value is not below the modulus", field="slots")
+    return slots

@@ -179,6 +179,7 @@ def malformed(what: str) -> CryptoError:
     return CryptoError(
         f"these bytes are not a {what} of the expected scheme",
         fix="check that both sides run the same release and that the sender is the one pinned",
+        field="form",
     )
 
 
@@ -203,7 +204,8 @@ def to_parts(data: bytes, count: int) -> list[bytes]:
         parts.append(data[start + 4 : end])
         start = end
     if not possible or start != len(data):
-        raise WireError("the number or length of ciphertexts does not fit their integers")
+        what = "the number or length of ciphertexts does not fit their integers"
+        raise WireError(what, field="parts")
     return parts
 
 
@@ -264,6 +266,7 @@ def load(data: bytes) -> PublicContext:
     raise CryptoError(
         "a secret key was offered as a public context" if secret else "this is no public context",
         fix="give the coordinator the bytes of `public()` of the cohort's key, never a key file",
+        field="context",
     )
 
 

@@ -52,8 +52,7 @@ def check_cohort(scheme: BFV, parties: int) -> None:
     if not 1 <= parties <= most:
         raise CryptoError(
             f"scheme {scheme.name} adds 1 to {most} sealed vectors exactly, not {parties}",
-            fix=f'form cohorts of at most {most} parties, or set mode = "secagg", in which the '
-            "coordinator sees the sums",
+            fix=f"form cohorts of at most {most} parties",
         )
 
 

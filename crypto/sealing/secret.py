@@ -113,6 +113,7 @@ def open(key: SecretKey, parts: Sequence[bytes], count: int, contributors: int =
         raise CryptoError(
             f"{count} slots need {len(used)} ciphertexts, not {len(parts)}",
             fix="check that the sum was asked for with the same names and shapes everywhere",
+            field="parts",
         )
     context, opened, plain = key._context, np.zeros(count, np.uint64), sealapi.Plaintext()
     head, start = len(context.plain.head), 0

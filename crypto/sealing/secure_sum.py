@@ -1,9 +1,9 @@
 """The party's half of protected sums: encode, tag, mask, seal; and back.
 
-    x  ->  slots in Z_t (segments)  ->  + tag  ->  + masks mod t  ->  BFV ciphertexts  ->  wire
+    x  ->  slots in Z_t (segments)  ->  + masks mod t  ->  + tag  ->  BFV ciphertexts  ->  wire
 
-`he+secagg` does all of it. `secagg` omits the ciphertexts, so the coordinator sees the sum; `he`
-omits the masks, so any party could open another's upload if it got hold of it.
+`he+secagg` does all of it. In `secagg` there are no ciphertexts: a pad that all parties add hides
+the sum.
 
 A sum is settled, its shares are revealed, and it is opened: each once, and in this order.
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.keys.identity import PublicIdentity, channel, keyed_digest
-from secure_fl.crypto.sealing import secret, tags
+from secure_fl.crypto.sealing import masking, secret, tags
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.packing import (
@@ -28,7 +28,6 @@ from secure_fl.crypto.sealing.packing import (
     check_bound,
     from_slots,
     left_between_parts,
-    needs_masks,
     segment_key,
     to_slots,
 )
@@ -85,7 +84,7 @@ class SecureSumInProgress:
         self,
         context: SumContext,
         index: int,
-        keys: StepKeys | None,  # None: without masks
+        keys: StepKeys,
         groups: Sequence[Group],
         rule: Rule,
         at: SumId,
@@ -100,14 +99,11 @@ class SecureSumInProgress:
             segments = tuple(
                 structs.replace(segment, digest=digest(data)) for segment, data in sealed
             )
-        self.upload = Upload(segments, b"".join(data for _, data in sealed))
-        if keys is not None:
-            self.upload = self.upload._replace(
-                sum=index, bound=keys.bound, taken=keys.taken_digest, links=keys.links
-            )
+        data = b"".join(data for _, data in sealed)
+        self.upload = Upload(segments, data, index, keys.bound, keys.taken_digest, keys.links)
         self.layouts = tuple(part.layout for part in self._parts)
 
-    # --- sealing (docs/protocol.md, section "A sum") ----------------------------------------------
+    # --- sealing (docs/protocol.md 4.8) -----------------------------------------------------------
 
     def _seal(self, group: Group, at: SumId) -> tuple[Segment, bytes]:
         """Seal one group as a segment; empty if this party only reads the sum."""
@@ -128,7 +124,7 @@ class SecureSumInProgress:
         if me in group.owners:
             vectors = {n: transcript.scales.whole(n, v, rule) for n, v in group.vectors.items()}
             slots, leftovers = layout.encode(vectors, transcript.rng, rule.noise)
-            by_peer = {} if self._keys is None else self._salts(self._keys, group)
+            by_peer = self._salts(group)
             slots = self._masked(slots, group, stream, by_peer)
             salts = tags.salts_by_digest(by_peer)
             cohort = None if rule.audience == Audience.HOST else context.keys.cohort
@@ -137,11 +133,11 @@ class SecureSumInProgress:
         owners = () if len(group.owners) == context.parties else group.owners
         return Segment(key, len(data), layout.slots + 1, owners, salts), data
 
-    def _salts(self, keys: StepKeys, group: Group) -> dict[str, bytes]:
+    def _salts(self, group: Group) -> dict[str, bytes]:
         """Return the history shared with single peers only, which salts their masks."""
         context, host = self._context, self._rule.audience == Audience.HOST
         seen = context.transcript.seen.beyond(
-            context.me, keys.peers(group.owners), (*group.owners, *group.readers), host=host
+            context.me, self._keys.peers(group.owners), (*group.owners, *group.readers), host=host
         )
         return {
             peer: keyed_digest(context.digest_key, both, b"seen by two")
@@ -156,20 +152,19 @@ class SecureSumInProgress:
         numbers, key = context.numbers, context.keys.tag_key
         tagged = np.zeros(slots.size + 1, np.uint64)
         tagged[:-1] = slots
-        if keys is not None:
-            host = self._rule.audience == Audience.HOST
-            shared = keys.mask(
-                group.owners, stream, slots.size, t, for_host=host, salts=salts, own=False
-            )
-            tagged[:-1] += shared
-            np.minimum(tagged, tagged - np.uint64(t), out=tagged)  # below 0 wraps to the top
+        host = self._rule.audience == Audience.HOST
+        shared = keys.mask(
+            group.owners, stream, slots.size, t, for_host=host, salts=salts, own=False
+        )
+        masking.add_slots(tagged[:-1], shared, t)
+        if (pad := self._pad(stream)) is not None:
+            masking.add(tagged[:-1], pad, t)
         me = numbers[context.me]
         tag = tags.make(key, tagged[:-1], [me], t, stream)
         if salts:
             tag += tags.bonds(key, me, {numbers[peer]: of for peer, of in salts.items()}, t, stream)
         tagged[-1] = tag % t
-        if keys is not None:
-            keys.add_self_mask(tagged, stream, t)
+        keys.add_self_mask(tagged, stream, t)
         return tagged
 
     # --- opening ----------------------------------------------------------------------------------
@@ -178,19 +173,18 @@ class SecureSumInProgress:
         if self._rule.noise is not None:
             for part in self._parts:
                 _check_noise(self._rule.noise, part.group, lists.survivors)
-        if self._keys is None:
-            raise self._unmasked()
         if lists.sum != self._index:
             raise CohortError(
-                "the coordinator asks to unmask another sum", party=self._context.me, fix=DISTRUST
+                "the coordinator asks to unmask another sum",
+                party=self._context.me,
+                fix=DISTRUST,
+                field="sum",
             )
         statement = self._keys.settle(lists.survivors, lists.dropped)
         return Confirm(self._context.keys.identity.sign(statement)) if lists.dropped else None
 
     def shares(self, confirmed: Confirmed | None) -> UnmaskShares:
         signatures = confirmed.signatures if confirmed else {}
-        if self._keys is None:
-            raise self._unmasked()
         return self._keys.reveal(signatures, self._context.keys.peers)
 
     def open(
@@ -198,7 +192,7 @@ class SecureSumInProgress:
     ) -> dict[str, NDArray[np.float64]]:
         context, rule = self._context, self._rule
         me, host = context.me, context.host
-        if self._opened or (self._keys is not None and not self._keys.revealed):
+        if self._opened or not self._keys.revealed:
             raise CohortError(
                 "the coordinator sent a total before the masks were removed, or twice",
                 fix=DISTRUST,
@@ -238,17 +232,17 @@ class SecureSumInProgress:
         owners = [party for party in sent.group.owners if party in alive]
         count, cohort = sent.layout.slots + 1, context.keys.cohort
         if rule.audience == Audience.HOST or cohort is None:
-            slots = to_slots(data, count)
+            slots = to_slots(data, count, COHORT.modulus)
         else:
             slots = secret.open(cohort, to_parts(data, count), count, len(owners))
         self._check(place, slots, owners, lost)
         slots = slots[:-1]
         if rule.audience == Audience.HOST:  # remove the masks that the owners added for the host
-            if self._keys is None:
-                raise self._unmasked()
             modulus = np.uint64(COHORT.modulus)
             masks = self._keys.host_masks(owners, sent.stream, slots.size, COHORT.modulus)
             slots = (slots + (modulus - masks)) % modulus
+        elif (pad := self._pad(sent.stream)) is not None:
+            masking.subtract(slots, pad, len(owners), COHORT.modulus)
         values, norms = sent.layout.decode(slots, len(owners), rule.noise)
         if rule.audience == Audience.PARTIES:
             readers = (*sent.group.owners, *sent.group.readers)
@@ -262,16 +256,18 @@ class SecureSumInProgress:
     ) -> None:
         """Check the tag of a total, which includes masks shared with lost parties."""
         context, sent = self._context, self._parts[place]
-        left = self._keys.left(lost) if self._keys is not None else None
-        key, salts = context.keys.tag_key, tags.salts_with(lost, place, owners) if left else {}
+        left, salts = self._keys.left(lost), tags.salts_with(lost, place, owners)
+        key = context.keys.tag_key
         tags.check_sum(
             key, slots, owners, context.numbers, sent.stream, sent.group.owners, left, salts
         )
 
-    def _unmasked(self) -> CohortError:
-        return CohortError(
-            "the coordinator asked to unmask a sum without masks", party=self._context.me
-        )
+    def _pad(self, stream: StreamId) -> bytes | None:
+        """Return the key of the pad that hides a sum for all parties which is not encrypted."""
+        keys = self._context.keys
+        if keys.cohort is not None or self._rule.audience == Audience.HOST:
+            return None
+        return masking.stream_key(keys.pad_key, stream, "pad")
 
 
 def _check_noise(noise: Noise, group: Group, survivors: Sequence[str]) -> None:
@@ -291,7 +287,6 @@ class SecureSums:
         *,
         host: str | None,
         threshold: int,
-        masks: bool,
     ) -> None:
         members = sorted({keys.identity.name, *keys.peers})
         numbers = {name: number for number, name in enumerate(members, 1)}
@@ -302,11 +297,11 @@ class SecureSums:
         self.context = SumContext(
             keys.identity.name, keys, digest_key, transcript, run.hex(), host, numbers, parties
         )
-        self._threshold, self._masks = threshold, masks
+        self._threshold = threshold
         self._channels = {
             name: channel(keys.identity, card, b"secure-fl run " + run)
             for name, card in keys.peers.items()
-            if masks and name != keys.identity.name
+            if name != keys.identity.name
         }
         self._index = 0  # number of the sum, from 1
         self._keys: StepKeys | None = None  # of the sum that begins next
@@ -315,14 +310,10 @@ class SecureSums:
         self._for_host = False  # True if the last sum was for the host
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SecureSumInProgress:
-        if (rule.audience == Audience.HOST or rule.noise is not None) and not self._masks:
-            raise needs_masks()
         keys, self._keys = self._keys, None
-        if self._masks and keys is None:
-            raise CohortError("no keys are left for this sum", party=self.context.me)
         if keys is None:
-            self._index += 1  # with masks, `next_keys` counted this sum
-        index = self._index if keys is None else keys.index
+            raise CohortError("no keys are left for this sum", party=self.context.me)
+        index = keys.index
         under_way = SecureSumInProgress(self.context, index, keys, groups, rule, at)
         before = {index - 1: self.upload(index - 1)} if self._for_host else {}
         self._sent = before | {index: under_way.upload.data}
@@ -337,7 +328,7 @@ class SecureSums:
         return self._sent.get(number, b"")
 
     def inquiry(self, coordinator: PublicIdentity, lists: bytes) -> Inquiry | None:
-        if not self._masks or not lists:
+        if not lists:
             return None
         context = self.context
         return Inquiry(context.keys, coordinator, context.me, context.host, lists)
@@ -347,8 +338,6 @@ class SecureSums:
     def next_keys(
         self, members: Sequence[str], statement: SurvivorStatement | None = None
     ) -> Offer | None:
-        if not self._masks:
-            return None
         context = self.context
         if context.me not in members or not set(members) <= set(context.numbers):
             raise CohortError(

@@ -82,7 +82,7 @@ class StepKeys:
         halves = {p: masking.half(self._mask_seed, number) for p, number in self.numbers.items()}
         dealt: dict[str, _Dealt] = {}
         if self.me != self.host:
-            holders = {self.numbers[party]: party for party in self.parties}
+            holders = {self.numbers[party]: party for party in sorted(self.parties)}
             keys, selves = (
                 masking.share_secret(seed, self.threshold, sorted(holders))
                 for seed in (self._mask_seed, self._self_seed)
@@ -117,11 +117,13 @@ class StepKeys:
             raise CohortError(
                 "the coordinator withholds keys of members, or names too few members",
                 fix="stop the run: this party's masks would not protect it",
+                field="offers",
                 party=self.me,
             )
         for sender, offer in offers.items():
             if sender not in self.channels or self.me not in offer.shares:
-                raise CryptoError("keys arrived from a party that is not on the roster")
+                what = "keys arrived from a party that is not on the roster"
+                raise CryptoError(what, field="sender")
             about = self._about(sender, self.me, offer)
             try:
                 opened = self.channels[sender].open(offer.shares[self.me], about)
@@ -134,6 +136,7 @@ class StepKeys:
                     "this party's keys were swapped in transit",
                     fix=DISTRUST,
                     party=sender,
+                    field="key",
                 )
             shares, half = opened[KEY : -masking.HALF_BYTES], opened[-masking.HALF_BYTES :]
             own = masking.half(self._mask_seed, self.numbers[sender])
@@ -198,6 +201,7 @@ class StepKeys:
             raise CohortError(
                 "the coordinator did not send the seeds of dropped parties' masks, or others",
                 party=self.me,
+                field="lost",
                 fix=DISTRUST,
             )
         return left
@@ -213,7 +217,10 @@ class StepKeys:
         alive, gone = frozenset(survivors) - {self.host}, frozenset(dropped) - {self.host}
         if self._lists is not None:
             raise CohortError(
-                "the coordinator asked twice to unmask one sum", party=self.me, fix=DISTRUST
+                "the coordinator asked twice to unmask one sum",
+                party=self.me,
+                fix=DISTRUST,
+                field="again",
             )
         if (
             alive & gone
@@ -223,15 +230,21 @@ class StepKeys:
             raise CohortError(
                 "the coordinator's lists of survivors and dropped parties overlap or miss somebody",
                 fix="stop the run: with such lists it could unmask one party",
+                field="lists",
                 party=self.me,
             )
         if self.me in gone:
             raise CohortError(
-                "the coordinator says that this party is gone", party=self.me, fix=DISTRUST
+                "the coordinator says that this party is gone",
+                party=self.me,
+                fix=DISTRUST,
+                field="gone",
             )
         if len(alive) < self.threshold:
             raise CohortError(
-                "the coordinator wants a sum over fewer parties than the threshold", party=self.me
+                "the coordinator wants a sum over fewer parties than the threshold",
+                party=self.me,
+                field="threshold",
             )
         self._lists, self.dropped = (alive, gone), gone
         lists = ("\n".join(sorted(names)).encode() for names in self._lists)
@@ -245,7 +258,10 @@ class StepKeys:
         """Return the shares that unmask the sum, once, if enough parties signed the same lists."""
         if self._lists is None or self.revealed:
             raise CohortError(
-                "the coordinator asked twice to unmask one sum", party=self.me, fix=DISTRUST
+                "the coordinator asked twice to unmask one sum",
+                party=self.me,
+                fix=DISTRUST,
+                field="again",
             )
         alive, gone = self._lists
         if gone:
@@ -273,6 +289,7 @@ class StepKeys:
                 f"only {len(agreed)} parties confirm who dropped out of a sum; the threshold is "
                 f"{self.threshold}",
                 fix="if the coordinator sent them other lists, do not trust it",
+                field="confirmations",
                 party=self.me,
             )
 
@@ -283,6 +300,7 @@ class StepKeys:
                 "this party dealt shares that differ from its signed digests",
                 fix=DISTRUST,
                 party=sender,
+                field="share",
             )
         self._held[sender] = held
 

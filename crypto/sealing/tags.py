@@ -62,6 +62,7 @@ def make(
         raise CryptoError(
             "tags need a non-empty vector of slots below the modulus",
             fix="reduce the slots mod the scheme's modulus first",
+            field="slots",
         )
     total = _constants(key, contributors, modulus, stream)
     for start, weights in parts(stream_key(key, stream, "tag"), slots.size, modulus):
@@ -145,6 +146,7 @@ def _constants(key: bytes, members: Collection[int], modulus: int, stream: Strea
         raise CryptoError(
             "contributors must be distinct member numbers below 2^20",
             fix="name each contributor once, by its number in the roster",
+            field="contributors",
         )
     drawn = uniform(stream_key(key, stream, "tag members"), max(members, default=-1) + 1, modulus)
     # at most 2^20 members of 44 bits: their sum stays below 2^64

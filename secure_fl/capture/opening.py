@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from secure_fl.capture import coordinator_view, party_view
 from secure_fl.capture.coordinator_view import CapturedFrame
 from secure_fl.capture.party_view import SegmentLine, SharedValue, SumNote
-from secure_fl.capture.recording import COHORT_KEY, VIEWS, sessions, view_of
-from secure_fl.crypto.sealing import public, secret
-from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, SealedInts
-from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.capture.recording import KEYS, VIEWS, sessions, view_of
+from secure_fl.crypto.sealing import masking, public, secret
+from secure_fl.crypto.sealing.blind_sum import SealedInts
+from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.packing import to_slots
 from secure_fl.crypto.sealing.public import to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
@@ -31,6 +31,7 @@ from secure_fl.protocol import messages
 from secure_fl.protocol.ports import Noise
 
 Values = dict[str, NDArray[np.float64]]
+PAD = 32  # bytes of a pad key
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,13 @@ class CapturedSegment:
     segment: SegmentLine
     data: bytes
     total: bool  # sent by the coordinator; otherwise by a party
+
+
+class SumKeys(NamedTuple):
+    """A cohort's keys that open totals."""
+
+    pad: bytes
+    cohort: secret.SecretKey | None  # None: nothing is encrypted
 
 
 class RecordedRun:
@@ -93,17 +101,14 @@ class RecordedRun:
         """Load the values that others shared with this party and all others."""
         return self._noted(party)[1]
 
-    def cohort_key(self, party: str, session: int) -> secret.SecretKey | None:
-        """Load the cohort's key, as this party has it."""
-        data = self._key(party, session, COHORT_KEY)
-        return None if data is None else secret.SecretKey.from_bytes(data)
-
-    def _key(self, party: str, session: int, name: str) -> bytes | None:
-        file = view_of(self.folder, party) / name.format(session)
+    def keys(self, party: str, session: int) -> SumKeys | None:
+        """Load the cohort's keys, as this party has them; None if it was not in the session."""
+        file = view_of(self.folder, party) / KEYS.format(session)
         if file.exists():
-            return file.read_bytes()
-        if self.mode in ENCRYPTED and any(n.session == session for n in self.notes(party)):
-            raise self._incomplete(f"{party}'s key of session {session}")
+            pad, cohort = file.read_bytes()[:PAD], file.read_bytes()[PAD:]
+            return SumKeys(pad, secret.SecretKey.from_bytes(cohort) if cohort else None)
+        if self.mode != "none" and any(n.session == session for n in self.notes(party)):
+            raise self._incomplete(f"{party}'s keys of session {session}")
         return None
 
     def _incomplete(self, what: str) -> RunError:
@@ -149,21 +154,13 @@ class RecordedRun:
         return {}
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """A role's keys to the cohort's ciphertexts, by session."""
+Keys: TypeAlias = Mapping[int, SumKeys]  # of a role, by session
 
-    cohort: Mapping[int, secret.SecretKey]
 
-    @classmethod
-    def of(cls, run: RecordedRun, members: Sequence[str]) -> Keys:
-        """Collect the keys of these members."""
-        cohort: dict[int, secret.SecretKey] = {}
-        for session in run.sessions:
-            for member in members:
-                if (key := run.cohort_key(member, session.session)) is not None:
-                    cohort[session.session] = key
-        return cls(cohort)
+def keys_of(run: RecordedRun, members: Sequence[str]) -> Keys:
+    """Collect the keys of these members."""
+    every = ((line.session, run.keys(m, line.session)) for line in run.sessions for m in members)
+    return {session: keys for session, keys in every if keys is not None}
 
 
 def read(part: CapturedSegment, mode: str, keys: Keys) -> Values:
@@ -181,10 +178,13 @@ def read(part: CapturedSegment, mode: str, keys: Keys) -> Values:
 def slots_of(part: CapturedSegment, mode: str, keys: Keys) -> Slots | None:
     """Extract the integers of a part, masked or not; None: encrypted for others."""
     count = part.segment.slots.slots + 1  # and the tag
-    if mode not in ENCRYPTED or part.note.audience == "host":
-        return to_slots(part.data, count)
-    key = keys.cohort.get(part.frame.line.session)
-    if key is None:
+    known = keys.get(part.frame.line.session)
+    if mode == "secagg" or part.note.audience == "host":
+        slots = to_slots(part.data, count)
+        if known is not None and part.note.audience != "host":
+            _remove_pad(part, slots[:-1], known.pad)
+        return slots
+    if known is None or known.cohort is None:
         return None
     try:
         upload = part.data
@@ -193,9 +193,19 @@ def slots_of(part: CapturedSegment, mode: str, keys: Keys) -> Slots | None:
             alone.add(upload, count)
             upload = alone.result()
         summed = len(part.of) if part.total else 1
-        return secret.open(key, to_parts(upload, count), count, summed)
+        return secret.open(known.cohort, to_parts(upload, count), count, summed)
     except CryptoError:
         return None
+
+
+def _remove_pad(part: CapturedSegment, slots: Slots, key: bytes) -> None:
+    """Subtract the pads of a part's contributors, in place."""
+    envelope = part.frame.envelope
+    message = envelope.message
+    assert isinstance(message, messages.SumInput | messages.Total)  # noqa: S101 - see `_parts`
+    stream = StreamId(envelope.run.hex(), part.segment.key, message.sum)
+    pad = masking.stream_key(key, stream, "pad")
+    masking.subtract(slots, pad, len(part.of), COHORT.modulus)
 
 
 def _cut(

@@ -25,7 +25,14 @@ from secure_fl.capture.merging import (
     model_name,
     shaped,
 )
-from secure_fl.capture.opening import CapturedSegment, Keys, RecordedRun, Values, as_numbers, read
+from secure_fl.capture.opening import (
+    CapturedSegment,
+    RecordedRun,
+    Values,
+    as_numbers,
+    keys_of,
+    read,
+)
 from secure_fl.errors import CryptoError
 from secure_fl.protocol import arrays as payload
 from secure_fl.protocol.messages import Share
@@ -90,7 +97,7 @@ def given(run: RecordedRun, party: str, rounds: int) -> dict[Source, NDArray[Any
 
 def _off_the_wire(run: RecordedRun, members: Sequence[str], rounds: int) -> Iterator[SumReading]:
     """Read every input and total with the members' keys, and subtract their own inputs."""
-    keys, inputs = Keys.of(run, members), _inputs(run, members)
+    keys, inputs = keys_of(run, members), _inputs(run, members)
     seen: set[tuple[object, ...]] = set()
     for part in run.parts:
         same = (part.of, part.total, part.note.session, part.note.number, part.segment.key)

@@ -2,7 +2,7 @@
 
 RUN/views/run.jsonl              the members and the protection
 RUN/views/wire.{jsonl,bin}       the coordinator's: all frames
-RUN/parties/NAME/view/           a party's: notes.{jsonl,bin}, and the keys it opens sums with
+RUN/parties/NAME/view/           a party's: notes.{jsonl,bin}, and the keys that open sums
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from secure_fl.files import replace_whole
 from secure_fl.protocol.ports import PrivacyLayer
 
 VIEWS, VIEW, RUN = "views", "view", "run"
-COHORT_KEY = "cohort-{}.key"  # of each session
+KEYS = "sums-{}.keys"  # of each session: the pad key, and the cohort's key if there is one
 
 
 class SessionLine(msgspec.Struct, frozen=True):
@@ -53,11 +53,11 @@ class FolderCapture:
         return coordinator_view.RecordedEngine(engine, journal, self._session)
 
     def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
-        """Record one party's sums and envelopes, and the key that opens them."""
+        """Record one party's sums and envelopes, and the keys that open them."""
         folder = view_of(self._folder, keys.identity.name)
         journal = self._journal(folder / party_view.STEM)
-        if keys.cohort is not None:
-            _write(folder / COHORT_KEY.format(self._session), keys.cohort.to_bytes())
+        cohort = b"" if keys.cohort is None else keys.cohort.to_bytes()
+        _write(folder / KEYS.format(self._session), keys.pad_key + cohort)
         return layer._replace(
             sums=party_view.RecordedSums(layer.sums, journal, self._session),
             envelopes=party_view.RecordedEnvelopes(layer.envelopes, journal, self._session),

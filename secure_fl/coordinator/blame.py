@@ -3,7 +3,7 @@
 The coordinator cannot check a tag itself. It asks one party after the other for its upload, which
 that party has signed, shows each upload to all members, and believes the majority. All honest
 members come to the same verdict. `crypto.blame.inquiry` describes their check and what it reveals;
-docs/protocol.md, section "An inquiry", lists the messages.
+docs/protocol.md 9 lists the messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steps of the coordinator: the base class, and the steps of a sum.
 
 A step collects one kind of message from all parties, then replies to all. `party.summing` describes
-a whole sum, and docs/protocol.md, section "A sum", its messages.
+a whole sum, and docs/protocol.md 4.6 to 4.11 its messages.
 """
 
 from __future__ import annotations

@@ -41,10 +41,9 @@ PROTECTIONS = {
     "POOLED": "All records were in one place",
     "NONE": "No protection",
     "secagg": "Protection: masks",
-    "he": "Protection: encryption",
     "he+secagg": "Protection: encryption and masks",
 }
-SUMMED = ("NONE", "secagg", "he", "he+secagg")  # protections of algorithms that form sums
+SUMMED = ("NONE", "secagg", "he+secagg")  # protections of algorithms that form sums
 EMBEDDINGS = (
     "Because the word embeddings are trained (`freeze_embeddings = false`), another hospital "
     "can find out which words occur in the other hospitals' notes together."

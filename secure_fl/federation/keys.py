@@ -15,7 +15,6 @@ import numpy as np
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing import secret
-from secure_fl.crypto.sealing.blind_sum import ENCRYPTED, MASKED
 from secure_fl.crypto.sealing.clear_sum import ClearEnvelopes, ClearSums, ClearTranscript
 from secure_fl.crypto.sealing.envelopes import Envelopes, PartyKeys
 from secure_fl.crypto.sealing.secure_sum import SecureSums
@@ -29,7 +28,7 @@ def make_keys(mode: Protection, members: Sequence[str], host: str | None) -> dic
     """Generate keys for a federation in one process; hospitals get theirs in a key ceremony."""
     identities = {name: Identity.generate(name) for name in members}
     cards = {name: identity.public for name, identity in identities.items()}
-    cohort = secret.generate() if mode in ENCRYPTED else None
+    cohort = secret.generate() if mode == "he+secagg" else None
     tag_key, channel_key = os.urandom(32), os.urandom(32)
     return {
         name: PartyKeys(identities[name], cards, cohort, tag_key, channel_key) for name in members
@@ -48,7 +47,7 @@ def privacy_layer(
     name = keys.identity.name
     if protection.mode == "none":
         return PrivacyLayer(ClearSums(name), ClearEnvelopes(name), ClearTranscript())
-    if protection.mode not in ENCRYPTED:
+    if protection.mode == "secagg":
         keys = replace(keys, cohort=None)  # a ceremony deals one in every mode
     rng = np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name)))
     envelopes, transcript = Envelopes(keys, run), Transcript(protection.bits, rng)
@@ -59,6 +58,5 @@ def privacy_layer(
         envelopes.digest_key,
         host=rules.host,
         threshold=rules.threshold,
-        masks=protection.mode in MASKED,
     )
     return PrivacyLayer(sums, envelopes, transcript)

@@ -11,7 +11,6 @@ from secure_fl.algorithms.public_coins import round_up
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.privacy.noise_ledger import document as noise_document
 from secure_fl.crypto.privacy.training_account import document as privacy_document
-from secure_fl.crypto.sealing.blind_sum import MASKED
 from secure_fl.federation.prepared import Prepared
 from secure_fl.federation.result import Result
 from secure_fl.federation.run_feature import run_features
@@ -135,7 +134,7 @@ def protection_of(run: ResultContext) -> dict[str, Any]:
         unshared(spec.entry) or statement(mode, bound.sentence()),
         statement_of_some(mode, run.rules.min_cohort) if some else "",
     ]
-    if mode in MASKED:
+    if mode != "none":
         features = (feature.statement(spec, run.rules, parties) for feature in run_features())
         sentences += [of_drawn, *features]
     return spec.protection.model_dump(mode="json") | {

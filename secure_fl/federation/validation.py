@@ -48,7 +48,6 @@ def check_spec(spec: RunSpec) -> None:
             require_shared(name, spec.protection.mode, steps=steps)
     if spec.protection.noise is not None:
         require_predictions(name, noised=entry.opens_predictions)
-    require_masks(entry, spec.protection)
     check_model(spec, spec.model)
     for feature in run_features():
         feature.check(spec)
@@ -81,8 +80,6 @@ def statement(mode: str, sentence: str) -> str:
     """Describe the protection of a mode; `sentence` describes the collusion bound."""
     if mode == "none":
         return "UNPROTECTED: the coordinator can read every update."
-    if mode == "he":
-        return "Any hospital together with the coordinator can read every update."
     return sentence
 
 
@@ -121,17 +118,6 @@ def require_trainable(silos: Sequence[Silo], entry: Entry) -> None:
                 party=silo.name,
                 field="train",
             )
-
-
-def require_masks(entry: Entry, protection: ProtectionSettings) -> None:
-    """Refuse a host in a mode in which other parties could open its sums."""
-    if entry.has_host and protection.mode == "he":
-        raise SettingsError(
-            "this algorithm sums for a host alone, which needs masks: in mode he every party holds "
-            "the key that opens all sums",
-            fix='set protection.mode = "he+secagg"',
-            field="protection.mode",
-        )
 
 
 def require_silos(silos: object) -> None:

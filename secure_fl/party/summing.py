@@ -1,6 +1,6 @@
 """A sum, from a party's values to the opened total, in the order of its steps.
 
-Rows are those of docs/protocol.md, "A sum". Without masks, steps 4 to 6 are omitted.
+Rows are those of docs/protocol.md 4.6. Without masks, steps 4 to 6 are omitted.
 
     1  A program calls `Cohort.sum`. The values become flat vectors, in groups    here
        that the same parties contribute. If a party lacks the scale of a vector,
@@ -159,7 +159,7 @@ class Summing:
     ) -> tuple[tuple[Group, ...], bool]:
         """Declare the names of a partial sum; return groups with equal contributors and readers.
 
-        docs/protocol.md, "Partial sums".
+        docs/protocol.md 4.13.
         """
         members, sums = self._members, self._sums
         if set(gives) & set(reads) or (reads and rule.audience == Audience.HOST):

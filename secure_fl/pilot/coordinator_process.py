@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.coordinator.assembly import lead_run, links_to
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.coordinator.machine import Coordinator, Engine
@@ -45,7 +44,6 @@ from secure_fl.events import (
     Waiting,
     Withheld,
 )
-from secure_fl.federation.validation import require_masks
 from secure_fl.pilot.member_faults import FaultBudget, lost_state_error
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import EarlierEvents
@@ -173,8 +171,6 @@ class RunLeader:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`earlier`: the events of the same run that earlier processes led."""
-        if isinstance(plan, Plan):
-            require_masks(ALGORITHMS[plan.algorithm.name], plan.protection)
         earlier = earlier or EarlierEvents()
         self._hub, self._roster, self._plan = hub, roster, plan
         self.gathering = Gathering(hub, me, roster, plan, recorder)

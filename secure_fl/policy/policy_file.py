@@ -121,7 +121,7 @@ class OwnFields(Section):
     caveats: tuple[AlgorithmName, ...] = ()
     """Algorithms that may show hospitals more than sums, such as FedKD with per_party."""
     protection: Protection = "he+secagg"
-    """Minimum protection; secagg and he do not replace each other."""
+    """Minimum protection of sums."""
     min_cohort: Positive = 3
     """Minimum number of hospitals in a sum."""
     threshold_share: Share = 2 / 3

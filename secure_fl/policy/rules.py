@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.policy.plan import Plan, entry_of
 from secure_fl.policy.site_rules import site_rules
 from secure_fl.policy.violations import PolicyRefusal, Violation, at_least, at_most, listed, shown
-from secure_fl.settings import ProtectionSettings
+from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
 __all__ = ["Company", "PolicyRefusal", "Violation", "broken_rules", "check"]
@@ -31,15 +30,6 @@ if TYPE_CHECKING:
     from secure_fl.crypto.keys.roster import Roster
     from secure_fl.policy.policy_file import DPLimits, NoiseLimits, SitePolicy
 
-# What a mode hides by; a mode is at least another if it hides by all that the other does.
-_HIDES: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "none": frozenset(),
-        "secagg": frozenset({"masks"}),
-        "he": frozenset({"ciphertexts"}),
-        "he+secagg": frozenset({"masks", "ciphertexts"}),
-    }
-)
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -143,8 +133,9 @@ def sums_broken(
     policy: SitePolicy, asked: ProtectionSettings, company: Company
 ) -> Iterator[Violation]:
     """Check how sums are protected, and over how many they are."""
-    if not _HIDES[asked.mode] >= _HIDES[policy.protection]:
-        enough = [mode for mode, hides in _HIDES.items() if hides >= _HIDES[policy.protection]]
+    modes = get_args(Protection)  # the weakest first
+    enough = modes[modes.index(policy.protection) :]
+    if asked.mode not in enough:
         fix = f'set protection = "{asked.mode}" in [site]'
         yield Violation("site.protection", asked.mode, " or ".join(enough), fix)
     yield from at_least("site.min_cohort", asked.min_cohort, policy.min_cohort)

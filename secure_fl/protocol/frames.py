@@ -111,7 +111,8 @@ class Bulk(NamedTuple):
 def cut(data: bytes, sizes: Sequence[int]) -> list[bytes]:
     """Split a bulk into parts of these sizes."""
     if sum(sizes) != len(data):
-        raise CohortError("the sizes of a bulk's parts do not add up to its size")
+        what = "the sizes of a bulk's parts do not add up to its size"
+        raise CohortError(what, field="sizes")
     starts = accumulate(sizes, initial=0)
     return [data[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
@@ -155,7 +156,8 @@ def decode(frame: Frame, verify: Callable[[bytes, bytes], None], *, whole: bool 
     verify(sha256(unsigned).digest(), head[-SIGNATURE_BYTES:])
     envelope = peek(head)
     if whole and (len(bulk) != envelope.size or sha256(bulk).digest() != envelope.digest):
-        raise WireError("a frame's bulk is not the one its head pins", party=envelope.sender)
+        what = "a frame's bulk is not the one its head pins"
+        raise WireError(what, party=envelope.sender, field="bulk")
     return envelope
 
 
@@ -273,6 +275,7 @@ class SurvivorLog:
             raise CohortError(
                 "the coordinator sent a survivor list without a matching signed statement",
                 fix=DISTRUST,
+                field="statement",
             )
         check_signature(statement, coordinator)
         self.last = statement

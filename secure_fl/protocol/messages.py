@@ -1,7 +1,7 @@
 """All messages between a party and the coordinator: one closed table of records.
 
 Every message is public metadata, which the coordinator may know. Private values travel only in the
-bulk of a frame (`frames`), sealed by the privacy layer. docs/protocol.md describes each message.
+bulk of a frame (`frames`), sealed by the privacy layer. docs/protocol.md 4.5 lists all fields.
 """
 
 from __future__ import annotations

@@ -176,8 +176,8 @@ class Crashing(LossyEngine):
 
 def test_a_run_that_crashed_in_a_sum_and_was_resumed(tmp_path):
     with pytest.raises(CrashError):
-        train(tmp_path / "run", Crashing, mode="he")
-    text = settings_text(mode="he")
+        train(tmp_path / "run", Crashing, mode="none")
+    text = settings_text(mode="none")
     Federation.of(loads(text), tmp_path / "run", resume=True).run()
     finding = looked(tmp_path / "run")
     assert cells(finding, ONE)[WITH_ONE] == "everything"
@@ -185,7 +185,7 @@ def test_a_run_that_crashed_in_a_sum_and_was_resumed(tmp_path):
 
 
 def test_rounds_that_were_not_recorded_are_not_judged(tmp_path):
-    case = {"rounds": 2, "mode": "he"}
+    case = {"rounds": 2, "mode": "none"}
     plain = settings_text(**case)
     made = Federation.of(loads(plain.replace("record = true", "")), tmp_path / "run")
     made.until = 1
@@ -205,14 +205,14 @@ def test_rounds_that_were_not_recorded_are_not_judged(tmp_path):
 
 @pytest.fixture(scope="module")
 def sealed(tmp_path_factory) -> Path:
-    return train(tmp_path_factory.mktemp("missing") / "run", mode="he")
+    return train(tmp_path_factory.mktemp("missing") / "run", mode="secagg")
 
 
 @pytest.mark.parametrize(
     ("lost", "reason"),
     [
         ("parties/hospital-2/view/notes.jsonl", "missing"),
-        ("parties/hospital-1/view/cohort-1.key", "missing"),
+        ("parties/hospital-1/view/sums-1.keys", "missing"),
         ("views/wire.jsonl", "missing"),
         ("views/wire.bin", "malformed"),
         ("parties/hospital-3/view/notes.bin", "malformed"),

@@ -23,11 +23,22 @@ from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.protocol.frames import digest
 from tests.support.audited_runs import train
 from tests.support.matrices import cells
+from tests.support.unmasked import without_masks
+
+UNMASKED = "secagg without its masks"  # a planted defect
 
 
 def trained(folder: Path, mode: str = "he+secagg", **options: Any) -> Path:
     """Train a tiny recorded run."""
     return train(folder, mode=mode, size=16, **options)
+
+
+def protected(folder: Path, mode: str) -> Path:
+    """Train a tiny recorded run, with or without a planted defect."""
+    if mode != UNMASKED:
+        return trained(folder, mode)
+    with without_masks():
+        return trained(folder, "secagg")
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +52,9 @@ def documents(place) -> dict[str, AuditDocument]:
     """Quick audits of the same federation under three protections, with one control for all."""
     return {
         mode: audit(
-            trained(place / mode, mode), quick=True, code=False, controls=place / "controls"
+            protected(place / mode, mode), quick=True, code=False, controls=place / "controls"
         )
-        for mode in ("none", "he", "he+secagg")
+        for mode in ("none", UNMASKED, "he+secagg")
     }
 
 
@@ -59,23 +70,26 @@ def test_matrices_differ_as_the_threat_model_says(documents):
         COORDINATOR: "everything",
         WITH_ONE: "everything",
     }
-    assert cells(documents["he"], ONE) == common | {COORDINATOR: "nothing", WITH_ONE: "everything"}
+    assert cells(documents[UNMASKED], ONE) == common | {
+        COORDINATOR: "nothing",  # the pad hides the uploads
+        WITH_ONE: "everything",
+    }
     assert cells(documents["he+secagg"], ONE) == common | {
         COORDINATOR: "nothing",
         WITH_ONE: "nothing",
     }
     sums = {mode: cells(document, SUM)[COORDINATOR] for mode, document in documents.items()}
-    assert sums == {"none": "of a sum", "he": "nothing", "he+secagg": "nothing"}
+    assert sums == {"none": "of a sum", UNMASKED: "nothing", "he+secagg": "nothing"}
 
 
 def test_the_status_is_that_of_the_promises(documents):
     assert {mode: d.status for mode, d in documents.items()} == {
         "none": "beyond policy",
-        "he": "beyond policy",  # any party with the coordinator reads every update
+        UNMASKED: "beyond policy",  # any party with the coordinator reads every update
         "he+secagg": "within policy",
     }
     assert any(COORDINATOR in reason for reason in documents["none"].reasons)
-    assert all(WITH_ONE in reason for reason in documents["he"].reasons)
+    assert all(WITH_ONE in reason for reason in documents[UNMASKED].reasons)
 
 
 def test_every_cell_points_to_trials_with_their_controls(documents):

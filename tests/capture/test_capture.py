@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,10 @@ from secure_fl.protocol.frames import digest
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.hospitals import hosted, silos, small
 from tests.support.raising import raises
+from tests.support.unmasked import without_masks
 
-MODES: tuple[Protection, ...] = ("none", "secagg", "he", "he+secagg")
+MODES: tuple[Protection, ...] = ("none", "secagg", "he+secagg")
+UNMASKED = "he+secagg without its masks"  # a planted defect
 COORDINATOR, ONE = "coordinator", "one hospital"
 WITH_ONE, WITH_TWO = "coordinator + 1 hospital", "coordinator + 2 hospitals"
 Recorded = tuple[RecordedRun, roles.Shapes, reading.Sent]
@@ -35,11 +38,18 @@ Recorded = tuple[RecordedRun, roles.Shapes, reading.Sent]
 def runs(tmp_path_factory) -> dict[str, Recorded]:
     """The same federation under every protection."""
     finding: dict[str, Recorded] = {}
-    for mode in MODES:
+    for mode in (*MODES, UNMASKED):
         folder = tmp_path_factory.mktemp("runs") / "run"
-        made = small(FedAvg(rounds=1), mode, silos=silos(size=16), folder=folder, record=True)
-        shapes = {n: tuple(w.shape) for n, w in made.run().model.named_parameters()}
-        finding[mode] = _loaded(folder, shapes)
+        with without_masks() if mode == UNMASKED else nullcontext():
+            made = small(
+                FedAvg(rounds=1),
+                "he+secagg" if mode == UNMASKED else mode,
+                silos=silos(size=16),
+                folder=folder,
+                record=True,
+            )
+            model = made.run().model
+        finding[mode] = _loaded(folder, {n: tuple(w.shape) for n, w in model.named_parameters()})
     return finding
 
 
@@ -66,8 +76,8 @@ def _sees(recorded: Recorded) -> dict[str, set[str]]:
     ("mode", "expected"),
     [
         ("none", {COORDINATOR: {"1", "2", "3", "1+2+3"}, ONE: {"2+3"}}),
-        ("secagg", {COORDINATOR: {"1+2+3"}, WITH_ONE: {"2+3"}}),
-        ("he", {COORDINATOR: set(), WITH_ONE: {"2", "3", "2+3"}}),
+        ("secagg", {COORDINATOR: set(), ONE: {"2+3"}, WITH_ONE: {"2+3"}, WITH_TWO: {"3"}}),
+        (UNMASKED, {COORDINATOR: set(), WITH_ONE: {"2", "3", "2+3"}}),
         # Two colluders of three subtract their own values, which nothing can hide.
         ("he+secagg", {COORDINATOR: set(), ONE: {"2+3"}, WITH_ONE: {"2+3"}, WITH_TWO: {"3"}}),
     ],
@@ -78,7 +88,7 @@ def test_each_role_reads_what_its_protection_leaves(runs, mode, expected):
 
 
 def test_a_reading_is_the_update_up_to_rounding(runs):
-    run, shapes, sent = runs["he"]
+    run, shapes, sent = runs[UNMASKED]
     view = next(
         v for v in roles.views(run, shapes, 1, bound=1) if v.role == "coordinator + 1 hospital"
     )

@@ -84,7 +84,7 @@ trees = st.builds(
     data=data,
     model=models,
     training=st.builds(TrainingSettings, learning_rate=rates, max_grad_norm=st.none() | rates),
-    protection=st.builds(ProtectionSettings, mode=st.sampled_from(["none", "he"])),
+    protection=st.builds(ProtectionSettings, mode=st.sampled_from(["none", "secagg"])),
     algorithm=st.builds(FedAvg, rounds=counts) | st.builds(FedAdam, tau=rates),
 )
 

@@ -79,9 +79,9 @@ def test_streams_differ_by_everything_that_names_them():
         for run in ("a", "ab")
         for segment in ("x", "xx", "y")
         for number in (0, 1, 256)
-        for purpose in ("pair", "self", "host", "tag", "tag members")
+        for purpose in ("pair", "self", "host", "pad", "tag", "tag members")
     }
-    assert len(keys) == 2 * 2 * 3 * 3 * 5
+    assert len(keys) == 2 * 2 * 3 * 3 * 6
 
 
 @pytest.mark.parametrize("modulus", [T, PRIME42, 3 << 40, 1000])
@@ -197,3 +197,14 @@ def test_segments_share_a_secret_and_no_stream():
     plus.append(masking.stream_key(keys._self_seed, stream, "self"))
     np.testing.assert_array_equal(first, masking.combine(plus, minus, LENGTH, T))
     assert not np.any(first == second) and (first < np.uint64(T)).all()
+
+
+@pytest.mark.parametrize("length", [5, 3 * masking.WORDS + 1])  # side by side, and in blocks
+@pytest.mark.parametrize("times", [1, 3, 128])
+def test_a_pad_that_each_of_several_added_is_subtracted_exactly(length: int, times: int) -> None:
+    pad, values = bytes([7]) * 32, np.arange(length, dtype=np.uint64)
+    slots = values.copy()
+    for _ in range(times):
+        masking.add(slots, pad, COHORT.modulus)
+    masking.subtract(slots, pad, times, COHORT.modulus)
+    np.testing.assert_array_equal(slots, values)

@@ -186,7 +186,6 @@ def blind(step: MaskedStep) -> ProtectedTotal:
     return ProtectedTotal(
         COHORT.modulus,
         None,
-        masks=True,
         offered=OfferedKeys(step.names, step.offers, 1),
         numbers=step.numbers,
         host=None,

@@ -19,7 +19,6 @@ from secure_fl import (
     corpora,
 )
 from secure_fl.algorithms.baselines.reference_points import Centralized
-from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config import load as config
 from secure_fl.data.examples import Example, Text
@@ -131,12 +130,6 @@ def test_a_host_is_needed_and_there_is_none() -> None:
     assert rules_of(members(), ProtectionSettings(), HOSTED).host == "hospital-4"
     ways = ('role = "host"', "corpus, public = 240", "source, public = 0.5")
     require(refusal(members()[:3]), *ways, field="data")
-
-
-def test_a_host_in_a_mode_without_masks() -> None:
-    with raises(SettingsError, "he+secagg", field="protection.mode"):
-        small(FedID(rounds=1), silos=members(), mode="he")
-    small(FedID(rounds=1), silos=members(), mode="secagg")
 
 
 def test_two_hosts() -> None:

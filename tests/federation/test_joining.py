@@ -30,7 +30,7 @@ from tests.support.killing import Killed, after, kill_when, within
 from tests.support.raising import raises
 from tests.support.sampling import mostly_slow
 
-MODES = ("none", "secagg", "he", "he+secagg")
+MODES = ("none", "secagg", "he+secagg")
 
 
 def resumed(

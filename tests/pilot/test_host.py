@@ -13,13 +13,10 @@ from typing import Any
 import pytest
 
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.errors import CohortError, SettingsError
-from secure_fl.pilot import coordinator_process
 from secure_fl.settings import ProtectionSettings, TrainingSettings
 from tests.support.clinic import HUB, Clinic
 from tests.support.local_pilot import plan_of
 from tests.support.processes import PROGRAM, free_port, killed_after, this_code
-from tests.support.raising import raises
 
 MODES: list[dict[str, Any]] = [{}, {"mode": "secagg"}]  # {}: as it comes
 
@@ -49,24 +46,6 @@ def test_fedid_runs_with_what_is_in_the_kits(opened, protection):
     for name in clinic.roster.names:
         result = json.loads((clinic.folder / name / "runs" / "run" / "result.json").read_text())
         assert result["status"] == "finished"
-
-
-def test_a_host_without_masks_is_refused_before_anybody_is_invited(opened):
-    clinic = opened({"mode": "he"})
-    with raises(SettingsError, "he+secagg", field="protection.mode"):
-        clinic.run()
-    assert not clinic.events
-
-
-def test_a_hospital_refuses_a_host_without_masks_whatever_the_coordinator_says(opened, monkeypatch):
-    monkeypatch.setattr(coordinator_process, "require_masks", lambda *_: None)
-    clinic = opened({"mode": "he"})
-    with raises(CohortError, "(settings)", party="hospital-1"):
-        clinic.run()
-    refused = [event for event in clinic.events if "why" in event]
-    assert {event["party"] for event in refused} == set(clinic.roster.names)
-    assert all("needs masks" in event["why"] for event in refused)
-    assert not (clinic.folder / "hospital-1" / "runs").exists()
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ POOL: Mapping[str, list[Any]] = {
     "frozen": [True, False],
     "batch": [16, 512],
     "public_batch": [None, 999],
-    "mode": ["he+secagg", "secagg", "he", "none"],
+    "mode": ["he+secagg", "secagg", "none"],
     "bits": [8, 24],
     "min_cohort": [3, 5, 2],
     "threshold": [None, 3, 2],
@@ -126,7 +126,7 @@ POLICIES = st.builds(
     SitePolicy,
     algorithms=st.sampled_from([tuple(LISTED), ("fedavg",), ()]),
     caveats=st.sampled_from([(), ("fedkd",), ("fedid",)]),
-    protection=st.sampled_from(["he+secagg", "secagg", "he", "none"]),
+    protection=st.sampled_from(["he+secagg", "secagg", "none"]),
     min_cohort=st.sampled_from([2, 3, 4]),
     threshold_share=st.sampled_from([0.6, 2 / 3, 1.0]),
     bits=st.sampled_from([(8,), (8, 24), ()]),
@@ -200,7 +200,7 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
         name == "fedid" and a["feedback"] != "none"
     )
     opens_noised = noise is not None and name in {"fedid", "dsfl", "mhat", "feded"}
-    masks, sealed = "secagg" in held.protection, held.protection.startswith("he")
+    order = ("none", "secagg", "he+secagg")
 
     def within(found: dict[str, Any], most: DPLimits | NoiseLimits) -> bool:
         target = found["target_epsilon"] or found["epsilon"]
@@ -221,8 +221,7 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
         "model": p["model"]["name"] in held.models,
         "embeddings": p["model"]["freeze_embeddings"] or not held.frozen_embeddings,
         "views": not p["run"]["record"] or held.recording,
-        "masks": not masks or "secagg" in s["mode"],
-        "sealed": not sealed or s["mode"].startswith("he"),
+        "sealed": order.index(s["mode"]) >= order.index(held.protection),
         "cohort": s["min_cohort"] >= held.min_cohort,
         "threshold": t >= company.threshold and company.threshold / n >= held.threshold_share,
         "bits": s["bits"] in held.bits,

@@ -16,7 +16,7 @@ from secure_fl.settings import Protection
 from secure_fl.testing.harness import Program, federate
 from tests.support.attacker import NAMES, lying
 
-MODES: tuple[Protection, ...] = ("secagg", "he", "he+secagg")
+MODES: tuple[Protection, ...] = ("secagg", "he+secagg")
 
 
 class Appeasing(Coordinator):

@@ -60,7 +60,9 @@ def test_keys_of_two_ceremonies_do_not_mix(tmp_path: Path) -> None:
     mixed = ceremony(tmp_path / "one", roster) | {
         "north": ceremony(tmp_path / "two", roster)["north"]
     }
-    out = federate(dict.fromkeys(NAMES, shared), mode="he", host=HOST, keys=mixed, catch=True)
+    out = federate(
+        dict.fromkeys(NAMES, shared), mode="he+secagg", host=HOST, keys=mixed, catch=True
+    )
     assert isinstance(out.error, SecureFLError) and out.results == {}
 
 

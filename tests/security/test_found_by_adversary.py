@@ -10,7 +10,6 @@ from msgspec import structs
 
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
-from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import (
     CohortError,
     Misconduct,
@@ -220,9 +219,9 @@ def test_a_member_that_salts_a_mask_with_itself_is_lost_before_the_sum_fails(
     """No other tag cancels this part of its own, which fits what it signed: nobody is at fault."""
     honest = SecureSumInProgress._salts
 
-    def salts(under_way: SecureSumInProgress, keys: StepKeys, group: Group) -> dict[str, bytes]:
-        other = {LIAR: bytes(32)} if keys.me == LIAR else {}
-        return honest(under_way, keys, group) | other
+    def salts(under_way: SecureSumInProgress, group: Group) -> dict[str, bytes]:
+        other = {LIAR: bytes(32)} if under_way._context.me == LIAR else {}
+        return honest(under_way, group) | other
 
     monkeypatch.setattr(SecureSumInProgress, "_salts", salts)
     out, kept = run()

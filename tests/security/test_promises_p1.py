@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.crypto.sealing import public, secret
-from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, blind_totals
-from secure_fl.crypto.sealing.masking import Slots
+from secure_fl.crypto.sealing import masking, public, secret
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
+from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.packing import to_slots
 from secure_fl.crypto.sealing.public import to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.errors import CohortError, CryptoError, SecureFLError
+from secure_fl.errors import CryptoError, SecureFLError
 from secure_fl.federation.keys import make_keys
-from secure_fl.protocol import messages
+from secure_fl.protocol import frames, messages
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import OfferedKeys
-from secure_fl.settings import Protection, ProtectionSettings
+from secure_fl.settings import Protection
 from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, Wiretap, looks_uniform, marked, summing
+from tests.support.unmasked import without_masks
 
 BLIND = (
     "import sys, secure_fl.coordinator.machine, secure_fl.crypto.sealing.blind_sum;"
@@ -54,7 +55,6 @@ def test_a_coordinator_offered_a_secret_key_refuses_to_start() -> None:
             ProtectedTotal(
                 COHORT.modulus,
                 offered,
-                masks=True,
                 offered=OfferedKeys(),
                 numbers={},
                 host=None,
@@ -86,13 +86,18 @@ def test_without_protection_the_coordinator_reads_every_update() -> None:
         np.testing.assert_array_equal(np.frombuffer(data, "<f4"), np.full(4000, value))
 
 
-def test_with_masks_the_coordinator_reads_the_sum_but_no_update() -> None:
-    tap, _ = listen("secagg")
-    total = tap.of(messages.Total, "east")[0].bulk
+def test_with_masks_and_a_pad_the_coordinator_reads_neither_update_nor_sum() -> None:
+    tap, party = listen("secagg")
+    heard = tap.of(messages.Total, "east")[0]
     _data, count = upload(tap, "east")
-    assert packed(to_slots(total, count)[:-1])  # the sum is there to be read
-    for name in NAMES:
-        assert looks_uniform(to_slots(upload(tap, name)[0], count), COHORT.modulus)
+    for sent in (heard.bulk, *(upload(tap, name)[0] for name in NAMES)):
+        assert looks_uniform(to_slots(sent, count), COHORT.modulus)
+    segment = tap.of(messages.SumInput, "east")[0].message.segments[0]
+    run = frames.peek(heard.head).run.hex()
+    pad = masking.stream_key(party.pad_key, StreamId(run, segment.key.hex(), 1), "pad")
+    slots = to_slots(heard.bulk, count)[:-1]
+    masking.subtract(slots, pad, len(NAMES), COHORT.modulus)
+    assert packed(slots)  # the sum is there to be read, for holders of the cohort's keys
 
 
 def test_with_both_the_coordinator_reads_neither() -> None:
@@ -105,16 +110,19 @@ def test_with_both_the_coordinator_reads_neither() -> None:
         assert looks_uniform(bytes_seen.astype(np.uint64), 256)
 
 
-def test_a_party_that_gets_anothers_upload_opens_it_in_he_and_gets_noise_in_both() -> None:
-    opened = {}
-    for mode in ("he", "he+secagg"):
-        tap, curious = listen(mode)
-        data, count = upload(tap, "east")
-        assert curious.cohort is not None
-        opened[mode] = secret.open(curious.cohort, to_parts(data, count), count)[:-1]
-    assert packed(opened["he"]) and not looks_uniform(opened["he"], COHORT.modulus)
-    assert not packed(opened["he+secagg"])
-    assert looks_uniform(opened["he+secagg"], COHORT.modulus)
+def opened_by_another() -> Slots:
+    tap, curious = listen("he+secagg")
+    data, count = upload(tap, "east")
+    assert curious.cohort is not None
+    return secret.open(curious.cohort, to_parts(data, count), count)[:-1]
+
+
+def test_a_party_that_gets_anothers_upload_opens_it_to_noise() -> None:
+    with without_masks():
+        bare = opened_by_another()
+    assert packed(bare) and not looks_uniform(bare, COHORT.modulus)
+    masked = opened_by_another()
+    assert not packed(masked) and looks_uniform(masked, COHORT.modulus)
 
 
 def test_under_masks_uploads_do_not_depend_on_inputs() -> None:
@@ -129,7 +137,7 @@ def test_under_masks_uploads_do_not_depend_on_inputs() -> None:
     assert looks_uniform(difference, COHORT.modulus)
 
 
-@pytest.mark.parametrize("mode", ["he", "secagg", "he+secagg"])
+@pytest.mark.parametrize("mode", ["secagg", "he+secagg"])
 def test_two_runs_with_other_inputs_look_alike(mode: Protection) -> None:
     def shape(values: dict[str, Any]) -> list[tuple[Any, ...]]:
         tap = Wiretap()
@@ -168,14 +176,3 @@ def test_a_host_sum_is_noise_to_the_coordinator_and_to_the_other_parties(mode: P
     if mode == "he+secagg":  # a party's own key does not help
         with pytest.raises(SecureFLError):
             secret.open(keys["north"].cohort, to_parts(data, slots.size), slots.size)
-
-
-def test_ciphertexts_alone_carry_no_host_sum() -> None:
-    """Every party has the key to them: whoever taps a wire would open what is the host's."""
-    program = summing({"x": np.ones(20)}, reveal=Audience.HOST, bound=8.0)
-    out = federate(dict.fromkeys((*NAMES, "hub"), program), host="hub", mode="he", catch=True)
-    assert isinstance(out.error, SecureFLError) and "hub" not in out.results
-    with pytest.raises(CohortError, match="needs masks"):
-        blind_totals(ProtectionSettings(mode="he"), NAMES, host="hub", threshold=3, run=bytes(16))(
-            messages.Audience.HOST, OfferedKeys()
-        )

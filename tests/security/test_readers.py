@@ -15,7 +15,7 @@ from secure_fl.settings import Protection
 from secure_fl.testing.harness import Program, federate
 from tests.support.attacker import Wiretap, lying, told
 
-SEALED = ["secagg", "he", "he+secagg"]
+SEALED = ["secagg", "he+secagg"]
 NAMES = ("east", "north", "south", "west")
 
 

@@ -141,7 +141,7 @@ class Scenario:
         if rng.random() < 0.2:
             mode = "he+secagg"
         elif not host and kind not in WITH_MASKS and rng.random() < 0.08:
-            mode = rng.choice(("he", "none"))
+            mode = "none"
         calm = kind in LATE and rng.random() < 0.9  # no other lie ends the run before
         talks = kind in ("Share", "Broadcast", "Relayed", "Agree", "Agreed")
         if host and COORDINATOR not in guilty and rng.random() < 0.4:
@@ -344,7 +344,7 @@ class Schemes:
         """Add a number to one slot of a part; replace its salts, if there are new ones."""
         parts = cut(data, [segment.size for segment in message.segments])
         segment, sealed = message.segments[place], message.audience != Audience.HOST
-        sealed = sealed and "he" in self.scenario.mode and keys.cohort is not None
+        sealed = sealed and self.scenario.mode == "he+secagg" and keys.cohort is not None
         count = segment.slots
         if sealed and keys.cohort is not None:
             slots = secret.open(keys.cohort, to_parts(parts[place], count), count)

@@ -24,7 +24,7 @@ from secure_fl.audits.document import (
 
 PARTIES = ("north", "south", "west")
 ROLES = ("coordinator", "one hospital", "coordinator + 1 hospital", "the public")
-BYTES = {"none": 1_210_000, "he": 4_650_000, "he+secagg": 4_920_000}
+BYTES = {"none": 1_210_000, "secagg": 4_650_000, "he+secagg": 4_920_000}
 SETTINGS = """[algorithm]
 name = "fedavg"
 rounds = 8
@@ -77,8 +77,8 @@ def trial(
 
 def trials(mode: str) -> tuple[TrialPart, ...]:
     """Five trials: one that tells the modes apart at the coordinator, one among colluders."""
-    coordinator = {"none": 0.984, "he": 0.029, "he+secagg": 0.033}[mode]
-    together = {"none": 0.984, "he": 0.981, "he+secagg": 0.035}[mode]
+    coordinator = {"none": 0.984, "secagg": 0.029, "he+secagg": 0.033}[mode]
+    together = {"none": 0.984, "secagg": 0.981, "he+secagg": 0.035}[mode]
     rate: dict[str, Any] = {
         "measure": "true positives at 1 % false positives",
         "n": 1200,
@@ -100,7 +100,7 @@ def matrix(mode: str) -> tuple[RowPart, ...]:
     """Three kinds of information for four roles."""
     seen: dict[str, tuple[Access, Access, Access]] = {
         "none": ("everything", "inconclusive", "everything"),
-        "he": ("nothing", "inconclusive", "everything"),
+        "secagg": ("nothing", "inconclusive", "everything"),
         "he+secagg": ("nothing", "inconclusive", "nothing"),
     }
     first, second, third = seen[mode]
@@ -173,14 +173,14 @@ def energy(decay: float) -> tuple[float, ...]:
 
 def document(mode: str = "he+secagg", **changes: Any) -> AuditDocument:
     """One run with this protection."""
-    status: Status = {"none": "beyond policy", "he": "beyond policy"}.get(mode, "inconclusive")  # type: ignore[assignment]
+    status: Status = {"none": "beyond policy", "secagg": "beyond policy"}.get(mode, "inconclusive")  # type: ignore[assignment]
     reasons = {
         "none": ("The coordinator reads single updates: token recall 0.984.",),
-        "he": ("The coordinator and a hospital read single updates: token recall 0.981.",),
+        "secagg": ("The coordinator and a hospital read single updates: token recall 0.981.",),
         "he+secagg": ("Span check by a hospital: it does not work without protection either.",),
     }[mode]
     rounds = tuple(float(r) for r in range(1, 9))
-    leak = {"none": 0.984, "he": 0.981, "he+secagg": 0.035}[mode]
+    leak = {"none": 0.984, "secagg": 0.981, "he+secagg": 0.035}[mode]
     private = mode == "he+secagg"
     run = RunPart(
         name=f"study-{mode.replace('+', '-')}",
@@ -250,5 +250,5 @@ def document(mode: str = "he+secagg", **changes: Any) -> AuditDocument:
 
 
 def three() -> list[AuditDocument]:
-    """Without protection, with encryption alone, and as deployed."""
-    return [document(mode) for mode in ("none", "he", "he+secagg")]
+    """Without protection, with masks that fail, and as deployed."""
+    return [document(mode) for mode in ("none", "secagg", "he+secagg")]

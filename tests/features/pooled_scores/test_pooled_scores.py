@@ -51,9 +51,7 @@ def own(result: Result, split: str, round: int) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "mode", mostly_slow(["none", "secagg", "he", "he+secagg"], "none", "he+secagg")
-)
+@pytest.mark.parametrize("mode", mostly_slow(["none", "secagg", "he+secagg"], "none", "he+secagg"))
 def test_a_sealed_sum_gives_the_accuracy_over_all_records(mode: Any) -> None:
     result = small(mode=mode, silos=unequal()).run()
     for split in ("dev", "test"):

@@ -1,0 +1,69 @@
+"""A file of vectors: what the product gives, and what it must refuse with which code."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.vectors.product import code_of
+from secure_fl.errors import SecureFLError
+
+
+def outcome(case: Mapping[str, Any], kinds: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """What the product gives for a case: a result, or the code of the check that refused it."""
+    try:
+        return {"result": kinds[case["kind"]](case)}
+    except SecureFLError as error:
+        return {"refused": code_of(error)}
+
+
+@dataclass
+class Book:
+    """The cases of one file."""
+
+    about: str
+    kinds: Mapping[str, Callable[[Any], Any]]
+    cases: list[dict[str, Any]] = field(default_factory=list)
+
+    def ok(self, name: str, kind: str, **fields: Any) -> None:
+        """Add a case with the product's result."""
+        case = {"name": name, "kind": kind, **fields}
+        self.cases.append({**case, "result": self.kinds[kind](case)})
+
+    def no(self, code: str, name: str, kind: str, **fields: Any) -> None:
+        """Add a case that must be refused with this code; `whole`: the case that it changes."""
+        whole = fields.pop("whole", {})
+        case = {"name": name, "kind": kind, **fields}
+        found = outcome({**case, **whole}, self.kinds)
+        if found != {"refused": code}:
+            raise ValueError(f"{name}: {code} expected, {str(found)[:200]} found")
+        self.cases.append({**case, "refused": code})
+
+    def text(self, strings: Mapping[str, str]) -> str:
+        """Encode: a case a line, with short names for long keys."""
+        cases = ",\n".join(json.dumps(_short(case), ensure_ascii=False) for case in self.cases)
+        for name, value in strings.items():
+            cases = cases.replace(value, name)
+        return f'{{"about": {json.dumps(self.about)}, "cases": [\n{cases}\n]}}\n'
+
+
+def _short(case: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Compress the frames of a recording, in which most bytes are there twice."""
+    if case["kind"] != "recording" or "frames" not in case:
+        return case
+    raw = [b64decode(data) for _, _, data in case["frames"]]
+    sizes = [[*frame[:2], len(data)] for frame, data in zip(case["frames"], raw, strict=True)]
+    packed = b64encode(zlib.compress(b"".join(raw), 9)).decode()
+    return {**case, "frames": sizes, "data": packed}
+
+
+def write(folder: Path, books: Mapping[str, Book], shared: Mapping[str, Any]) -> None:
+    """Write all files."""
+    (folder / "keys.json").write_text(json.dumps(shared, indent=1) + "\n")
+    for name, book in books.items():
+        (folder / f"{name}.json").write_text(book.text(shared["strings"]), encoding="utf-8")

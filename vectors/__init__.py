@@ -1,0 +1,1 @@
+"""Test vectors of docs/protocol.md, and a second reader of them."""

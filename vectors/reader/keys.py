@@ -1,0 +1,339 @@
+"""Identities, sealed messages, cards, rosters and ledgers (2, 3 and 11)."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey, MLDSA65PublicKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from vectors.reader.base import Refused, derive, labelled, require, spoken
+from vectors.reader.numbers import pair_secret
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+V2 = b"\x02"
+POINT, KEM, CIPHERTEXT = 32, 1184, 1088  # bytes: X25519 keys; keys and ciphertexts of ML-KEM-768
+SIGNING, SIGNED = 32 + 1952, 64 + 3309  # bytes of keys and of signatures: Ed25519, then ML-DSA-65
+PRIVATE = 1 + 32 + 32 + 32 + 64
+
+
+class Card(NamedTuple):
+    """The public half of an identity (2.1)."""
+
+    name: str
+    signing: bytes  # of Ed25519, then of ML-DSA-65
+    agreement: bytes  # of X25519, then of ML-KEM-768
+
+    @classmethod
+    def read(cls, data: bytes) -> Card:
+        """The card of its canonical bytes."""
+        start = 1 + SIGNING
+        cut = start + POINT + KEM
+        return cls.of(data[cut:].decode(), data[1:start], data[start:cut])
+
+    @classmethod
+    def of(cls, name: str, signing: bytes, agreement: bytes) -> Card:
+        """Check the fields."""
+        require(bool(NAME.fullmatch(name)), "crypto:name")
+        require((len(signing), len(agreement)) == (SIGNING, POINT + KEM), "crypto:key")
+        return cls(name, signing, agreement)
+
+    def canonical(self) -> bytes:
+        """The same bytes at every site."""
+        return V2 + self.signing + self.agreement + self.name.encode()
+
+    @property
+    def point(self) -> bytes:
+        """The X25519 key."""
+        return self.agreement[:POINT]
+
+    def fingerprint(self) -> str:
+        """What people compare."""
+        return spoken(labelled(b"secure-fl identity", self.canonical()))
+
+    def verify(self, digest: bytes, signature: bytes) -> None:
+        """Check a signature of a digest (2.2)."""
+        require(len(digest) in (32, 48, 64), "crypto:digest")
+        try:
+            Ed25519PublicKey.from_public_bytes(self.signing[:32]).verify(signature, digest)
+        except (InvalidSignature, ValueError):
+            raise Refused("crypto:signature") from None
+
+    def verify_document(self, digest: bytes, signature: bytes) -> None:
+        """Check both signatures of a document's digest (2.2)."""
+        self.verify(digest, signature[:64])
+        try:
+            MLDSA65PublicKey.from_public_bytes(self.signing[32:]).verify(signature[64:], digest)
+        except (InvalidSignature, ValueError):
+            raise Refused("crypto:signature") from None
+
+
+class Identity:
+    """Private keys."""
+
+    def __init__(self, data: bytes) -> None:
+        require(data[:1] == V2 and len(data) > PRIVATE, "crypto:version")
+        signing = Ed25519PrivateKey.from_private_bytes(data[1:33])
+        mldsa = MLDSA65PrivateKey.from_seed_bytes(data[33:65])
+        self.agreement = X25519PrivateKey.from_private_bytes(data[65:97])
+        self.kem = MLKEM768PrivateKey.from_seed_bytes(data[97:PRIVATE])
+        private = signing, mldsa, self.agreement, self.kem
+        key, more, point, kem = (one.public_key().public_bytes_raw() for one in private)
+        self.card = Card.of(data[PRIVATE:].decode(), key + more, point + kem)
+
+    def x25519(self, card: Card) -> bytes:
+        """The secret of X25519 with another site."""
+        return pair_secret(self.agreement, card.point)
+
+
+def open_sealed(me: Identity, sender: Card, blob: bytes, context: bytes) -> bytes:
+    """A message to one site (2.3)."""
+    cut = 1 + POINT + CIPHERTEXT
+    require(len(blob) >= cut + SIGNED + 16, "crypto:length")
+    require(blob[:1] == V2, "crypto:version")
+    sent, body = blob[1:cut], blob[cut:]
+    secret = pair_secret(me.agreement, sent[:POINT]) + me.kem.decapsulate(sent[POINT:])
+    parts = sent, sender.canonical(), me.card.canonical()
+    both = derive(secret, b"secure-fl seal", *parts, length=44)
+    opened = _decrypted(both[:32], both[32:], body, V2 + context)
+    signature, content = opened[:SIGNED], opened[SIGNED:]
+    signed = sent, me.card.canonical(), context, content
+    sender.verify_document(labelled(b"secure-fl sealed", *signed), signature)
+    return content
+
+
+def open_channel(me: Identity, sender: Card, run: bytes, blob: bytes, context: bytes) -> bytes:
+    """A message in a channel of two members (2.4)."""
+    start = 1 + CIPHERTEXT
+    require(len(blob) >= start + 12 + 16, "crypto:length")
+    require(blob[:1] == V2, "crypto:version")
+    ends = sender.canonical(), me.card.canonical()
+    root = derive(me.x25519(sender), b"secure-fl channel", run, *ends)
+    sent, nonce, body = blob[1:start], blob[start : start + 12], blob[start + 12 :]
+    secret = root + me.kem.decapsulate(sent)
+    key = derive(secret, b"secure-fl channel message", sent, context)
+    return _decrypted(key, nonce, body, V2 + context)
+
+
+def _decrypted(
+    key: bytes, nonce: bytes, body: bytes, about: bytes, code: str = "crypto:seal"
+) -> bytes:
+    try:
+        return AESGCM(key).decrypt(nonce, body, about)
+    except (InvalidTag, ValueError):
+        raise Refused(code) from None
+
+
+def open_envelope(channel_key: bytes, run: bytes, data: bytes, context: bytes) -> bytes:
+    """A value for all parties (2.5)."""
+    key = derive(channel_key, b"secure-fl envelope", run)
+    return _decrypted(key, data[:12], data[12:], context, "tamper:relayed-value")
+
+
+# --- cards and rosters (3) ---------------------------------------------------------------
+
+
+def _json(data: bytes, fields: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
+    try:
+        read = json.loads(data.decode())
+    except ValueError:
+        raise Refused("keyring:malformed") from None
+    _closed(read, fields)
+    require(read["format"] == 2, "keyring:other-format")
+    return dict(read)
+
+
+def _closed(read: Any, fields: Mapping[str, Callable[[Any], bool]]) -> None:
+    fits = isinstance(read, dict) and read.keys() == fields.keys()
+    require(fits and all(is_valid(read[f]) for f, is_valid in fields.items()), "keyring:malformed")
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= 2**31
+
+
+def _base64(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and b64decode(value, validate=True) is not None
+    except ValueError:
+        return False
+
+
+def _moment(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
+    except ValueError:
+        return False
+
+
+CARD = {"name": _text, "signing": _base64, "agreement": _base64}
+CARD_FILE = {
+    "format": _count,
+    "card": lambda v: v is not None,
+    "signature": _base64,
+    "fingerprint": _text,
+}
+ROSTER_FILE: dict[str, Callable[[Any], bool]] = {
+    "format": _count, "version": _count, "threshold": lambda v: v is None or _count(v),
+    "created": _moment, "expires": _moment, "coordinator": lambda v: True,
+    "members": lambda v: isinstance(v, list), "fingerprint": _text,
+    "signatures": lambda v: isinstance(v, dict) and all(map(_base64, v.values())),
+}  # fmt: skip
+MEMBER: dict[str, Callable[[Any], bool]] = {
+    "role": lambda v: v in ("party", "host"),
+    "tier": lambda v: v is None or (_text(v) and len(v) <= 64),
+    "card": lambda v: True,
+}
+
+
+def _card(read: Any) -> Card:
+    try:
+        return Card.of(read["name"], b64decode(read["signing"]), b64decode(read["agreement"]))
+    except Refused:
+        raise Refused("keyring:card") from None
+
+
+def read_card(data: bytes) -> Card:
+    """A card (3.1)."""
+    read = _json(data, CARD_FILE)
+    _closed(read["card"], CARD)
+    card = _card(read["card"])
+    try:
+        digest = labelled(b"secure-fl card", card.canonical())
+        card.verify_document(digest, b64decode(read["signature"]))
+    except Refused:
+        raise Refused("keyring:card") from None
+    require(card.fingerprint() == read["fingerprint"], "keyring:changed")
+    return card
+
+
+class Roster(NamedTuple):
+    """A roster (3.2)."""
+
+    coordinator: Card
+    members: list[tuple[Card, str, str | None]]  # in order of names: card, role, tier
+    threshold: int | None
+    created: datetime
+    expires: datetime
+    version: int
+    signatures: dict[str, bytes]
+
+    def canonical(self) -> bytes:
+        """The signed content."""
+        head = self.version, self.threshold or 0, self.created.isoformat(), self.expires.isoformat()
+        fields = [*(str(one).encode() for one in head), self.coordinator.canonical()]
+        for card, role, tier in self.members:
+            named = b"" if tier is None else b"tier " + tier.encode()
+            fields += [card.name.encode(), role.encode(), named, card.canonical()]
+        return b"\x01" + b"".join(len(f).to_bytes(4, "big") + f for f in fields)
+
+    def digest(self) -> bytes:
+        """The digest that members sign."""
+        return labelled(b"secure-fl roster", self.canonical())
+
+    def check(self) -> None:
+        """The rules of 3.2, in their order."""
+        names = [card.name for card, _, _ in self.members]
+        folded = [name.casefold() for name in names]
+        require(len(set(folded)) == len(folded), "keyring:duplicate-names")
+        require(sum(role == "host" for _, role, _ in self.members) <= 1, "keyring:several-hosts")
+        n = sum(role == "party" for _, role, _ in self.members)
+        require(n > 0, "keyring:no-party")
+        cards = [self.coordinator, *(card for card, _, _ in self.members)]
+        pairs = [pair for card in cards for pair in (card.signing, card.agreement)]
+        keys = [key for pair in pairs for key in (pair[:32], pair[32:])]
+        require(len(set(keys)) == len(keys), "keyring:shared-key")
+        require(self.threshold is None or n < 2 * self.threshold <= 2 * n, "keyring:threshold")
+        require(self.created < self.expires and self.version >= 1, "keyring:dates")
+
+    def verify(self, now: datetime, me: Card | None) -> None:
+        """Check the signatures, and the time."""
+        self.check()
+        cards = {card.name: card for card, _, _ in self.members}
+        require(self.signatures.keys() <= cards.keys(), "keyring:not-listed")
+        if me is not None:
+            require(me.name in cards, "keyring:not-listed")
+            require(cards[me.name] == me, "keyring:other-keys")
+        require(
+            bool(self.signatures) and (me is None or me.name in self.signatures), "keyring:unsigned"
+        )
+        for name, signature in self.signatures.items():
+            try:
+                cards[name].verify_document(self.digest(), signature)
+            except Refused:
+                raise Refused("keyring:signature") from None
+        require(now < self.expires, "keyring:expired")
+
+
+def read_roster(data: bytes) -> Roster:
+    """A roster's file; its rules are checked apart."""
+    read = _json(data, ROSTER_FILE)
+    for one in read["members"]:
+        _closed(one, MEMBER)
+    for card in (read["coordinator"], *(one["card"] for one in read["members"])):
+        _closed(card, CARD)
+    members = [(_card(one["card"]), one["role"], one["tier"]) for one in read["members"]]
+    coordinator = _card(read["coordinator"])
+    require(all((tier or "").isprintable() for _, _, tier in members), "keyring:malformed")
+    dates = (datetime.fromisoformat(read[name]) for name in ("created", "expires"))
+    try:
+        whole = [date.astimezone(UTC).replace(microsecond=0) for date in dates]
+    except OverflowError:
+        raise Refused("keyring:dates") from None
+    members.sort(key=lambda member: member[0].name)
+    signatures = {name: b64decode(of) for name, of in read["signatures"].items()}
+    threshold, version = read["threshold"], read["version"]
+    roster = Roster(coordinator, members, threshold, *whole, version, signatures)
+    require(spoken(roster.digest()) == read["fingerprint"], "keyring:changed")
+    return roster
+
+
+# --- the ledger (11) ------------------------------------------------------------------------------
+
+
+def check_ledger(case: Mapping[str, Any]) -> None:
+    """Check the chain, the anchor, a pinned head and every signature."""
+    try:
+        owner = json.loads(case["rows"][0][6])
+        require(owner["format"] == 2, "budget:ledger-unusable")
+        keys = bytes.fromhex(owner["signing"]), bytes.fromhex(owner["agreement"])
+        card = Card.of(owner["name"], *keys)
+    except (ValueError, KeyError, IndexError, TypeError):
+        raise Refused("tamper:owner") from None
+    hashes = [bytes.fromhex(one) for one in case["hashes"]]
+    previous = bytes(32)
+    for number, (row, found) in enumerate(zip(case["rows"], hashes, strict=True)):
+        require(row[0] == number, "tamper:row-missing")
+        text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+        hashed = labelled(b"secure-fl ledger entry", previous, text.encode())
+        require(hashed == found, "tamper:row-changed")
+        previous = found
+    require(bool(case["anchor"]), "tamper:truncated")
+    sequence, head, signature = case["anchor"]
+    at_end = (sequence, head) == (len(hashes) - 1, previous.hex())
+    require(at_end, "tamper:truncated")
+    digest = labelled(b"secure-fl ledger head", sequence.to_bytes(8, "big"), previous)
+    _signed(card, digest, signature)
+    require(not case["pinned"] or case["pinned"] in case["hashes"], "tamper:older-copy")
+    for found, signed in zip(hashes, case["signatures"], strict=True):
+        _signed(card, found, signed)
+
+
+def _signed(card: Card, digest: bytes, signature: str) -> None:
+    try:
+        card.verify(digest, bytes.fromhex(signature))
+    except Refused:
+        raise Refused("tamper:signature") from None
