@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import astuple, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -15,7 +16,7 @@ from msgspec import structs
 
 from benchmarks.vectors.book import Book
 from benchmarks.vectors.seeds import bytes_of, identity, seeded
-from secure_fl.crypto.keys.identity import PublicIdentity, channel, digest_of, seal_to
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity, channel, digest_of, seal_to
 from secure_fl.crypto.keys.roster import Member, Roster
 from secure_fl.crypto.keys.roster_files import card_bytes, roster_bytes
 from secure_fl.crypto.privacy.ledger_store import NOTHING, LedgerRow, head_digest
@@ -58,6 +59,11 @@ def seals(book: Book) -> None:
         **keys | other | context,
         sealed=blob.hex(),
     )
+    honest = Identity.sign_document
+    with patch.object(Identity, "sign_document", lambda _, digest: honest(WEST, digest)):
+        forged = seal_to(NORTH, SOUTH.public, b"a kit", b"context").hex()
+    book.no("crypto:signature", "sealed, signed by another site", "sealed", **keys, **context,
+            sealed=forged)  # fmt: skip
     low = blob[:1] + bytes(32) + blob[33:]
     book.no(
         "crypto:point",
@@ -107,6 +113,14 @@ def _signatures(book: Book, card: str) -> None:
     short = {**case, "signature": signature[:-1].hex()}
     book.no("crypto:signature", "signature of 63 bytes", "signature", **short)
     book.no("crypto:digest", "signature of no digest", "signature", **{**case, "digest": "00" * 31})
+    both, others = NORTH.sign_document(digest), NORTH.sign_document(bytes.fromhex(other))
+    book.ok("document signature", "document", **{**case, "signature": both.hex()})
+    for name, wrong in (
+        ("document signed by Ed25519 alone", both[:64]),
+        ("document signed by ML-DSA alone", others[:64] + both[64:]),
+        ("document with ML-DSA of another digest", both[:64] + others[64:]),
+    ):
+        book.no("crypto:signature", name, "document", **{**case, "signature": wrong.hex()})
 
 
 def _opening(
@@ -301,7 +315,9 @@ def _roster(**changes: Any) -> Roster:
 
 def _signed(roster: Roster, *signers: Any) -> Roster:
     """Sign without the checks of `Roster.sign`."""
-    signatures = tuple((one.name, one.sign(roster.digest())) for one in signers or (NORTH,))
+    signatures = tuple(
+        (one.name, one.sign_document(roster.digest())) for one in signers or (NORTH,)
+    )
     return replace(roster, signatures=signatures)
 
 

@@ -154,6 +154,11 @@ def _signature(case: Case) -> Any:
     public_of(sender).verify(digest, signature)
 
 
+def _document(case: Case) -> Any:
+    sender, digest, signature = _hex(case, "sender", "digest", "signature")
+    public_of(sender).verify_document(digest, signature)
+
+
 def _sealed(case: Case) -> Any:
     me, sender, blob, context = _hex(case, "recipient", "sender", "sealed", "context")
     return open_sealed(Identity.from_private_bytes(me), public_of(sender), blob, context).hex()
@@ -245,6 +250,7 @@ def kinds(cohort: bytes) -> Mapping[str, Callable[[Case], Any]]:
         "total": _total,
         "fingerprint": lambda c: public_of(_one(c, "card")).fingerprint(),
         "signature": _signature,
+        "document": _document,
         "sealed": _sealed,
         "channel": _channel,
         "envelope": _envelope,

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from tenseal import sealapi
 
-from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.identity import PRIVATE_BYTES, VERSION, Identity
 
 
 @contextmanager
@@ -63,10 +63,13 @@ def strings(names: Iterable[str]) -> dict[str, str]:
     for name in names:
         public = identity(name).public
         found[f"@{name}.card"] = public.canonical().hex()
+        found[f"@{name}.signing"] = b64encode(public.signing).decode()
         found[f"@{name}.agreement"] = b64encode(public.agreement).decode()
     return found
 
 
 def identity(name: str) -> Identity:
     """Make the identity of a name."""
-    return Identity.from_private_bytes(b"\x02" + bytes_of(f"identity {name}", 128) + name.encode())
+    return Identity.from_private_bytes(
+        VERSION + bytes_of(f"identity {name}", PRIVATE_BYTES) + name.encode()
+    )
