@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -55,17 +54,6 @@ def seeded(label: str) -> Iterator[None]:
 def bytes_of(label: str, size: int = 32) -> bytes:
     """Return bytes that follow from a label."""
     return hashlib.shake_256(label.encode()).digest(size)
-
-
-def strings(names: Iterable[str]) -> dict[str, str]:
-    """Return short names for the long keys of these members, in hexadecimal and in base64."""
-    found = {}
-    for name in names:
-        public = identity(name).public
-        found[f"@{name}.card"] = public.canonical().hex()
-        found[f"@{name}.signing"] = b64encode(public.signing).decode()
-        found[f"@{name}.agreement"] = b64encode(public.agreement).decode()
-    return found
 
 
 def identity(name: str) -> Identity:

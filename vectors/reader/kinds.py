@@ -18,7 +18,7 @@ Case = Mapping[str, Any]
 
 
 def shared() -> dict[str, Any]:
-    """What all files share: the cohort's key, and names of long strings."""
+    """What all files share: the key of all ciphertexts."""
     return dict(json.loads((FOLDER / "keys.json").read_text()))
 
 
