@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -41,6 +42,10 @@ def code_of(error: SecureFLError) -> str:
     """Return the stated reason of a refusal: the class's code, and its reason or field."""
     detail = error.reason or error.where.get("field")
     return f"{error.code}:{detail}" if detail else error.code
+
+
+def _one(case: Case, name: str) -> bytes:
+    return bytes.fromhex(case[name])
 
 
 def _slots(of: Any) -> packing.Slots:
@@ -120,7 +125,7 @@ def _share(case: Case) -> Any:
     from unittest.mock import patch
 
     drawn = iter(reversed(case["coefficients"]))
-    with patch.object(masking.secrets, "randbelow", lambda below: next(drawn)):
+    with patch.object(secrets, "randbelow", lambda below: next(drawn)):
         shares = masking.share_secret(
             bytes.fromhex(case["secret"]), len(case["coefficients"]) + 1, case["holders"]
         )
@@ -231,19 +236,19 @@ def kinds(cohort: bytes) -> Mapping[str, Callable[[Case], Any]]:
             .decode(_slots(c["slots"]), c["contributors"], _grid(c["layout"]["scale"]))[0]
             .items()
         },
-        "masked-slots": lambda c: packing.to_slots(*_hex(c, "data"), c["count"], T).tolist(),
+        "masked-slots": lambda c: packing.to_slots(_one(c, "data"), c["count"], T).tolist(),
         "segment-key": _segment_key,
         "stream": _stream,
         "uniform": _uniform,
-        "mask-key": lambda c: masking.public_key(*_hex(c, "seed")).hex(),
-        "half": lambda c: masking.half(*_hex(c, "seed"), c["peer"]).hex(),
+        "mask-key": lambda c: masking.public_key(_one(c, "seed")).hex(),
+        "half": lambda c: masking.half(_one(c, "seed"), c["peer"]).hex(),
         "pair-secret": _pair_secret,
         "share": _share,
         "recover": _recover,
-        "commitment": lambda c: commit(*_hex(c, "secret"), *c["about"]).hex(),
+        "commitment": lambda c: commit(_one(c, "secret"), *c["about"]).hex(),
         "tag": _tag,
         "total": _total,
-        "fingerprint": lambda c: public_of(*_hex(c, "card")).fingerprint(),
+        "fingerprint": lambda c: public_of(_one(c, "card")).fingerprint(),
         "signature": _signature,
         "document": _document,
         "sealed": _sealed,

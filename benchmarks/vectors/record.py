@@ -15,7 +15,6 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.crypto.sealing.step_keys import StepKeys
-from secure_fl.federation import assembly
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import Audience
@@ -153,7 +152,7 @@ def record(
     }
     with (
         _watched(tape, reader),
-        patch.object(assembly.Identity, "generate", lambda name: coordinator),
+        patch.object(Identity, "generate", lambda name: coordinator),
     ):
         federate(
             dict.fromkeys(members, _program(plan)),

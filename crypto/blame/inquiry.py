@@ -1,5 +1,7 @@
 """The members' part of the blame protocol: find the author of a wrong tag, and reveal no values.
 
+Specified in docs/protocol.md 9.
+
 If a part of a total does not fit its tag, the party that noticed shows the frame of the total. The
 coordinator then shows each upload of this part, as its author signed it, with the seed of its self
 mask, to the members whose part it is. So a member sees z_i = x_i + the masks that i shares with its

@@ -1,5 +1,7 @@
 """A site's folder of key files, and the key ceremony that fills it.
 
+Specified in docs/protocol.md 2.6 and 3.3.
+
     identity.key   cohort.key   archive/cohort-<roster version>.key
 
 The folder has mode 0700, every file 0600 and is encrypted (`vault.py`). In the ceremony one dealer

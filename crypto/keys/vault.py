@@ -1,5 +1,7 @@
 """A file with one secret: scrypt over the passphrase, AES-256-GCM over the secret.
 
+Specified in docs/protocol.md 2.7.
+
     version | kind | log2 N | r | p (a byte each) | salt 16 | nonce 12 | check 16 | length 4 | body
 
 All bytes before the ciphertext are authenticated with it. `check` comes from the same scrypt call

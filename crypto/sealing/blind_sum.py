@@ -1,5 +1,7 @@
 """The coordinator's half of a protected sum: it adds uploads as they arrive, and unmasks the sum.
 
+Specified in docs/protocol.md 4.8, 4.10 and 4.11.
+
 Only the salts of each party's masks are stored per party. Bonawitz et al., CCS 2017: the sum still
 contains the survivors' self masks, and the masks that survivors share with dropped parties. The
 seeds of both follow from the shares that the survivors reveal.

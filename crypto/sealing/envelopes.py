@@ -1,4 +1,7 @@
-"""Keys of one party in a protected run, and messages that it seals or signs for all parties."""
+"""Keys of one party in a protected run, and messages that it seals or signs for all parties.
+
+Specified in docs/protocol.md 2.5 and 2.6.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Masks that cancel in a sum: Bonawitz et al., CCS 2017; every party with every other.
 
+Specified in docs/protocol.md 6.
+
     mask of party i  =  self_i  +  Σ_{j > i} pair_ij  -  Σ_{j < i} pair_ij   mod t
 
     pair_ij = stream(HKDF(X25519(secret_i, public_j) | halves, run | segment | sum | "pair"))

@@ -1,5 +1,7 @@
 """Encoding of the named vectors of one segment in slots, and decoding of a sum of slots.
 
+Specified in docs/protocol.md 5.
+
     [ exact scalars | squared norms | packed fixed-point values ]        (and the tag after them)
 
 Vectors of at most `SMALL` values (sample counts, losses) are encoded exactly. All others are

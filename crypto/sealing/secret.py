@@ -1,5 +1,7 @@
 """Operations for key holders only: make keys, seal vectors and open sums.
 
+Specified in docs/protocol.md 8.
+
 Opening is for holders alone, and a refusal is itself a signal. BFV withstands chosen plaintexts,
 not chosen ciphertexts: an attacker that submits ciphertexts and sees which of them fail learns
 about the key. After a TamperError stop the run and rotate the keys; never retry in a loop.

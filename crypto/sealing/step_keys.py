@@ -1,5 +1,7 @@
 """Keys of one masked sum at one party: drawn, shared, used once, and deleted.
 
+Specified in docs/protocol.md 4.7, 4.9 and 4.10.
+
 Bonawitz et al., CCS 2017, malicious variant. For every sum a party draws two seeds of 128 bits, one
 of its X25519 mask key and one of its self mask. It shares both among all parties. Each share is
 sealed to its holder together with the public key and a half of the pair's secret (`masking`), so

@@ -1,5 +1,7 @@
 """A person's signed approval of one plan under a site's rules, for the programs that run it.
 
+Specified in docs/protocol.md 3.5.
+
 A change of plan, rules or programs voids an approval.
 
 People have their own keys (`secure-fl keys identity anna --keys anna`), whose fingerprints are in

@@ -3,6 +3,7 @@
 A frame is a *head* (version byte, msgpack envelope, Ed25519 signature) and a *bulk* (sealed bytes;
 the head has their digest). Messages decode from one closed table into frozen, typed records.
 Unknown kinds, extra fields, wrong types and oversized parts are errors. Nothing is ever unpickled.
+docs/protocol.md 4.1 to 4.4 specifies both.
 
 For each list of survivors the coordinator signs one digest of all lists of the run so far. An
 honest coordinator sends all members the same lists, so a run and a list number have one digest. Two

@@ -36,7 +36,8 @@ def words(data: bytes, count: int) -> Words:
     low = np.frombuffer(data, "<u4", count).astype(np.uint64)
     middle = np.frombuffer(data, "<u2", count, 4 * count).astype(np.uint64)
     high = np.frombuffer(data, "u1", count, 6 * count).astype(np.uint64)
-    return low | middle << np.uint64(32) | high << np.uint64(48)
+    found: Words = low | middle << np.uint64(32) | high << np.uint64(48)
+    return found
 
 
 def _blocks(block: bytes) -> bytes:
@@ -141,7 +142,7 @@ def _open(key: Words, data: bytes, used: int, contributors: int) -> Slots:
         half = words(body, used)
         require(int(half.max()) < Q, "crypto:form")
         seeds = [body[start : start + 64] for start in range(7 * used, len(body), 64)]
-        first, second = half.astype(object), sum(map(expanded, seeds)) % Q
+        first, second = half.astype(object), np.sum([expanded(s) for s in seeds], axis=0) % Q
     else:
         raise Refused("crypto:form")
     phase = (first + backward(forward(second) * key % Q)[:used]) % Q

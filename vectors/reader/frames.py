@@ -28,11 +28,11 @@ def number(most: int) -> Check:
     return check
 
 
-def sized(kind: type, least: int, most: int, pattern: str = "") -> Check:
+def sized(kind: type[str] | type[bytes], least: int, most: int, pattern: str = "") -> Check:
     """Text or bytes; the length of text is in characters."""
 
     def check(value: Any) -> Any:
-        _fits(type(value) is kind and least <= len(value) <= most)
+        _fits(isinstance(value, kind) and least <= len(value) <= most)
         _fits(not pattern or bool(re.fullmatch(pattern, value)))
         return value
 
@@ -116,15 +116,17 @@ offer = record(
     deals=(table(name, record(key=digest, own=digest, half=digest)), {}),
     statement=(optional(statement), None),
 )  # fmt: skip
-offers, maybe = (table(name, offer), {}), (optional(offer), None)
+Default = tuple[Check, Any]
+offers: Default = (table(name, offer), {})
+maybe: Default = (optional(offer), None)
 salt = record(digest=digest, peers=names)
 segment = record(
     key=digest, size=size, slots=(count, 0), owners=(names, []), salts=(many(salt, 256), []),
     digest=(short, b""),
 )  # fmt: skip
-links = (table(name, digest, 128), {})
+links: Default = (table(name, digest, 128), {})
 lost = record(seed=secret, salts=many(table(name, digest)), links=links)
-statements = (many(statement, 256), [])
+statements: Default = (many(statement, 256), [])
 head = sized(bytes, 0, 2**20)
 MESSAGES: dict[int, tuple[str, Check]] = {
     tag: (kind, record(tag=count, **fields))
@@ -220,11 +222,11 @@ def decode(data: bytes, sender: Card) -> Frame:
     require(head[0] == 2, "wire:version")
     sender.verify(sha(head[:-64]), head[-64:])
     try:
-        *address, length, bulk_digest, found = ENVELOPE(unpacked(head[1:-64]))
+        run, exchange, round, *ends, length, bulk_digest, found = ENVELOPE(unpacked(head[1:-64]))
     except ValueError:
         raise Refused("wire:message") from None
     require(len(bulk) == length and sha(bulk) == bulk_digest, "wire:bulk")
-    return Frame(*address, found, head, bulk)
+    return Frame(run, exchange, round, ends[0], ends[1], found, head, bulk)
 
 
 class Link:

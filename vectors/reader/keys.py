@@ -295,8 +295,9 @@ def read_roster(data: bytes) -> Roster:
         raise Refused("keyring:dates") from None
     members.sort(key=lambda member: member[0].name)
     signatures = {name: b64decode(of) for name, of in read["signatures"].items()}
-    threshold, version = read["threshold"], read["version"]
-    roster = Roster(coordinator, members, threshold, *whole, version, signatures)
+    (created, expires), threshold = whole, read["threshold"]
+    rest = created, expires, read["version"], signatures
+    roster = Roster(coordinator, members, threshold, *rest)
     require(spoken(roster.digest()) == read["fingerprint"], "keyring:changed")
     return roster
 

@@ -26,12 +26,16 @@ def _hex(case: Case, *names: str) -> list[bytes]:
     return [bytes.fromhex(case[name]) for name in names]
 
 
+def _one(case: Case, name: str) -> bytes:
+    return bytes.fromhex(case[name])
+
+
 def _slots(of: Any) -> numbers.Slots:
     return np.array(of, np.uint64)
 
 
 def _card(case: Case, name: str = "sender") -> keys.Card:
-    return keys.Card.read(*_hex(case, name))
+    return keys.Card.read(_one(case, name))
 
 
 def _codec(case: Case) -> numbers.Codec:
@@ -70,7 +74,7 @@ def _recover(case: Case) -> Any:
 
 
 def _share(case: Case) -> Any:
-    of = *_hex(case, "secret"), case["coefficients"]
+    of = _one(case, "secret"), case["coefficients"]
     return {str(x): numbers.share(*of, x).hex() for x in case["holders"]}
 
 
@@ -88,7 +92,7 @@ def _frame(case: Case) -> Any:
 
 
 def _link(case: Case) -> Any:
-    end = frames.Link(*_hex(case, "run"), case["me"], _card(case), case["asks"])
+    end = frames.Link(_one(case, "run"), case["me"], _card(case), case["asks"])
     end.exchange, end.round = case["exchange"], case["round"]
     for data in case["frames"]:
         end.accept(b64decode(data))
@@ -113,7 +117,7 @@ def _recording(case: Case) -> Any:
 
 
 def _identity(case: Case) -> keys.Identity:
-    return keys.Identity(*_hex(case, "recipient"))
+    return keys.Identity(_one(case, "recipient"))
 
 
 KINDS: Mapping[str, Callable[[Case], Any]] = {
@@ -124,20 +128,20 @@ KINDS: Mapping[str, Callable[[Case], Any]] = {
     "wide": lambda c: numbers.encode_wide(c["values"]),
     "unwide": lambda c: numbers.decode_wide(_slots(c["slots"]), c["contributors"]),
     "segment": lambda c: numbers.decode(c["layout"], _slots(c["slots"]), c["contributors"]),
-    "masked-slots": lambda c: numbers.from_wire(*_hex(c, "data"), c["count"]).tolist(),
+    "masked-slots": lambda c: numbers.from_wire(_one(c, "data"), c["count"]).tolist(),
     "segment-key": _segment_key,
     "stream": lambda c: numbers.stream(
-        *_hex(c, "secret"), *_at(c), c["purpose"], c["length"]
+        _one(c, "secret"), *_at(c), c["purpose"], c["length"]
     ).tolist(),
-    "uniform": lambda c: numbers.uniform(*_hex(c, "key"), c["length"], c["modulus"]).tolist(),
-    "mask-key": lambda c: numbers.public(*_hex(c, "seed")).hex(),
-    "half": lambda c: numbers.half(*_hex(c, "seed"), c["peer"]).hex(),
+    "uniform": lambda c: numbers.uniform(_one(c, "key"), c["length"], c["modulus"]).tolist(),
+    "mask-key": lambda c: numbers.public(_one(c, "seed")).hex(),
+    "half": lambda c: numbers.half(_one(c, "seed"), c["peer"]).hex(),
     "pair-secret": lambda c: numbers.pair_secret(
-        numbers.mask_key(*_hex(c, "seed")), *_hex(c, "peer")
+        numbers.mask_key(_one(c, "seed")), _one(c, "peer")
     ).hex(),
     "share": _share,
     "recover": _recover,
-    "commitment": lambda c: base.commit(*_hex(c, "secret"), *c["about"]).hex(),
+    "commitment": lambda c: base.commit(_one(c, "secret"), *c["about"]).hex(),
     "tag": _tag,
     "total": lambda c: base.require(_tag(c) == c["tag"], "tamper:wrong-sum"),
     "fingerprint": lambda c: _card(c, "card").fingerprint(),

@@ -217,7 +217,8 @@ class Sum:
         alive = set(self.lists["survivors"]) - {self.run.host}
         require(all(set(of["links"]) == alive for of in sent["lost"].values()), "cohort:lost")
         links = {party: of["links"] for party, of in sent["lost"].items()}
-        parts, opened = sizes_cut(frame.bulk, sent["sizes"]), {}
+        opened: dict[str, list[float]] = {}
+        parts = sizes_cut(frame.bulk, sent["sizes"])
         require(len(parts) == len(own["segments"]), "tamper:wrong-sum")
         layouts = self.run.layouts(self.number)
         for place, (segment, part) in enumerate(zip(own["segments"], parts, strict=True)):
