@@ -37,7 +37,7 @@ def _card(public: PublicIdentity) -> str:
 
 def seals(book: Book) -> None:
     """Identities, signatures, messages to one site, channels and envelopes."""
-    north, south = _card(NORTH.public), _card(SOUTH.public)
+    north = _card(NORTH.public)
     book.ok("fingerprint of a card", "fingerprint", card=north)
     book.no("crypto:name", "name with a space", "fingerprint", card=north + b" x".hex())
     _signatures(book, north)
@@ -73,11 +73,20 @@ def seals(book: Book) -> None:
         **context,
         sealed=low.hex(),
     )
+    _channels(book, keys, message)
+    _envelopes(book, value)
+
+
+def _channels(book: Book, keys: Mapping[str, str], message: bytes) -> None:
     context = {"context": b"step 1".hex(), "channel": (b"secure-fl run " + RUN).hex()}
+    south = _card(SOUTH.public)
     _opening(book, "channel", keys, message, context, swapped={"sender": south})
     other = {"channel": (b"secure-fl run " + bytes(16)).hex()}
     book.no("crypto:seal", "channel of another run", "channel", **keys, **{**context, **other},
             sealed=message.hex())  # fmt: skip
+
+
+def _envelopes(book: Book, value: bytes) -> None:
     case = {"channel_key": bytes_of("channel key").hex(), "run": RUN.hex()}
     about = {"context": b"share 0 north".hex(), "sealed": value.hex()}
     book.ok("envelope", "envelope", **case, **about)
@@ -230,8 +239,10 @@ def _bad_frames(book: Book) -> None:
     no("crypto:signature", "changed head", whole[:30] + bytes([whole[30] ^ 1]) + whole[31:])
     no("crypto:signature", "signature of another site",
        Frame(unsigned + SOUTH.sign(frames.digest(unsigned)), good.bulk).to_bytes())  # fmt: skip
-    values = msgspec.msgpack.decode(good.head[1:-64])
+    _bad_messages(resigned, msgspec.msgpack.decode(unsigned[1:]))
 
+
+def _bad_messages(resigned: Callable[[str, Callable[[bytes], bytes]], None], values: Any) -> None:
     def put(place: int, value: Any) -> Callable[[bytes], bytes]:
         changed = [*values[:place], value, *values[place + 1 :]]
         return lambda body: body[:1] + msgspec.msgpack.encode(changed)
@@ -346,6 +357,11 @@ def _rosters(book: Book) -> None:
     no("signature", "signature of another roster",
        replace(good, signatures=_signed(_roster(version=2)).signatures))  # fmt: skip
     no("expired", "expired roster", _signed(good), now="2027-01-01T00:00:00+00:00")
+    _bad_members(no, good, host)
+    _roster_files(book, json.loads(roster_bytes(_signed(good))))
+
+
+def _bad_members(no: Callable[[str, str, Roster], None], good: Roster, host: Member) -> None:
     upper = Member("NORTH", "party", None, identity("NORTH").public)
     no(
         "duplicate-names",
@@ -361,7 +377,6 @@ def _rosters(book: Book) -> None:
     no("threshold", "threshold above the members", _roster(threshold=4))
     no("dates", "roster that ends before it begins", _roster(expires=BEGUN))
     no("dates", "version 0", _roster(version=0))
-    _roster_files(book, json.loads(roster_bytes(_signed(good))))
 
 
 def _roster_files(book: Book, read: dict[str, Any]) -> None:
