@@ -239,7 +239,23 @@ def _bad_frames(book: Book) -> None:
     no("crypto:signature", "changed head", whole[:30] + bytes([whole[30] ^ 1]) + whole[31:])
     no("crypto:signature", "signature of another site",
        Frame(unsigned + SOUTH.sign(frames.digest(unsigned)), good.bulk).to_bytes())  # fmt: skip
-    _bad_messages(resigned, msgspec.msgpack.decode(unsigned[1:]))
+    values = msgspec.msgpack.decode(unsigned[1:])
+    _bad_messages(resigned, values)
+    _other_forms(book, sender, msgspec.msgpack.encode(values[:7]), good.bulk)
+
+
+def _other_forms(book: Book, sender: str, address: bytes, bulk: bytes) -> None:
+    """Add frames in forms that writers do not use, and readers accept."""
+    for name, message in (
+        ("number in a longer form", b"\x92\x08\xcd\x00\x07"),
+        ("array in a longer form", b"\xdc\x00\x02\x08\x07"),
+        ("field with a default missing at the end", b"\x92\x0a\xa4keys"),
+        ("map with a key twice", b"\x93\x04\x82\xa1n\xc4\x10" + bytes(16)
+         + b"\xa1n\xc4\x10" + bytes(16) + b"\x80"),
+    ):  # fmt: skip
+        unsigned = b"\x02\x98" + address[1:] + message
+        frame = Frame(unsigned + NORTH.sign(frames.digest(unsigned)), bulk)
+        book.ok(name, "frame", sender=sender, frame=_base64(frame))
 
 
 def _bad_messages(resigned: Callable[[str, Callable[[bytes], bytes]], None], values: Any) -> None:
