@@ -92,7 +92,7 @@ device = "auto"                # or "cpu", "cuda", "mps"
 precision = "float32"          # or "bfloat16" on hardware that supports it
 {dp}
 [protection]
-mode = "he+secagg"             # "secagg": masks alone; "none" shows updates
+mode = "he+secagg"             # "secagg": less CPU; "none" shows updates to the coordinator
 bits = 8                       # per value of an update: 4, 6, 8, 12, 16 or 24
 {cohort:<31}# minimum number of hospitals in a sum
 """

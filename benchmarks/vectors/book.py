@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 
 from benchmarks.vectors.product import code_of
 from secure_fl.errors import SecureFLError
+
+LONG = re.compile(r"[A-Za-z0-9+/=]{200,}")
 
 
 def outcome(case: Mapping[str, Any], kinds: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
@@ -44,12 +48,15 @@ class Book:
             raise ValueError(f"{name}: {code} expected, {str(found)[:200]} found")
         self.cases.append({**case, "refused": code})
 
-    def text(self, strings: Mapping[str, str]) -> str:
-        """Encode: a case a line, with short names for long keys."""
+    def text(self) -> str:
+        """Encode: a case a line, with short names for long strings that occur again."""
         cases = ",\n".join(json.dumps(_short(case), ensure_ascii=False) for case in self.cases)
-        for name, value in strings.items():
-            cases = cases.replace(value, name)
-        return f'{{"about": {json.dumps(self.about)}, "cases": [\n{cases}\n]}}\n'
+        often = [text for text, n in Counter(LONG.findall(cases)).items() if n > 1]
+        strings = {f"@{number:03}": text for number, text in enumerate(often)}
+        for name, text in strings.items():
+            cases = cases.replace(text, name)
+        about, named = json.dumps(self.about), json.dumps(strings, indent=0)
+        return f'{{"about": {about}, "strings": {named}, "cases": [\n{cases}\n]}}\n'
 
 
 def _short(case: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -62,8 +69,7 @@ def _short(case: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**case, "frames": sizes, "data": packed}
 
 
-def write(folder: Path, books: Mapping[str, Book], shared: Mapping[str, Any]) -> None:
+def write(folder: Path, books: Mapping[str, Book]) -> None:
     """Write all files."""
-    (folder / "keys.json").write_text(json.dumps(shared, indent=1) + "\n")
     for name, book in books.items():
-        (folder / f"{name}.json").write_text(book.text(shared["strings"]), encoding="utf-8")
+        (folder / f"{name}.json").write_text(book.text(), encoding="utf-8")

@@ -13,8 +13,8 @@ import click
 
 from benchmarks.vectors import keys, numbers, product, recordings
 from benchmarks.vectors.book import Book, outcome, write
-from benchmarks.vectors.record import HOST, NAMES, Kind, Plan, record
-from benchmarks.vectors.seeds import seeded, strings
+from benchmarks.vectors.record import NAMES, Kind, Plan, record
+from benchmarks.vectors.seeds import seeded
 from secure_fl.crypto.sealing import secret
 from vectors.reader import __main__ as reader
 from vectors.reader.kinds import FOLDER
@@ -27,12 +27,8 @@ def make_all(folder: Path) -> None:
     with seeded("cohort"):
         key = secret.generate()
     data = key.to_bytes()
-    names = (*NAMES[:4], HOST, "coordinator", "archive")
-    shared = {
-        "about": "The key of all ciphertexts (8.5), and strings that stand for long keys",
-        "strings": strings(names),
-        "cohort": b64encode(data).decode(),
-    }
+    shared = {"about": "The key of all ciphertexts (8.5)", "cohort": b64encode(data).decode()}
+    (folder / "keys.json").write_text(json.dumps(shared, indent=1) + "\n")
     of = product.kinds(data)
     books = {
         "encodings": (numbers.encodings, "Packing, exact numbers, layouts and segments (5)"),
@@ -48,7 +44,7 @@ def make_all(folder: Path) -> None:
     written = {name: Book(about, of) for name, (_, about) in books.items()}
     for name, (fill, _) in books.items():
         fill(written[name])
-    write(folder, written, shared)
+    write(folder, written)
 
 
 def failures(cases: list[dict[str, Any]]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import astuple, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -15,7 +16,7 @@ from msgspec import structs
 
 from benchmarks.vectors.book import Book
 from benchmarks.vectors.seeds import bytes_of, identity, seeded
-from secure_fl.crypto.keys.identity import PublicIdentity, channel, digest_of, seal_to
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity, channel, digest_of, seal_to
 from secure_fl.crypto.keys.roster import Member, Roster
 from secure_fl.crypto.keys.roster_files import card_bytes, roster_bytes
 from secure_fl.crypto.privacy.ledger_store import NOTHING, LedgerRow, head_digest
@@ -36,7 +37,7 @@ def _card(public: PublicIdentity) -> str:
 
 def seals(book: Book) -> None:
     """Identities, signatures, messages to one site, channels and envelopes."""
-    north, south = _card(NORTH.public), _card(SOUTH.public)
+    north = _card(NORTH.public)
     book.ok("fingerprint of a card", "fingerprint", card=north)
     book.no("crypto:name", "name with a space", "fingerprint", card=north + b" x".hex())
     _signatures(book, north)
@@ -58,6 +59,11 @@ def seals(book: Book) -> None:
         **keys | other | context,
         sealed=blob.hex(),
     )
+    honest = Identity.sign_document
+    with patch.object(Identity, "sign_document", lambda _, digest: honest(WEST, digest)):
+        forged = seal_to(NORTH, SOUTH.public, b"a kit", b"context").hex()
+    book.no("crypto:signature", "sealed, signed by another site", "sealed", **keys, **context,
+            sealed=forged)  # fmt: skip
     low = blob[:1] + bytes(32) + blob[33:]
     book.no(
         "crypto:point",
@@ -67,11 +73,20 @@ def seals(book: Book) -> None:
         **context,
         sealed=low.hex(),
     )
+    _channels(book, keys, message)
+    _envelopes(book, value)
+
+
+def _channels(book: Book, keys: Mapping[str, str], message: bytes) -> None:
     context = {"context": b"step 1".hex(), "channel": (b"secure-fl run " + RUN).hex()}
+    south = _card(SOUTH.public)
     _opening(book, "channel", keys, message, context, swapped={"sender": south})
     other = {"channel": (b"secure-fl run " + bytes(16)).hex()}
     book.no("crypto:seal", "channel of another run", "channel", **keys, **{**context, **other},
             sealed=message.hex())  # fmt: skip
+
+
+def _envelopes(book: Book, value: bytes) -> None:
     case = {"channel_key": bytes_of("channel key").hex(), "run": RUN.hex()}
     about = {"context": b"share 0 north".hex(), "sealed": value.hex()}
     book.ok("envelope", "envelope", **case, **about)
@@ -107,6 +122,14 @@ def _signatures(book: Book, card: str) -> None:
     short = {**case, "signature": signature[:-1].hex()}
     book.no("crypto:signature", "signature of 63 bytes", "signature", **short)
     book.no("crypto:digest", "signature of no digest", "signature", **{**case, "digest": "00" * 31})
+    both, others = NORTH.sign_document(digest), NORTH.sign_document(bytes.fromhex(other))
+    book.ok("document signature", "document", **{**case, "signature": both.hex()})
+    for name, wrong in (
+        ("document signed by Ed25519 alone", both[:64]),
+        ("document signed by ML-DSA alone", others[:64] + both[64:]),
+        ("document with ML-DSA of another digest", both[:64] + others[64:]),
+    ):
+        book.no("crypto:signature", name, "document", **{**case, "signature": wrong.hex()})
 
 
 def _opening(
@@ -216,8 +239,26 @@ def _bad_frames(book: Book) -> None:
     no("crypto:signature", "changed head", whole[:30] + bytes([whole[30] ^ 1]) + whole[31:])
     no("crypto:signature", "signature of another site",
        Frame(unsigned + SOUTH.sign(frames.digest(unsigned)), good.bulk).to_bytes())  # fmt: skip
-    values = msgspec.msgpack.decode(good.head[1:-64])
+    values = msgspec.msgpack.decode(unsigned[1:])
+    _bad_messages(resigned, values)
+    _other_forms(book, sender, msgspec.msgpack.encode(values[:7]), good.bulk)
 
+
+def _other_forms(book: Book, sender: str, address: bytes, bulk: bytes) -> None:
+    """Add frames in forms that writers do not use, and readers accept."""
+    for name, message in (
+        ("number in a longer form", b"\x92\x08\xcd\x00\x07"),
+        ("array in a longer form", b"\xdc\x00\x02\x08\x07"),
+        ("field with a default missing at the end", b"\x92\x0a\xa4keys"),
+        ("map with a key twice", b"\x93\x04\x82\xa1n\xc4\x10" + bytes(16)
+         + b"\xa1n\xc4\x10" + bytes(16) + b"\x80"),
+    ):  # fmt: skip
+        unsigned = b"\x02\x98" + address[1:] + message
+        frame = Frame(unsigned + NORTH.sign(frames.digest(unsigned)), bulk)
+        book.ok(name, "frame", sender=sender, frame=_base64(frame))
+
+
+def _bad_messages(resigned: Callable[[str, Callable[[bytes], bytes]], None], values: Any) -> None:
     def put(place: int, value: Any) -> Callable[[bytes], bytes]:
         changed = [*values[:place], value, *values[place + 1 :]]
         return lambda body: body[:1] + msgspec.msgpack.encode(changed)
@@ -301,7 +342,9 @@ def _roster(**changes: Any) -> Roster:
 
 def _signed(roster: Roster, *signers: Any) -> Roster:
     """Sign without the checks of `Roster.sign`."""
-    signatures = tuple((one.name, one.sign(roster.digest())) for one in signers or (NORTH,))
+    signatures = tuple(
+        (one.name, one.sign_document(roster.digest())) for one in signers or (NORTH,)
+    )
     return replace(roster, signatures=signatures)
 
 
@@ -330,22 +373,26 @@ def _rosters(book: Book) -> None:
     no("signature", "signature of another roster",
        replace(good, signatures=_signed(_roster(version=2)).signatures))  # fmt: skip
     no("expired", "expired roster", _signed(good), now="2027-01-01T00:00:00+00:00")
+    _bad_members(no, good, host)
+    _roster_files(book, json.loads(roster_bytes(_signed(good))))
+
+
+def _bad_members(no: Callable[[str, str, Roster], None], good: Roster, host: Member) -> None:
     upper = Member("NORTH", "party", None, identity("NORTH").public)
     no(
         "duplicate-names",
         "names that differ in case",
-        _signed(_roster(members=(*good.members, upper))),
+        _roster(members=(*good.members, upper)),
     )
     hosts = (host, Member("second", "host", None, identity("second").public))
-    no("several-hosts", "two hosts", _signed(_roster(members=(*good.members, *hosts))))
-    no("no-party", "roster of a host alone", _signed(_roster(members=(host,)), identity("archive")))
+    no("several-hosts", "two hosts", _roster(members=(*good.members, *hosts)))
+    no("no-party", "roster of a host alone", _roster(members=(host,)))
     same = Member("copy", "party", None, replace(NORTH.public, name="copy"))
-    no("shared-key", "two cards with one key", _signed(_roster(members=(*good.members, same))))
-    no("threshold", "threshold of a minority", _signed(_roster(threshold=1)))
-    no("threshold", "threshold above the members", _signed(_roster(threshold=4)))
-    no("dates", "roster that ends before it begins", _signed(_roster(expires=BEGUN)))
-    no("dates", "version 0", _signed(_roster(version=0)))
-    _roster_files(book, json.loads(roster_bytes(_signed(good))))
+    no("shared-key", "two cards with one key", _roster(members=(*good.members, same)))
+    no("threshold", "threshold of a minority", _roster(threshold=1))
+    no("threshold", "threshold above the members", _roster(threshold=4))
+    no("dates", "roster that ends before it begins", _roster(expires=BEGUN))
+    no("dates", "version 0", _roster(version=0))
 
 
 def _roster_files(book: Book, read: dict[str, Any]) -> None:

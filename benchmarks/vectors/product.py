@@ -154,6 +154,11 @@ def _signature(case: Case) -> Any:
     public_of(sender).verify(digest, signature)
 
 
+def _document(case: Case) -> Any:
+    sender, digest, signature = _hex(case, "sender", "digest", "signature")
+    public_of(sender).verify_document(digest, signature)
+
+
 def _sealed(case: Case) -> Any:
     me, sender, blob, context = _hex(case, "recipient", "sender", "sealed", "context")
     return open_sealed(Identity.from_private_bytes(me), public_of(sender), blob, context).hex()
@@ -208,6 +213,47 @@ def _ledger(case: Case) -> Any:
     chain.check_all(chain.owner, pinned=bytes.fromhex(case["pinned"]) or None)
 
 
+KINDS: Mapping[str, Callable[[Case], Any]] = {
+    "codec": _codec_of,
+    "quantize": _quantize,
+    "pack": lambda c: packing.pack(_codec(c), np.array(c["integers"], np.int64)).tolist(),
+    "unpack": lambda c: packing.unpack(
+        _codec(c), _slots(c["slots"]), c["contributors"], c["values"]
+    ).tolist(),
+    "wide": lambda c: packing.encode_wide(np.array(c["values"], np.float64)).tolist(),
+    "unwide": lambda c: packing.decode_wide(_slots(c["slots"]), c["contributors"]).tolist(),
+    "segment": lambda c: {
+        name: values.tolist()
+        for name, values in layout_of(c["layout"])
+        .decode(_slots(c["slots"]), c["contributors"], _grid(c["layout"]["scale"]))[0]
+        .items()
+    },
+    "masked-slots": lambda c: packing.to_slots(_one(c, "data"), c["count"], T).tolist(),
+    "segment-key": _segment_key,
+    "stream": _stream,
+    "uniform": _uniform,
+    "mask-key": lambda c: masking.public_key(_one(c, "seed")).hex(),
+    "half": lambda c: masking.half(_one(c, "seed"), c["peer"]).hex(),
+    "pair-secret": _pair_secret,
+    "share": _share,
+    "recover": _recover,
+    "commitment": lambda c: commit(_one(c, "secret"), *c["about"]).hex(),
+    "tag": _tag,
+    "total": _total,
+    "fingerprint": lambda c: public_of(_one(c, "card")).fingerprint(),
+    "signature": _signature,
+    "document": _document,
+    "sealed": _sealed,
+    "channel": _channel,
+    "envelope": _envelope,
+    "frame": _frame,
+    "link": _link,
+    "card": lambda c: read_card(c["file"].encode()).canonical().hex(),
+    "roster": _roster,
+    "ledger": _ledger,
+}
+
+
 def kinds(cohort: bytes) -> Mapping[str, Callable[[Case], Any]]:
     """Return all kinds; `cohort`: the key of ciphertexts."""
 
@@ -216,45 +262,8 @@ def kinds(cohort: bytes) -> Mapping[str, Callable[[Case], Any]]:
         key = secret.SecretKey.from_bytes(cohort)
         return secret.open(key, parts, case["count"], case["contributors"]).tolist()
 
-    return {
-        "codec": _codec_of,
-        "quantize": _quantize,
-        "pack": lambda c: packing.pack(_codec(c), np.array(c["integers"], np.int64)).tolist(),
-        "unpack": lambda c: packing.unpack(
-            _codec(c), _slots(c["slots"]), c["contributors"], c["values"]
-        ).tolist(),
-        "wide": lambda c: packing.encode_wide(np.array(c["values"], np.float64)).tolist(),
-        "unwide": lambda c: packing.decode_wide(_slots(c["slots"]), c["contributors"]).tolist(),
-        "segment": lambda c: {
-            name: values.tolist()
-            for name, values in layout_of(c["layout"])
-            .decode(_slots(c["slots"]), c["contributors"], _grid(c["layout"]["scale"]))[0]
-            .items()
-        },
-        "masked-slots": lambda c: packing.to_slots(_one(c, "data"), c["count"], T).tolist(),
-        "segment-key": _segment_key,
-        "stream": _stream,
-        "uniform": _uniform,
-        "mask-key": lambda c: masking.public_key(_one(c, "seed")).hex(),
-        "half": lambda c: masking.half(_one(c, "seed"), c["peer"]).hex(),
-        "pair-secret": _pair_secret,
-        "share": _share,
-        "recover": _recover,
-        "commitment": lambda c: commit(_one(c, "secret"), *c["about"]).hex(),
-        "tag": _tag,
-        "total": _total,
-        "fingerprint": lambda c: public_of(_one(c, "card")).fingerprint(),
-        "signature": _signature,
-        "sealed": _sealed,
-        "channel": _channel,
-        "envelope": _envelope,
-        "frame": _frame,
-        "link": _link,
-        "card": lambda c: read_card(c["file"].encode()).canonical().hex(),
-        "roster": _roster,
-        "ledger": _ledger,
-        "ciphertexts": ciphertexts,
-        "recording": lambda c: Replay(
-            c, b64decode(c["cohort"]) if "cohort" in c else cohort
-        ).play(),
-    }
+    def recording(case: Case) -> Any:
+        own = b64decode(case["cohort"]) if "cohort" in case else cohort
+        return Replay(case, own).play()
+
+    return {**KINDS, "ciphertexts": ciphertexts, "recording": recording}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -79,11 +79,16 @@ class Tape:
             for layout in progress.layouts
         ]
         found = {name: np.asarray(value).tolist() for name, value in values.items()}
-        audience = str(progress._rule.audience)
-        self.sums[str(progress._index)] = {
-            "audience": audience,
-            "layouts": layouts,
-            "values": found,
+        self.sums[str(progress._index)] = {"layouts": layouts, "values": found}
+
+    def document(self) -> dict[str, Any]:
+        """Return the fields of a case."""
+        sums = self.sums.items()
+        return {
+            "secrets": self.secrets,
+            "sums": {number: {"layouts": of["layouts"]} for number, of in sums},
+            "frames": self.frames,
+            "result": {number: of["values"] for number, of in sums},
         }
 
 
@@ -144,12 +149,8 @@ def record(
     host = HOST if plan.kind == "host" else None
     members = (*plan.parties_names, *([host] if host else ()))
     tape, reader = Tape(), host or plan.reader
-    own = {name: keys[name] for name in members}
-    cards = {name: of.identity.public for name, of in own.items()}
-    own = {
-        name: PartyKeys(of.identity, cards, of.cohort, of.tag_key, of.channel_key)
-        for name, of in own.items()
-    }
+    cards = {name: keys[name].identity.public for name in members}
+    own = {name: replace(keys[name], peers=cards) for name in members}
     with (
         _watched(tape, reader),
         patch.object(Identity, "generate", lambda name: coordinator),
@@ -163,24 +164,17 @@ def record(
             run=run,
             engine=lambda sessions: LossyEngine(sessions, plan.lose, tap=tape.tap),
         )
-    any_keys = next(iter(own.values()))
+    named = {"name": plan.name, "kind": "recording", "mode": plan.mode, "run": run.hex()}
+    rules = {"host": host, "threshold": default_threshold(plan.parties), "reader": reader}
+    return {**named, **rules, **_keys_of(own, coordinator), **tape.document()}
+
+
+def _keys_of(own: Mapping[str, PartyKeys], coordinator: Identity) -> dict[str, Any]:
+    """Return all keys but that of the ciphertexts."""
+    one = next(iter(own.values()))
     return {
-        "name": plan.name,
-        "kind": "recording",
-        "mode": plan.mode,
-        "run": run.hex(),
-        "host": host,
-        "threshold": default_threshold(plan.parties),
-        "reader": reader,
-        "identities": {
-            name: of.identity.to_private_bytes().hex() for name, of in sorted(own.items())
-        },
+        "identities": {n: of.identity.to_private_bytes().hex() for n, of in sorted(own.items())},
         "coordinator": coordinator.public.canonical().hex(),
-        "tag_key": any_keys.tag_key.hex(),
-        "channel_key": any_keys.channel_key.hex(),
-        "secrets": tape.secrets,
-        "sums": {number: {"layouts": of["layouts"]} for number, of in tape.sums.items()},
-        "audiences": {number: of["audience"] for number, of in tape.sums.items()},
-        "frames": tape.frames,
-        "result": {number: of["values"] for number, of in tape.sums.items()},
+        "tag_key": one.tag_key.hex(),
+        "channel_key": one.channel_key.hex(),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -142,6 +142,12 @@ def _offers(of: Changed) -> None:
     no("keys:seal", "other digest of a share", deals={EAST: structs.replace(deal, key=deal.own)})
     no("keys:length", "shares cut short", shares={EAST: blob[:20]})
     no("keys:version", "shares of another version", shares={EAST: b"\x01" + blob[1:]})
+    _dealt(of, fields, no)
+
+
+def _dealt(of: Changed, fields: Mapping[str, Any], no: Callable[..., None]) -> None:
+    """Add offers whose sender sealed something else than it announces."""
+    blob = fields["shares"][EAST]
     north = channel(of.keys[NORTH], of.keys[EAST].public, b"secure-fl run " + of.run)
     east = channel(of.keys[EAST], of.keys[NORTH].public, b"secure-fl run " + of.run)
 
@@ -161,7 +167,7 @@ def _offers(of: Changed) -> None:
         "keys:key",
         "dealer announces another key than it sealed",
         plain,
-        public=offers[SOUTH].public,
+        public=bytes_of("x"),
     )
     dealt("keys:key", "dealer seals one share only", plain[:-17])
     wrong = plain[:-1] + bytes([plain[-1] ^ 1])

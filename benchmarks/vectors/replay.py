@@ -10,7 +10,13 @@ import numpy as np
 from msgspec import structs
 
 from secure_fl.crypto.blame.evidence import entry
-from secure_fl.crypto.keys.identity import AGREEMENT_BYTES, Identity, PublicIdentity, commit
+from secure_fl.crypto.keys.identity import (
+    AGREEMENT_BYTES,
+    SIGNING_BYTES,
+    Identity,
+    PublicIdentity,
+    commit,
+)
 from secure_fl.crypto.sealing import masking, secret
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.envelopes import PartyKeys
@@ -30,8 +36,9 @@ Opened = dict[str, dict[str, list[float]]]
 
 def public_of(data: bytes) -> PublicIdentity:
     """Read the canonical bytes of a card."""
-    cut = 33 + AGREEMENT_BYTES
-    return PublicIdentity(data[cut:].decode(), data[1:33], data[33:cut])
+    start = 1 + SIGNING_BYTES
+    cut = start + AGREEMENT_BYTES
+    return PublicIdentity(data[cut:].decode(), data[1:start], data[start:cut])
 
 
 def layout_of(case: Mapping[str, Any]) -> Layout:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 from tenseal import sealapi
 
-from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.identity import PRIVATE_BYTES, VERSION, Identity
 
 
 @contextmanager
@@ -57,16 +56,8 @@ def bytes_of(label: str, size: int = 32) -> bytes:
     return hashlib.shake_256(label.encode()).digest(size)
 
 
-def strings(names: Iterable[str]) -> dict[str, str]:
-    """Return short names for the long keys of these members, in hexadecimal and in base64."""
-    found = {}
-    for name in names:
-        public = identity(name).public
-        found[f"@{name}.card"] = public.canonical().hex()
-        found[f"@{name}.agreement"] = b64encode(public.agreement).decode()
-    return found
-
-
 def identity(name: str) -> Identity:
     """Make the identity of a name."""
-    return Identity.from_private_bytes(b"\x02" + bytes_of(f"identity {name}", 128) + name.encode())
+    return Identity.from_private_bytes(
+        VERSION + bytes_of(f"identity {name}", PRIVATE_BYTES) + name.encode()
+    )

@@ -8,7 +8,7 @@ from secure_fl import files
 from secure_fl.errors import KeyringError
 
 OWN_FOLDER = "check that the folder is yours and has space left"
-LIMIT = 4 << 20  # bytes; a roster of a thousand sites has about 0.4 MB
+LIMIT = 16 << 20  # bytes; a signed roster of a thousand sites has about 9 MB
 
 
 def read_bounded(path: Path) -> bytes:

@@ -54,7 +54,7 @@ class Roster:
     created: datetime
     expires: datetime
     version: int = 1  # grows by one with each change of members
-    signatures: tuple[tuple[str, bytes], ...] = ()  # (member, Ed25519 over the digest)
+    signatures: tuple[tuple[str, bytes], ...] = ()  # (member, signature of the digest)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", tuple(sorted(self.members, key=lambda m: m.name)))
@@ -130,8 +130,9 @@ class Roster:
         """Add a signature; a malformed roster is never signed."""
         self.check()
         self.require(identity.public)
+        digest = self.digest()
         others = tuple(s for s in self.signatures if s[0] != identity.name)
-        return replace(self, signatures=(*others, (identity.name, identity.sign(self.digest()))))
+        return replace(self, signatures=(*others, (identity.name, identity.sign_document(digest))))
 
     def check(self) -> None:
         """Raise KeyringError unless members, roles, keys, dates and threshold make sense."""
@@ -171,9 +172,10 @@ class Roster:
                 "ceremony`, at the dealer) signs",
                 reason="unsigned",
             )
+        digest = self.digest()
         for m in (m for m in self.members if m.name in signed):
             try:
-                m.identity.verify(self.digest(), signed[m.name])
+                m.identity.verify_document(digest, signed[m.name])
             except CryptoError:
                 raise KeyringError(
                     f"the signature of {m.name!r} is not for this roster",

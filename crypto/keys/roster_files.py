@@ -65,7 +65,7 @@ _File = TypeVar("_File", _CardFile, _RosterFile)
 def card_bytes(identity: Identity) -> bytes:
     """Encode the card of a site."""
     public = identity.public
-    signature = identity.sign(_card_digest(public))
+    signature = identity.sign_document(_card_digest(public))
     return _json(_CardFile(FORMAT, _card(public), signature, public.fingerprint()))
 
 
@@ -74,7 +74,7 @@ def read_card(data: bytes, *, file: str = "card") -> PublicIdentity:
     read = _decode(data, _CardFile, file)
     try:
         public = read.card.public()
-        public.verify(_card_digest(public), read.signature)
+        public.verify_document(_card_digest(public), read.signature)
     except CryptoError as error:
         raise KeyringError(
             f"the card is not valid: {error.what}",

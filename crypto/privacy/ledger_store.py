@@ -86,8 +86,13 @@ class Chain:
         """The owner named in row 0; compare fingerprints to prove it."""
         try:
             owner = json.loads(self.entries[0].event)
-            if owner["format"] != FORMAT:
-                raise _other_format(owner["format"])
+            if (form := owner["format"]) != FORMAT:
+                raise BudgetError(
+                    f"the ledger has format {form}, this program reads {FORMAT}",
+                    fix="read it with the release that wrote it; here, set a new folder in "
+                    "`[keys] ledger`, and lower `max_epsilon` by what it shows",
+                    reason="ledger-unusable",
+                )
             keys = bytes.fromhex(owner["signing"]), bytes.fromhex(owner["agreement"])
             return PublicIdentity(owner["name"], *keys)
         except (ValueError, KeyError, TypeError, IndexError, CryptoError):
@@ -117,6 +122,7 @@ class Chain:
             raise _tampered(
                 f"rows after {len(self.entries) - 1} were cut off or added", "truncated"
             )
+        self.owner  # noqa: B018 - refuses a ledger of another format
         _check_signature(owner, head_digest(sequence, head), signature, "anchor")
         if pinned is not None and pinned not in self.hashes:
             raise _tampered(
@@ -205,15 +211,6 @@ def _check_signature(owner: PublicIdentity, digest: bytes, signature: bytes, wha
         owner.verify(digest, signature)
     except CryptoError:
         raise _tampered(f"the signature of {what} is not {owner.name!r}'s", "signature") from None
-
-
-def _other_format(form: object) -> BudgetError:
-    return BudgetError(
-        f"the ledger has format {form}, this program reads {FORMAT}",
-        fix="read it with the release that wrote it; here, set a new folder in `[keys] ledger`, "
-        "and lower `max_epsilon` by what it shows",
-        reason="ledger-unusable",
-    )
 
 
 def _tampered(what: str, reason: TamperReason) -> TamperError:

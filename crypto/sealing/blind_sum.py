@@ -357,13 +357,19 @@ def recovered(
         seeds[not alive][party] = secret
     publics = {p: offer.public for p, offer in offers.items()}
     linked = {p: {n: links[n][p] for n in survivors} for p in seeds[True]}
-    for lost, by_party in linked.items():
+    left = RemainingMasks(numbers, publics, *seeds, linked)
+    _check_links(left, offers, step)
+    return left
+
+
+def _check_links(left: RemainingMasks, offers: Mapping[str, Offer], step: tuple[str, int]) -> None:
+    """Refuse links with dropped parties that do not fit the signed digests of halves."""
+    for lost, by_party in left.links.items():
         for party, link in by_party.items():
-            half = masking.link(link, masking.half(seeds[True][lost], numbers[party]))
+            half = masking.link(link, masking.half(left.dropped[lost], left.numbers[party]))
             if commit(half, *step, party, lost, "half") != offers[party].deals[lost].half:
                 what = "this party signs another link than its own"
                 raise CryptoError(what, party=party, field="links")
-    return RemainingMasks(numbers, publics, *seeds, linked)
 
 
 def blind_totals(

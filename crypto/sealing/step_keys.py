@@ -123,23 +123,8 @@ class StepKeys:
                 party=self.me,
             )
         for sender, offer in offers.items():
-            if sender not in self.channels or self.me not in offer.shares:
-                what = "keys arrived from a party that is not on the roster"
-                raise CryptoError(what, field="sender")
-            about = self._about(sender, self.me, offer)
-            try:
-                opened = self.channels[sender].open(offer.shares[self.me], about)
-            except CryptoError as error:
-                raise PeerKeysError(error.what, fix=error.fix, **error.where) from error
             to_or_from_host = self.host in (sender, self.me)
-            size = PAYLOAD + (0 if to_or_from_host else 2 * masking.SHARE_BYTES)
-            if len(opened) != size or opened[:KEY] != offer.public:
-                raise PeerKeysError(
-                    "this party's keys were swapped in transit",
-                    fix=DISTRUST,
-                    party=sender,
-                    field="key",
-                )
+            opened = self._opened(sender, offer, 0 if to_or_from_host else 2 * masking.SHARE_BYTES)
             shares, half = opened[KEY : -masking.HALF_BYTES], opened[-masking.HALF_BYTES :]
             own = masking.half(self._mask_seed, self.numbers[sender])
             agreed = masking.agree(self._mask_key, offer.public)
@@ -151,6 +136,21 @@ class StepKeys:
                 cut = masking.SHARE_BYTES
                 self._take(sender, offer, (shares[:cut], shares[cut:], half))
                 self.links[sender] = masking.link(own, half)
+
+    def _opened(self, sender: str, offer: Offer, shares: int) -> bytes:
+        """Open what a member sealed for this party: its key, so many bytes of shares, its half."""
+        if sender not in self.channels or self.me not in offer.shares:
+            what = "keys arrived from a party that is not on the roster"
+            raise CryptoError(what, field="sender")
+        about = self._about(sender, self.me, offer)
+        try:
+            opened = self.channels[sender].open(offer.shares[self.me], about)
+        except CryptoError as error:
+            raise PeerKeysError(error.what, fix=error.fix, **error.where) from error
+        if len(opened) != PAYLOAD + shares or opened[:KEY] != offer.public:
+            what = "this party's keys were swapped in transit"
+            raise PeerKeysError(what, fix=DISTRUST, party=sender, field="key")
+        return opened
 
     @property
     def taken_digest(self) -> bytes:

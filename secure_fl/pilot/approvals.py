@@ -44,10 +44,10 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run: str
     plan: str  # as plans are written
     rules: dict[str, str]
-    signature: bytes = b""
-    programs: dict[str, str] = {}
+    programs: dict[str, str]
     """Version and digest of each package that runs the plan."""
-    format: Literal["secure-fl/approval/1"] = "secure-fl/approval/1"
+    signature: bytes = b""
+    format: Literal["secure-fl/approval/2"] = "secure-fl/approval/2"
 
     @classmethod
     def make(cls, me: Identity, site: str, plan: Plan, rules: Mapping[str, str]) -> Approval:
@@ -63,15 +63,13 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             plan.run.name,
             write_plan(plan),
             dict(rules),
-            programs=programs_of(plan),
+            programs_of(plan),
         )
-        return msgspec.structs.replace(made, signature=me.sign(made.digest()))
+        return msgspec.structs.replace(made, signature=me.sign_document(made.digest()))
 
     def digest(self) -> bytes:
         """Compute the digest of all fields but the signature."""
         unsigned = msgspec.to_builtins(msgspec.structs.replace(self, signature=b""))
-        if not self.programs:  # an approval of version 0.1, which ledgers keep
-            del unsigned["programs"]
         return digest_of(b"secure-fl approval", msgspec.json.encode(unsigned, order="sorted"))
 
     @property
@@ -128,7 +126,7 @@ def read(data: bytes, file: str) -> Approval:
     """Decode an approval and verify its signature."""
     try:
         approval = msgspec.json.decode(data, type=Approval)
-        approval.card.verify(approval.digest(), approval.signature)
+        approval.card.verify_document(approval.digest(), approval.signature)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, CryptoError):
         fix = "remove it, and have the plan approved again"
         raise KeyringError(

@@ -301,4 +301,5 @@ def test_days_that_no_roster_holds(days: float) -> None:
 def test_the_genuine_one_passes_all_this() -> None:
     use(GENUINE)
     reading: Callable[[bytes], object] = read_roster
-    assert reading(roster_bytes(fixed_roster())) == fixed_roster()
+    roster = fixed_roster()
+    assert reading(roster_bytes(roster)) == roster

@@ -13,7 +13,7 @@ import pytest
 
 from secure_fl import __version__
 from secure_fl.algorithms.registry import ALGORITHMS, GROUP
-from secure_fl.crypto.keys.identity import Identity, digest_of
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.learning.dp.scope import LEDGER
@@ -37,7 +37,6 @@ until = 2030-01-01
 """
 ANNA, BEN, EVE = (Identity.generate(name) for name in ("anna", "ben", "eve"))
 NORTH = Identity.generate("north")
-LABEL = b"secure-fl approval"
 
 
 def asking(*people: Identity, least: int = 1) -> str:
@@ -273,18 +272,3 @@ def test_a_changed_package_of_an_algorithm_needs_another_approval(
         site.join(plan)
     site.approve(ANNA, plan=plan)
     assert site.join(plan) == ["anna"]
-
-
-def test_approvals_on_older_ledgers_are_readable(site: Site) -> None:
-    """They have no programs, so their plans need another approval."""
-    site.rules(asking(ANNA))
-    older = msgspec.structs.replace(
-        Approval.make(ANNA, "north", site.plan, rules_of(site.approving.site)), programs={}
-    )
-    table = msgspec.to_builtins(msgspec.structs.replace(older, signature=b""))
-    del table["programs"]
-    text = msgspec.json.encode(table, order="sorted")
-    older = msgspec.structs.replace(older, signature=ANNA.sign(digest_of(LABEL, text)))
-    site.add(older)
-    with raises(PolicyRefusal, "program secure_fl is", "approved: nothing"):
-        site.join()

@@ -74,7 +74,7 @@ def test_kits_that_are_not_whole_do_not_load(kits, tmp_path):
         "kit's connection": {"connection_json": connection[:-9]},
         "a kit's": {"connection_json": b"\xff\xfe" + connection},
         "kit's": {"connection_json": connection.replace(b'"north"', b"[" * 100_000)},
-        "larger than": {"connection_json": connection + b" " * 2**23},
+        "larger than": {"connection_json": connection + b" " * 2**24},
         "signature": {"roster_json": re.sub(rb'"north": "..', b'"north": "AA', roster)},
         "no signature": {"roster_json": roster.replace(b'"signatures"', b'"signature"')},
         "not a certificate": {"client_crt": b"-----BEGIN CERTIFICATE-----"},

@@ -92,7 +92,7 @@ def test_another_sender_is_refused(ends: tuple[Link, Link]) -> None:
     other = Link(party.run, Identity.generate("south"), party.me.public, asks=True)
     with raises(CryptoError, field="signature"):
         party.unpack(other.pack(messages.Agreed({})))
-    misnamed = Identity.from_private_bytes(server.me.to_private_bytes()[:129] + b"south")
+    misnamed = Identity.from_private_bytes(server.me.to_private_bytes()[:161] + b"south")
     renamed = Link(party.run, misnamed, party.me.public, asks=True)
     with raises(WireError, field="sender", round=0, step=0):  # the right keys, another name
         party.unpack(renamed.pack(messages.Agreed({})))

@@ -1,4 +1,4 @@
-"""An attacker that computes X25519 keys from public ones, as a large quantum computer could.
+"""An attacker that computes X25519 and Ed25519 keys from public ones, as a quantum computer could.
 
 It has recorded all traffic. Each test first shows that the attack works against X25519 alone: then
 the secrets of ML-KEM are public constants. Against the hybrid keys the same attack fails.
@@ -10,26 +10,30 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 
 import msgspec
 import numpy as np
 import pytest
 
+from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.keys.identity import (
     CIPHERTEXT_BYTES,
     Identity,
     PublicIdentity,
     channel,
-    kem_key,
 )
 from secure_fl.crypto.keys.keyring import deal, open_bundle, seal_bundles
+from secure_fl.crypto.keys.roster_files import card_bytes, read_card
 from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.step_keys import KEY
 from secure_fl.errors import CryptoError, KeyringError
+from secure_fl.pilot.approvals import Approval, read
 from secure_fl.pilot.kit_files import BUNDLE, open_kit, write_sealed_kits
 from secure_fl.protocol.messages import Offer
 from tests.support.collusion import LENGTH, MODULUS, STREAM, MaskedStep
-from tests.support.key_sites import signed, site
+from tests.support.key_sites import signed, site, unsigned
+from tests.support.local_pilot import plan_of
 from tests.support.raising import raises
 
 NAMES = ("east", "north", "south")
@@ -37,22 +41,23 @@ Alone = Callable[[], AbstractContextManager[None]]
 
 
 def broken(victim: Identity) -> Identity:
-    """The victim's keys as the attacker has them: all but the one of ML-KEM."""
-    other = kem_key(bytes(64))
-    attacker = Identity(victim.name, victim._signing, victim._agreement, other)
+    """The victim's keys as the attacker has them: those of X25519 and Ed25519."""
+    own = Identity.generate(victim.name)
+    attacker = Identity(victim.name, victim._signing, own._mldsa, victim._agreement, own._kem)
     object.__setattr__(attacker, "public", victim.public)
     return attacker
 
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Alone:
-    """X25519 alone: everybody knows the secrets of ML-KEM."""
+    """X25519 and Ed25519 alone: all secrets of ML-KEM are known, and no ML-DSA is verified."""
 
     @contextmanager
     def known() -> Iterator[None]:
         with monkeypatch.context() as patch:
             patch.setattr(PublicIdentity, "encapsulate", lambda _: (bytes(32), bytes(1088)))
             patch.setattr(Identity, "decapsulate", lambda *_: bytes(32))
+            patch.setattr(PublicIdentity, "_verify_mldsa", lambda *_: None)
             yield
 
     return known
@@ -82,6 +87,41 @@ def test_a_recorded_ceremony_and_kit_stay_closed(alone: Alone, tmp_path: Path) -
     with raises(KeyringError, reason="cannot-open"):
         open_kit(kit, attacker, tmp_path / "closed")
     assert open_bundle(site("south"), roster, bundle).secret == keys.secret
+
+
+def test_forged_documents_are_refused(alone: Alone, tmp_path: Path) -> None:
+    hub, north, roster = broken(site("hub")), broken(site("north")), signed(*NAMES)
+    keys = deal(site("north"), roster, b"the cohort's secret")
+    own, plan = Identity.generate("north"), plan_of(FedAvg(rounds=1))
+    thief = Identity("north", north._signing, own._mldsa, own._agreement, own._kem)
+    swapped = PublicIdentity("north", north.public.signing, own.public.agreement)
+    object.__setattr__(thief, "public", swapped)
+
+    def bundles() -> dict[str, bytes]:
+        made = seal_bundles(north, roster, keys)
+        for name, bundle in made.items():
+            (tmp_path / f"{name}.bundle").write_bytes(bundle)
+        return made
+
+    def kit() -> object:
+        address, folder = (["hub.example.org"], 8443), Path(mkdtemp(dir=tmp_path))
+        kits = write_sealed_kits(roster, hub, tmp_path, folder, address, plan="")
+        return open_kit(kits["south"], site("south"), folder / "opened")
+
+    documents: dict[str, Callable[[], object]] = {
+        "a card with the thief's agreement keys": lambda: read_card(card_bytes(thief)),
+        "a roster": lambda: unsigned(*NAMES).sign(north).verify(),
+        "an approval": lambda: read(
+            msgspec.json.encode(Approval.make(north, "south", plan, {})), "approval"
+        ),
+        "the cohort's keys": lambda: open_bundle(site("south"), roster, bundles()["south"]),
+        "a kit with a plan": kit,
+    }
+    for forge in documents.values():
+        with alone():
+            forge()
+        with pytest.raises(KeyringError):
+            forge()
 
 
 def seeds_of(step: MaskedStep, owner: str) -> tuple[bytes, bytes]:

@@ -14,7 +14,7 @@ CHEAP = Cost(log_n=10)
 
 def site(name: str) -> Identity:
     """The same keys for the same name, always."""
-    uses = ("sign", "agree", "d", "z")  # a seed of ML-KEM is d | z
+    uses = ("sign", "mldsa", "agree", "d", "z")  # a seed of ML-KEM is d | z
     keys = b"".join(hashlib.sha256(f"{use} of {name}".encode()).digest() for use in uses)
     return Identity.from_private_bytes(VERSION + keys + name.encode())
 

@@ -29,10 +29,9 @@ def expected(case: Mapping[str, Any]) -> Any:
 
 def cases(files: list[Path]) -> Iterator[dict[str, Any]]:
     """All cases of these files; one that changes another has its other fields."""
-    strings = json.loads((FOLDER / "keys.json").read_text())["strings"]
     for file in files:
         text = file.read_text(encoding="utf-8")
-        for name, value in strings.items():
+        for name, value in json.loads(text)["strings"].items():
             text = text.replace(name, value)
         named: dict[str, dict[str, Any]] = {}
         for case in json.loads(text)["cases"]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey, MLDSA65PublicKey
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -21,26 +22,29 @@ from vectors.reader.numbers import pair_secret
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 V2 = b"\x02"
 POINT, KEM, CIPHERTEXT = 32, 1184, 1088  # bytes: X25519 keys; keys and ciphertexts of ML-KEM-768
+SIGNING, SIGNED = 32 + 1952, 64 + 3309  # bytes of keys and of signatures: Ed25519, then ML-DSA-65
+PRIVATE = 1 + 32 + 32 + 32 + 64
 
 
 class Card(NamedTuple):
     """The public half of an identity (2.1)."""
 
     name: str
-    signing: bytes
+    signing: bytes  # of Ed25519, then of ML-DSA-65
     agreement: bytes  # of X25519, then of ML-KEM-768
 
     @classmethod
     def read(cls, data: bytes) -> Card:
         """The card of its canonical bytes."""
-        cut = 33 + POINT + KEM
-        return cls.of(data[cut:].decode(), data[1:33], data[33:cut])
+        start = 1 + SIGNING
+        cut = start + POINT + KEM
+        return cls.of(data[cut:].decode(), data[1:start], data[start:cut])
 
     @classmethod
     def of(cls, name: str, signing: bytes, agreement: bytes) -> Card:
         """Check the fields."""
         require(bool(NAME.fullmatch(name)), "crypto:name")
-        require((len(signing), len(agreement)) == (32, POINT + KEM), "crypto:key")
+        require((len(signing), len(agreement)) == (SIGNING, POINT + KEM), "crypto:key")
         return cls(name, signing, agreement)
 
     def canonical(self) -> bytes:
@@ -60,7 +64,15 @@ class Card(NamedTuple):
         """Check a signature of a digest (2.2)."""
         require(len(digest) in (32, 48, 64), "crypto:digest")
         try:
-            Ed25519PublicKey.from_public_bytes(self.signing).verify(signature, digest)
+            Ed25519PublicKey.from_public_bytes(self.signing[:32]).verify(signature, digest)
+        except (InvalidSignature, ValueError):
+            raise Refused("crypto:signature") from None
+
+    def verify_document(self, digest: bytes, signature: bytes) -> None:
+        """Check both signatures of a document's digest (2.2)."""
+        self.verify(digest, signature[:64])
+        try:
+            MLDSA65PublicKey.from_public_bytes(self.signing[32:]).verify(signature[64:], digest)
         except (InvalidSignature, ValueError):
             raise Refused("crypto:signature") from None
 
@@ -69,13 +81,14 @@ class Identity:
     """Private keys."""
 
     def __init__(self, data: bytes) -> None:
-        require(data[:1] == V2 and len(data) > 129, "crypto:version")
+        require(data[:1] == V2 and len(data) > PRIVATE, "crypto:version")
         signing = Ed25519PrivateKey.from_private_bytes(data[1:33])
-        self.agreement = X25519PrivateKey.from_private_bytes(data[33:65])
-        self.kem = MLKEM768PrivateKey.from_seed_bytes(data[65:129])
-        publics = signing.public_key(), self.agreement.public_key(), self.kem.public_key()
-        key, point, kem = (public.public_bytes_raw() for public in publics)
-        self.card = Card.of(data[129:].decode(), key, point + kem)
+        mldsa = MLDSA65PrivateKey.from_seed_bytes(data[33:65])
+        self.agreement = X25519PrivateKey.from_private_bytes(data[65:97])
+        self.kem = MLKEM768PrivateKey.from_seed_bytes(data[97:PRIVATE])
+        private = signing, mldsa, self.agreement, self.kem
+        key, more, point, kem = (one.public_key().public_bytes_raw() for one in private)
+        self.card = Card.of(data[PRIVATE:].decode(), key + more, point + kem)
 
     def x25519(self, card: Card) -> bytes:
         """The secret of X25519 with another site."""
@@ -85,14 +98,17 @@ class Identity:
 def open_sealed(me: Identity, sender: Card, blob: bytes, context: bytes) -> bytes:
     """A message to one site (2.3)."""
     cut = 1 + POINT + CIPHERTEXT
-    require(len(blob) >= cut + 16, "crypto:length")
+    require(len(blob) >= cut + SIGNED + 16, "crypto:length")
     require(blob[:1] == V2, "crypto:version")
     sent, body = blob[1:cut], blob[cut:]
-    secret = pair_secret(me.agreement, sent[:POINT]) + me.x25519(sender)
-    secret += me.kem.decapsulate(sent[POINT:])
+    secret = pair_secret(me.agreement, sent[:POINT]) + me.kem.decapsulate(sent[POINT:])
     parts = sent, sender.canonical(), me.card.canonical()
     both = derive(secret, b"secure-fl seal", *parts, length=44)
-    return _decrypted(both[:32], both[32:], body, V2 + context)
+    opened = _decrypted(both[:32], both[32:], body, V2 + context)
+    signature, content = opened[:SIGNED], opened[SIGNED:]
+    signed = sent, me.card.canonical(), context, content
+    sender.verify_document(labelled(b"secure-fl sealed", *signed), signature)
+    return content
 
 
 def open_channel(me: Identity, sender: Card, run: bytes, blob: bytes, context: bytes) -> bytes:
@@ -197,7 +213,7 @@ def read_card(data: bytes) -> Card:
     card = _card(read["card"])
     try:
         digest = labelled(b"secure-fl card", card.canonical())
-        card.verify(digest, b64decode(read["signature"]))
+        card.verify_document(digest, b64decode(read["signature"]))
     except Refused:
         raise Refused("keyring:card") from None
     require(card.fingerprint() == read["fingerprint"], "keyring:changed")
@@ -237,7 +253,8 @@ class Roster(NamedTuple):
         n = sum(role == "party" for _, role, _ in self.members)
         require(n > 0, "keyring:no-party")
         cards = [self.coordinator, *(card for card, _, _ in self.members)]
-        keys = [k for c in cards for k in (c.signing, c.point, c.agreement[POINT:])]
+        pairs = [pair for card in cards for pair in (card.signing, card.agreement)]
+        keys = [key for pair in pairs for key in (pair[:32], pair[32:])]
         require(len(set(keys)) == len(keys), "keyring:shared-key")
         require(self.threshold is None or n < 2 * self.threshold <= 2 * n, "keyring:threshold")
         require(self.created < self.expires and self.version >= 1, "keyring:dates")
@@ -255,7 +272,7 @@ class Roster(NamedTuple):
         )
         for name, signature in self.signatures.items():
             try:
-                cards[name].verify(self.digest(), signature)
+                cards[name].verify_document(self.digest(), signature)
             except Refused:
                 raise Refused("keyring:signature") from None
         require(now < self.expires, "keyring:expired")

@@ -18,7 +18,7 @@ Case = Mapping[str, Any]
 
 
 def shared() -> dict[str, Any]:
-    """What all files share: the cohort's key, and names of long strings."""
+    """What all files share: the key of all ciphertexts."""
     return dict(json.loads((FOLDER / "keys.json").read_text()))
 
 
@@ -146,6 +146,7 @@ KINDS: Mapping[str, Callable[[Case], Any]] = {
     "total": lambda c: base.require(_tag(c) == c["tag"], "tamper:wrong-sum"),
     "fingerprint": lambda c: _card(c, "card").fingerprint(),
     "signature": lambda c: _card(c).verify(*_hex(c, "digest", "signature")),
+    "document": lambda c: _card(c).verify_document(*_hex(c, "digest", "signature")),
     "sealed": lambda c: keys.open_sealed(
         _identity(c), _card(c), *_hex(c, "sealed", "context")
     ).hex(),
