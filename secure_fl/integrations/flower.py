@@ -7,8 +7,10 @@ At a site, `SealedClientApp` (or `sealed_mod`) gives trained arrays to the site'
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -67,11 +69,13 @@ def sealed_mod(
 ) -> Message:
     """Answer one message of the coordinator; the server gets no arrays, weights or metrics."""
     try:
-        request, site = _request(message), program.site_client(context.node_config)
-        reply = program.answer(site, request, _training(message, context, call_next))
+        request = _request(message)
     except SecureFLError as error:
-        print(f"secure_fl: {error}", flush=True)  # in the log of this site's node
-        reply = program.refusal(error)
+        print(f"secure_fl: {error}", file=sys.stderr, flush=True)
+        reply: Reply = Failure(error.code)
+    else:
+        find = partial(program.site_client, context.node_config)
+        reply = program.answer(find, request, _training(message, context, call_next))
     record = ConfigRecord({BYTES: encode(reply)})
     return Message(RecordDict({RECORD: record}), reply_to=message)
 

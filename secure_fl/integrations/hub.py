@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from secure_fl.cli.service import PILOT_LOG
-from secure_fl.errors import Disagreement, SecureFLError, SettingsError
+from secure_fl.errors import Disagreement, PartyFailed, SecureFLError, SettingsError
 from secure_fl.features.scripts.algorithm import Script
 from secure_fl.features.scripts.cohort import digest
 from secure_fl.integrations.site_messages import (
@@ -33,7 +33,7 @@ from secure_fl.integrations.site_messages import (
 )
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame, peek
-from secure_fl.protocol.messages import Begin, Continue, Total
+from secure_fl.protocol.messages import Begin, Continue
 
 INTRODUCTION = 60.0  # seconds for a node to name its site
 PATIENCE = 3600.0  # seconds to wait for missing sites
@@ -114,6 +114,7 @@ class MessageHub:
         while asks and time.monotonic() < until:
             due: dict[Node, Request] = {}
             turns: list[int] = []
+            failed: dict[str, str] = {}
             for node, reply in self._carrier.ask(asks, until - time.monotonic(), round):
                 name = places[node]
                 self._note_mean(name, reply)
@@ -124,7 +125,9 @@ class MessageHub:
                     due[node] = asks[node]
                     turns.append(reply.round)
                 else:
-                    self._failed(node, reply)
+                    failed[name] = self._failed(node, reply)
+            if round and len(failed) == len(frames):
+                raise _all_failed(failed, round)
             asks, round = due, max(turns, default=0)
             if asks:
                 self._take_mean(round - 1)
@@ -156,7 +159,7 @@ class MessageHub:
             self._means[name] = reply.mean
 
     def _take_mean(self, round: int) -> bool:
-        """Give the mean of a round to the reader, if most sites sent the same; True if it has it."""
+        """Give a mean that most sites reported to the reader; True if it has the mean."""
         if not self._opens or self._taken >= round:
             return True
         found = {name: mean for name, mean in self._means.items() if mean.round == round}
@@ -175,10 +178,24 @@ class MessageHub:
         if other := sorted(name for name, one in found.items() if one.digest != mean):
             raise Disagreement("this site reports another mean than the others", party=other[0])
 
-    def _failed(self, node: Node, reply: Reply) -> None:
+    def _failed(self, node: Node, reply: Reply) -> str:
+        """Log that a site did not answer, and return why."""
         code = reply.code if isinstance(reply, Failure) else type(reply).__name__.lower()
         self._log.warning(f"{self._names.get(node, node)} did not answer ({code}); see its log")
         self._names.pop(node, None)  # it is asked for its name before the next frame
+        return code
+
+
+def _all_failed(codes: Mapping[str, str], round: int) -> PartyFailed:
+    """Return the error that ends a run whose training fails at all sites."""
+    party, code = min(codes.items())
+    return PartyFailed(
+        f"training failed at all {len(codes)} sites ({code}); nothing was sent",
+        fix="the logs of the sites show the error of the training function",
+        party=party,
+        round=round,
+        reason="app",
+    )
 
 
 class Folder:

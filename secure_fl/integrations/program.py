@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from secure_fl.errors import CohortError, SecureFLError, SettingsError
+from secure_fl.errors import SecureFLError, SettingsError
 from secure_fl.integrations.site_messages import (
+    MOST_TEXT,
     Ask,
     Failure,
     Give,
@@ -54,25 +56,23 @@ def site_client(node: Mapping[str, Any] | None = None) -> SiteClient:
     return SiteClient(Path(path))
 
 
-def answer(site: SiteClient, request: Request, train: Train | None = None) -> Reply:
+def answer(find: Callable[[], SiteClient], request: Request, train: Train | None = None) -> Reply:
     """Answer the coordinator's request; if values are due, train and give them to the service.
 
-    Errors are raised here, at the site. The engine may send their text to its server, so the
-    caller sends `refusal` instead.
+    An error is printed here, in the log of the site, and the server learns only its code. Errors
+    of the training function are not caught.
     """
-    reply = site.ask(request)
-    if isinstance(reply, Turn):
-        if train is None or not isinstance(request, Ask):
-            return _short(reply)
-        reply = site.ask(_values(request, train(reply), reply))
-    if isinstance(reply, Failure) and reply.code != "outdated":
-        raise CohortError(reply.what or reply.code, fix="see the log of this site's service")
-    return _short(reply)
-
-
-def refusal(error: SecureFLError) -> Failure:
-    """Return what the server learns of an error: its code."""
-    return Failure(error.code)
+    try:
+        site = find()
+        reply = site.ask(request)
+        if isinstance(reply, Turn) and train is not None and isinstance(request, Ask):
+            reply = site.ask(_values(request, train(reply), reply))
+    except SecureFLError as error:
+        reply = Failure(error.code, str(error)[:MOST_TEXT])
+    if isinstance(reply, Failure):
+        print(f"secure_fl: {reply.what}", file=sys.stderr, flush=True)
+        return Failure(reply.code)
+    return Turn(reply.round, mean=reply.mean) if isinstance(reply, Turn) else reply
 
 
 def model_of(turn: Turn, given: Arrays) -> Arrays:
@@ -84,10 +84,3 @@ def _values(request: Ask, done: Trained, turn: Turn) -> Give:
     numbers = {name: value for name, value in done.numbers.items() if name in turn.planned}
     values = vectors({**done.arrays, **numbers})
     return Give(request, values, float(done.weight), vectors(done.start))
-
-
-def _short(reply: Reply) -> Reply:
-    """Remove what is for this site alone."""
-    if isinstance(reply, Turn):
-        return Turn(reply.round, mean=reply.mean)
-    return reply

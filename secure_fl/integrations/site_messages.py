@@ -19,11 +19,12 @@ from secure_fl.errors import CohortError, SettingsError, WireError
 from secure_fl.protocol.frames import Frame
 
 MOST_BYTES = 2**32
+MOST_TEXT = 2000  # characters of an error
 LENGTH = 8
 KINDS = "fiub"  # of arrays
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Text = Annotated[str, msgspec.Meta(max_length=2000)]
+Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
 
 
 class Vector(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -26,6 +26,7 @@ from secure_fl.errors import DataError, SecureFLError, SettingsError, TrainingEr
 from secure_fl.features.scripts.cohort import ScriptCohort, digest
 from secure_fl.features.scripts.joining import join
 from secure_fl.integrations.site_messages import (
+    MOST_TEXT,
     Answer,
     Ask,
     Failure,
@@ -91,7 +92,7 @@ class SiteSocket:
                 reply: Reply = Answer(answer.head, answer.bulk)
             except SecureFLError as error:
                 log.warning(f"not answered ({error.code}): {error}")
-                reply = Failure(error.code, str(error)[:2000])
+                reply = Failure(error.code, str(error)[:MOST_TEXT])
             with self._mail:
                 self._done = frame.head, reply
                 self._mail.notify_all()
@@ -110,7 +111,7 @@ class SiteSocket:
         """Answer the last values with an error: nothing was sent."""
         logging.getLogger(PILOT_LOG).error(str(error))
         with self._mail:
-            self._refused = Failure(error.code, str(error)[:2000])
+            self._refused = Failure(error.code, str(error)[:MOST_TEXT])
 
     def stop(self) -> None:
         """End `serve`, and accept nothing more."""
@@ -173,7 +174,7 @@ class SiteSocket:
             self._mail.wait()
         return Failure("over", "the service of this site has ended")
 
-    def _with_mean(self, reply: Any, ask: Ask) -> Any:
+    def _with_mean(self, reply: Answer | Turn, ask: Ask) -> Reply:
         mean = self.mean
         if mean is not None and not ask.mean:
             mean = Mean(mean.round, mean.digest)
@@ -192,7 +193,7 @@ class SiteSocket:
             try:
                 reply = self.answer(read_request(receive(end)))
             except SecureFLError as error:
-                reply = Failure(error.code, str(error)[:2000])
+                reply = Failure(error.code, str(error)[:MOST_TEXT])
             send(end, reply)
 
 
@@ -251,11 +252,14 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
                 break
             except (SettingsError, DataError, TrainingError, WireError) as error:
                 place.refuse(error)
-        state[MEAN] = mean = {name: np.asarray(value) for name, value in mean.items()}
+        mean = {name: np.asarray(value) for name, value in mean.items()}
+        state[MEAN] = {name: value for name, value in mean.items() if name in start}
+        numbers = ", ".join(f"{n} {float(v):.4g}" for n, v in mean.items() if n not in start)
+        logging.getLogger(PILOT_LOG).info(f"means of round {round.number}: {numbers or 'model'}")
         if opened:
-            sent = digest(mean)
-            place.mean = Mean(round.number, sent, vectors(mean))
-    return state.get(MEAN, {})
+            place.mean = Mean(round.number, digest(mean), vectors(mean))
+    model: dict[str, Any] = state.get(MEAN, {})
+    return model
 
 
 def _listening(path: Path) -> socket.socket:

@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from secure_fl import Script
 from secure_fl.crypto.keys.vault import Cost
-from secure_fl.integrations import program
+from secure_fl.integrations import program, site_service
 from secure_fl.integrations.hub import Node
-from secure_fl.integrations.site_messages import Failure, Reply, Request, SiteClient
+from secure_fl.integrations.site_messages import Reply, Request, SiteClient, Turn
 from secure_fl.integrations.site_service import serve
 from secure_fl.policy.plan import Plan
 from secure_fl.settings import ProtectionSettings
@@ -115,16 +117,17 @@ def carried_pilot(
         rules = trial.of(name) / "site.toml"
         rules.write_text(rules.read_text().replace("[site]\n", ALLOWED, 1))
     try:
-        for name in names:
-            (pilot.start if name in processes else pilot.begin)(name)
-        yield pilot
+        with patch.object(site_service, "LINGER", 1.0):
+            for name in names:
+                (pilot.start if name in processes else pilot.begin)(name)
+            yield pilot
     finally:
         for process in pilot.running.values():
             process.kill()
             process.wait()
 
 
-Trains = Callable[[str, int, program.Turn], program.Trained]
+Trains = Callable[[str, int, Turn], program.Trained]
 
 
 @dataclass
@@ -146,14 +149,15 @@ class LocalCarrier:
         for node, request in requests.items():
             name = self.pilot.trial.names[int(node)]
 
-            def train(turn: program.Turn, name: str = name) -> program.Trained:
+            def train(turn: Turn, name: str = name) -> program.Trained:
                 return self.train(name, round, turn)
 
-            try:
-                client = SiteClient(self.pilot.socket(name))
-                reply: Reply = program.answer(client, request, train if round else None)
-            except Exception as error:
-                reply = Failure(getattr(error, "code", "other"), str(error))
+            client = SiteClient(self.pilot.socket(name))
+            reply = program.answer(partial(_same, client), request, train if round else None)
             changed = self.alter(name, request, reply)
             if changed is not None:
                 yield node, changed
+
+
+def _same(client: SiteClient) -> SiteClient:
+    return client

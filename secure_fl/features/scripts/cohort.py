@@ -99,7 +99,7 @@ class ScriptCohort:
             own: State of this site alone, such as an optimiser.
 
         """
-        states = (own or {}, shared or {})
+        states = ({} if own is None else own, {} if shared is None else shared)
         while True:
             entered: Entered = self._ask(Advance(*map(_state_of, states)))
             for state, restored in zip(states, (entered.own, entered.shared), strict=True):
