@@ -26,7 +26,6 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.fuel.utils import fobs
 
-from secure_fl.integrations import hub
 from secure_fl.integrations.nvflare import (
     SealedResult,
     SealedTask,
@@ -205,26 +204,6 @@ def test_a_server_with_its_own_keys_is_refused(
     assert not job.means
 
 
-def test_a_server_that_repeats_a_request_gets_nothing_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All requests of the first round are sent again in the second."""
-    before: list[Any] = []
-
-    def alter(name: str, request: Any, reply: Any) -> Any:
-        if name == "east":
-            before.append((request, reply))
-        return reply
-
-    with job_of(tmp_path, monkeypatch, carried_plan(1), alter=alter) as (pilot, job):
-        job.run(START)
-        assert pilot.ended(), pilot.errors
-        site = client._PARTS["job", "east"]
-        for request, _ in before:
-            answer = site._handle("", request, None)
-            assert b"SumInput" not in answer["data"] and len(answer["data"]) < 300
-
-
 def test_one_site_alone_is_never_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server drops the answers of two sites, so the sum would be of one."""
 
@@ -232,7 +211,6 @@ def test_one_site_alone_is_never_summed(tmp_path: Path, monkeypatch: pytest.Monk
         return reply if name == "east" else make_reply(ReturnCode.TIMEOUT)
 
     monkeypatch.setattr(server, "GRACE", 1.0)
-    monkeypatch.setattr(hub, "PATIENCE", 5.0)
     with job_of(tmp_path, monkeypatch, carried_plan(), alter=alter) as (_, job):
         job.run(START)
     assert job.errors.keys() == set(NAMES)

@@ -150,7 +150,7 @@ class SealedPart:
             reply = self._answer(request)
         except SecureFLError as error:
             self._fail(error)
-            reply = program.refusal(error)
+            reply = Failure(error.code)
         return reply_of(None if reply is None else encode(reply))
 
     def _answer(self, message: Shareable) -> Reply | None:
