@@ -35,7 +35,7 @@ SERVER = "server"
 COORDINATOR = "SECURE_FL_COORDINATOR"
 DAYS = 1
 QUICK = Cost(log_n=10)  # of a passphrase that is stored next to its keys
-START = 60.0  # seconds for a service to start
+START = 180.0  # seconds for a service to start
 GRACE = 10.0  # seconds for a service to end
 
 

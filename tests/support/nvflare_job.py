@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from nvflare.apis.event_type import EventType
@@ -79,6 +80,7 @@ class LocalJob:
     plan: Plan
     train: Trains
     id: str = "job"
+    enough: int = 3  # results that the workflow needs
     alter: Callable[[str, Shareable, Shareable], Shareable] = lambda name, request, reply: reply
     seen: dict[str, list[bytes]] = field(default_factory=dict)  # by the server, from each site
     gone: set[str] = field(default_factory=set)  # sites without an answer
@@ -102,9 +104,9 @@ class LocalJob:
         try:
             for round in range(1, 1 + (rounds or self.plan.rounds)):
                 with ThreadPoolExecutor(len(self.names)) as pool:
-                    list(pool.map(lambda name: self._site(name, round, model), self.names))
-                if len(self.errors) == len(self.names):
-                    break
+                    list(pool.map(partial(self._site, round=round, model=model), self.names))
+                if len(self.errors.keys() | self.gone) > len(self.names) - self.enough:
+                    break  # as FedAvg does with fewer results than min_clients
                 found = self.aggregator.aggregate_model()
                 self.means.append(found)
                 if found.params_type is ParamsType.FULL:

@@ -17,7 +17,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from secure_fl.errors import CohortError, SecureFLError, SettingsError
+from secure_fl.errors import CohortError, SecureFLError, SettingsError, TrainingError
 from secure_fl.integrations import program
 from secure_fl.integrations.nvflare.messages import (
     DATA,
@@ -75,7 +75,7 @@ class SealedPart:
                 f"the server asks for {name!r} without a sealed sum; nothing was sent",
                 fix=f"only tasks with the name {TRAIN!r} are sealed",
             )
-        turn, model = self._wait(), from_shareable(task)
+        turn, model = self._wait(context), from_shareable(task)
         given = {name: np.asarray(value) for name, value in (model.data or {}).items()}
         start = program.model_of(turn, given)
         self._start = {name: start[name] for name in given}  # without metrics
@@ -107,6 +107,7 @@ class SealedPart:
         if found.params_type is ParamsType.DIFF:
             values = {n: self._start[n] + moved for n, moved in values.items()}
         numbers = {n: v for n, v in (found.metrics or {}).items() if n in self._turn.planned}
+        _require_finite({**values, **numbers})
         weight = float((found.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND) or 1.0)
         everything = vectors({**values, **numbers})
         reply = self._site.ask(Give(self._asked, everything, weight, vectors(self._start)))
@@ -120,16 +121,20 @@ class SealedPart:
 
     def _fail(self, error: SecureFLError) -> None:
         with self._changed:
-            self._error = error
+            if self._error is None:
+                self._log.error(str(error))
+                self._error = error
             self._changed.notify_all()
 
-    def _wait(self) -> Turn:
-        """Wait until values are due."""
-        until = time.monotonic() + PATIENCE
+    def _wait(self, context: FLContext) -> Turn:
+        """Wait until values are due, or the job is aborted."""
+        until, aborted = time.monotonic() + PATIENCE, context.get_run_abort_signal()
         with self._changed:
             while self._turn is None:
                 if self._error is not None:
                     raise self._error
+                if aborted is not None and aborted.triggered:
+                    raise CohortError("the job was aborted before this training")
                 if time.monotonic() > until:
                     raise CohortError(
                         f"the server's coordinator began no round in {PATIENCE:g} s",
@@ -144,9 +149,8 @@ class SealedPart:
         try:
             reply = self._answer(request)
         except SecureFLError as error:
-            self._log.error(str(error))
             self._fail(error)
-            reply = program.refusal(error)
+            reply = Failure(error.code)
         return reply_of(None if reply is None else encode(reply))
 
     def _answer(self, message: Shareable) -> Reply | None:
@@ -194,6 +198,15 @@ def part_of(context: FLContext) -> SealedPart:
         site = program.site_client({"name": name})
         _PARTS[job, name] = SealedPart(context.get_engine(), site)
     return _PARTS[job, name]
+
+
+def _require_finite(values: Arrays) -> None:
+    for name, value in values.items():
+        if not np.isfinite(value).all():
+            raise TrainingError(
+                f"{name} holds NaN or infinity; nothing was sent",
+                fix="lower the learning rate, or check the records of this site",
+            )
 
 
 def _like(given: Any, array: np.ndarray[Any, Any]) -> Any:

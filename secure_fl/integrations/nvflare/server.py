@@ -59,17 +59,19 @@ class NvflareCarrier:
     ) -> Iterator[tuple[Node, Reply]]:
         """Send requests and yield replies as they arrive; with a round, those after training."""
         until, over = time.monotonic() + timeout, threading.Event()
-        replies: SimpleQueue[tuple[Node, Reply]] = SimpleQueue()
+        replies: SimpleQueue[tuple[Node, Reply | None]] = SimpleQueue()
 
         def follow(node: Node, request: Request) -> None:
-            if (reply := self._reply(node, request, round > 0, over)) is not None:
-                replies.put((node, reply))
+            replies.put((node, self._reply(node, request, round > 0, over)))
 
         for node, request in requests.items():
             threading.Thread(target=follow, args=(node, request), daemon=True).start()
         try:
             for _ in requests:
-                yield replies.get(timeout=max(0.0, until - time.monotonic()))
+                node, reply = replies.get(timeout=max(0.0, until - time.monotonic()))
+                if reply is None:
+                    return  # the job ended
+                yield node, reply
         except Empty:
             return
         finally:
