@@ -44,7 +44,8 @@ def require_flower() -> None:
         found = version("flwr")
     except PackageNotFoundError:
         raise SettingsError(
-            "Flower is not installed", fix="pip install 'sealed-federation[flower]'"
+            "Flower is not installed",
+            fix="from a checkout: pip install --constraint constraints.txt '.[flower]'",
         ) from None
     number = tuple(int(part) for part in found.split(".")[:2])
     if not first <= number < end:

@@ -20,7 +20,8 @@ def require_nvflare() -> None:
         found = version("nvflare")
     except PackageNotFoundError:
         raise SettingsError(
-            "NVFLARE is not installed", fix="pip install 'sealed-federation[flare]'"
+            "NVFLARE is not installed",
+            fix="from a checkout: pip install --constraint constraints.txt '.[flare]'",
         ) from None
     if ".".join(found.split(".")[:2]) not in SUPPORTED:
         raise SettingsError(
