@@ -34,7 +34,7 @@ def table(views: list[Checked]) -> Table:
 
 
 @click.command()
-@click.option("--parties", type=click.IntRange(3, 7), default=4, show_default=True,
+@click.option("--parties", type=click.IntRange(3, 6), default=4, show_default=True,
               help="Most parties.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes. [default: all processors]")
 def views(parties: int, jobs: int | None) -> None:

@@ -231,6 +231,31 @@ def stories(setting: Setting) -> Iterator[Checked]:
         yield setting.decide("two stories", recording, colluders, cast, setting.t)
 
 
+def lists(setting: Setting) -> Iterator[Checked]:
+    """A list of its own for each party: it misses one of n - t + 1 dropouts, or the party itself.
+
+    A role is the colluder's flag, and the place of the dropout that the list misses.
+    """
+    n, t = setting.n, setting.t
+    itself = n - t + 1
+    honest = [(False, missed) for missed in range(itself + 1)]
+    for cast, colluders in setting.cast([*honest, (True, 0), (True, itself)]):
+        dropouts = [name for name in sorted(cast) if cast[name][1] == itself]
+        if len(dropouts) != itself or n == t:
+            continue
+        told = {
+            name: (tuple(sorted(cast)), tuple(p for p in dropouts if p not in (name, missing)))
+            for name, (colludes, place) in cast.items()
+            if not colludes
+            for missing in [name if place == itself else dropouts[place]]
+        }
+        with symbolic(Recording(keys_of(n), 1)) as recording:
+            stage = Stage(recording, t, ({0: sorted(cast)},))
+            stage.begin({})
+            stage.unmask(told, colluders, 1)
+        yield setting.decide("unequal lists", recording, colluders, cast, t)
+
+
 def restarts(setting: Setting) -> Iterator[Checked]:
     """A round that is repeated after a restart, with other dropouts; some unmask only then.
 
@@ -308,7 +333,7 @@ def _forging(stage: Stage, cast: Cast) -> Change:
     return change
 
 
-FAMILIES = (dropouts, stories, restarts, forgeries)
+FAMILIES = (dropouts, stories, lists, restarts, forgeries)
 
 
 def settings(parties: int) -> list[Setting]:
