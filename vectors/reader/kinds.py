@@ -61,8 +61,10 @@ def _unpack(case: Case) -> Any:
 
 
 def _segment_key(case: Case) -> Any:
-    notes = [(audience, list(map(bytes.fromhex, what))) for audience, what in case["notes"]]
-    seen = numbers.common(numbers.chain(notes), (*case["owners"], *case["readers"]))
+    chains: dict[str, bytes] = {}
+    for audience, what in case["notes"]:
+        numbers.note(chains, audience, *map(bytes.fromhex, what))
+    seen = numbers.common(chains, (*case["owners"], *case["readers"]), case["audience"])
     channel_key, run = _hex(case, "channel_key", "run")
     key = base.derive(channel_key, b"secure-fl agree", run)
     return numbers.segment_key(case, base.keyed(key, seen, b"seen")).hex()

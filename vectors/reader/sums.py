@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from vectors.reader import bfv
-from vectors.reader.base import Refused, commit, derive, labelled, packed, require, sha, sizes_cut
+from vectors.reader.base import (
+    Refused,
+    commit,
+    derive,
+    keyed,
+    labelled,
+    packed,
+    require,
+    sha,
+    sizes_cut,
+)
 from vectors.reader.frames import Frame, Link
 from vectors.reader.keys import Card, Identity, open_channel
 from vectors.reader.numbers import (
@@ -17,6 +27,7 @@ from vectors.reader.numbers import (
     T,
     added,
     bonds,
+    common,
     decode,
     from_wire,
     half,
@@ -24,8 +35,10 @@ from vectors.reader.numbers import (
     mask_key,
     mask_secret,
     minus,
+    note,
     public,
     recover,
+    segment_key,
     stream,
     tag,
 )
@@ -240,8 +253,18 @@ class Sum:
             if self.run.cohort is None and own["audience"] == "parties":
                 pad = minus(stream(self.run.pad_key, *at, "pad", clear.size))
                 clear = added(clear, *[pad] * len(here))
+            if own["audience"] == "parties":
+                self._note_opened(place, segment, sent["survivors"], clear)
             opened |= decode(layouts[place], clear, len(here))
         return opened
+
+    def _note_opened(self, place: int, segment: Message, alive: list[str], clear: Slots) -> None:
+        run, fields = self.run, self.run.layouts(self.number)[place]["fields"]
+        readers = run.table["readers"].get(fields[0][0].removeprefix("|"), []) if run.table else []
+        readers = {*(segment["owners"] or run.parties), *readers}
+        everybody = set(alive) - {run.host} <= readers
+        audience = "\nparties" if everybody else "\n".join(sorted(readers))
+        note(run.history, audience, "\n".join(alive).encode(), clear.astype("<u8").tobytes())
 
     def _check_tag(
         self,
@@ -311,7 +334,12 @@ class Recording:
         self.parties = [name for name in sorted(self.keys) if name != self.host]
         self.coordinator = Card.read(bytes.fromhex(case["coordinator"]))
         self.tag_key = bytes.fromhex(case["tag_key"])
-        self.pad_key = derive(bytes.fromhex(case["channel_key"]), b"secure-fl pad")
+        channel_key = bytes.fromhex(case["channel_key"])
+        self.pad_key = derive(channel_key, b"secure-fl pad")
+        self.digest_key = derive(channel_key, b"secure-fl agree", self.id)
+        self.history: dict[str, bytes] = {}  # of the reader
+        self.here: list[str] = []  # members, by the last list that the reader got
+        self.table: Message = {}  # of contributors
         self.cohort = cohort if case["mode"] == "he+secagg" else None
         self.sums: dict[int, Sum] = {}
         self.current = dict.fromkeys(self.keys, 0)  # the number of each member's last sum
@@ -350,15 +378,52 @@ class Recording:
             case "SumInput":
                 self.current[name] += 1
                 self.sum(self.current[name]).upload(name, frame)
+                if name == self.case["reader"]:
+                    self._check_keys(sent)
             case "UnmaskShares":
                 number = self.current[name]
                 self.sum(number).reveal(name, sent)
                 if sent["offer"]:
                     self.sum(number + 1).offers[name] = sent["offer"]
 
+    def _check_keys(self, sent: Message) -> None:
+        """The keys of the reader's segments follow from its history (5.7)."""
+        of = self.case["sums"].get(str(sent["sum"]))
+        for segment, layout in zip(sent["segments"], of["layouts"] if of else (), strict=False):
+            names = [name.removeprefix("|") for name, *_ in layout["fields"]]
+            parties = [name for name in self.here if name != self.host]
+            owners = self.table["owners"][names[0]] if self.table else parties
+            readers = self.table["readers"].get(names[0], []) if self.table else []
+            seen = common(self.history, (*owners, *readers), sent["audience"])
+            vectors = [field[:2] for field in layout["fields"]]
+            about = {"vectors": vectors, "owners": owners, "readers": readers, "at": sent["at"]}
+            case = {**of["rule"], **about, "audience": sent["audience"]}
+            key = segment_key(case, keyed(self.digest_key, seen, b"seen"))
+            require(key == segment["key"], "disagreement:history")
+
+    def _members(self, names: list[str]) -> None:
+        self.here = names
+        note(self.history, "\nall", b"members", "\n".join(names).encode())
+
+    def _noted(self, sent: Message) -> None:
+        """Entries of the reader's history, before an opened sum."""
+        match sent["kind"]:
+            case "Start" | "Begin":
+                self._members(sent["members"])
+            case "Unmask":
+                self._members(sent["survivors"])
+            case "Total":
+                self._members(sent["members"])
+            case "Owners":
+                self.table = sent
+                form = packed([22, sent["owners"], sent["readers"], sent["unscaled"]])
+                note(self.history, "\nall", b"owners", form)
+
     def _delivered(self, name: str, frame: Frame) -> Iterator[tuple[int, dict[str, list[float]]]]:
         """A member's half."""
         sent, now = frame.message, self.sum(self.current[name] or 1)
+        if name == self.case["reader"]:
+            self._noted(sent)
         match sent["kind"]:
             case "Begin":
                 now.check_offers(name, sent["offers"], sent["members"])
@@ -370,6 +435,8 @@ class Recording:
             case "Total":
                 if frame.bulk and name == self.case["reader"]:
                     yield now.number, now.total(name, frame)
+                if name == self.case["reader"] and not sent["more"]:
+                    self.table = {}
                 if sent["offers"]:
                     self.sum(now.number + 1).check_offers(name, sent["offers"], sent["members"])
 
