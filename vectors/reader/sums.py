@@ -11,7 +11,7 @@ import numpy as np
 from vectors.reader import bfv
 from vectors.reader.base import Refused, commit, derive, labelled, packed, require, sha, sizes_cut
 from vectors.reader.frames import Frame, Link
-from vectors.reader.keys import Card, Identity, open_channel
+from vectors.reader.keys import Card, Identity, Receiver
 from vectors.reader.numbers import (
     Slots,
     T,
@@ -74,9 +74,10 @@ class Sum:
             clear = [offer["public"], offer["seed"], list(deal.values()) if deal else None,
                      list(stated.values()) if stated else None]  # fmt: skip
             context = labelled(" ".join(map(str, ("step keys", *about))).encode(), packed(clear))
-            about_run, blob = b"secure-fl run " + run.id, offer["shares"][me]
+            made = Receiver(run.keys[me], run.cards[sender], b"secure-fl run " + run.id)
+            channel = run.channels.setdefault((sender, me), made)
             try:
-                plain = open_channel(run.keys[me], run.cards[sender], about_run, blob, context)
+                plain = channel.open(offer["shares"][me], context)
             except Refused as refused:
                 raise Refused(refused.code.replace("crypto:", "keys:")) from None
             size = 64 if run.host in (sender, me) else 64 + 34
@@ -307,6 +308,7 @@ class Recording:
         self.host, self.threshold = case["host"], case["threshold"]
         self.keys = {name: Identity(bytes.fromhex(of)) for name, of in case["identities"].items()}
         self.cards = {name: key.card for name, key in self.keys.items()}
+        self.channels: dict[tuple[str, str], Receiver] = {}  # by sender and receiver
         self.numbers = {name: number for number, name in enumerate(sorted(self.keys), 1)}
         self.parties = [name for name in sorted(self.keys) if name != self.host]
         self.coordinator = Card.read(bytes.fromhex(case["coordinator"]))
