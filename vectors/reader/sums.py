@@ -21,7 +21,7 @@ from vectors.reader.base import (
     sizes_cut,
 )
 from vectors.reader.frames import Frame, Link
-from vectors.reader.keys import Card, Identity, open_channel
+from vectors.reader.keys import Card, Identity, Receiver
 from vectors.reader.numbers import (
     Slots,
     T,
@@ -87,9 +87,10 @@ class Sum:
             clear = [offer["public"], offer["seed"], list(deal.values()) if deal else None,
                      list(stated.values()) if stated else None]  # fmt: skip
             context = labelled(" ".join(map(str, ("step keys", *about))).encode(), packed(clear))
-            about_run, blob = b"secure-fl run " + run.id, offer["shares"][me]
+            made = Receiver(run.keys[me], run.cards[sender], b"secure-fl run " + run.id)
+            channel = run.channels.setdefault((sender, me), made)
             try:
-                plain = open_channel(run.keys[me], run.cards[sender], about_run, blob, context)
+                plain = channel.open(offer["shares"][me], context)
             except Refused as refused:
                 raise Refused(refused.code.replace("crypto:", "keys:")) from None
             size = 64 if run.host in (sender, me) else 64 + 34
@@ -222,14 +223,7 @@ class Sum:
         heads = {party: self.uploads[party].digest for party in self.lists["survivors"]}
         inputs = commit(packed(sorted(heads.items())), "inputs")
         require(self.lists["inputs"] == inputs, "wire:inputs")
-        seeds = {party: of["seed"] for party, of in sent["lost"].items()}
-        gone = set(self.parties) - set(self.lists["survivors"])
-        fits = seeds.keys() == gone and all(len(seed) == 16 for seed in seeds.values())
-        require(fits, "cohort:lost")
-        require(all(public(s) == self.offers[p]["public"] for p, s in seeds.items()), "cohort:lost")
-        alive = set(self.lists["survivors"]) - {self.run.host}
-        require(all(set(of["links"]) == alive for of in sent["lost"].values()), "cohort:lost")
-        links = {party: of["links"] for party, of in sent["lost"].items()}
+        self._check_lost(sent["lost"])
         opened: dict[str, list[float]] = {}
         parts = sizes_cut(frame.bulk, sent["sizes"])
         require(len(parts) == len(own["segments"]), "tamper:wrong-sum")
@@ -244,7 +238,7 @@ class Sum:
                         salts[party][peer] = salt
             slots = self.slots(part, segment["slots"], len(here), own["audience"])
             at = self.run.id.hex(), segment["key"].hex(), self.number
-            self._check_tag(slots, here, owners, (seeds, links), salts, at)
+            self._check_tag(slots, here, owners, sent["lost"], salts, at)
             clear = slots[:-1]
             if own["audience"] == "host":
                 masks = (self._pair(p, me, at, "host", clear.size) for p in here)
@@ -257,6 +251,14 @@ class Sum:
                 self._note_opened(place, segment, sent["survivors"], clear)
             opened |= decode(layouts[place], clear, len(here))
         return opened
+
+    def _check_lost(self, lost: Mapping[str, Message]) -> None:
+        """Exactly the dropouts are there, with their seeds and links."""
+        alive = set(self.lists["survivors"])
+        require(lost.keys() == set(self.parties) - alive, "cohort:lost")
+        for party, of in lost.items():
+            fits = len(of["seed"]) == 16 and public(of["seed"]) == self.offers[party]["public"]
+            require(fits and set(of["links"]) == alive - {self.run.host}, "cohort:lost")
 
     def _note_opened(self, place: int, segment: Message, alive: list[str], clear: Slots) -> None:
         run, fields = self.run, self.run.layouts(self.number)[place]["fields"]
@@ -271,7 +273,7 @@ class Sum:
         slots: Slots,
         here: list[str],
         owners: list[str],
-        lost: tuple[Mapping[str, bytes], Mapping[str, Mapping[str, bytes]]],
+        lost: Mapping[str, Message],
         salts: Mapping[str, Mapping[str, bytes]],
         at: tuple[str, str, int],
     ) -> None:
@@ -279,11 +281,11 @@ class Sum:
         clear, sent = slots[:-1], int(slots[-1])
         for party, by_peer in salts.items():
             sent -= bonds(key, numbers[party], {numbers[p]: s for p, s in by_peer.items()}, at)
-            for peer, seed in lost[0].items():
+            for peer, of in lost.items():
                 if peer in owners:
-                    own = half(seed, numbers[party])
-                    theirs = self.offers[party]["public"], own, linked(own, lost[1][peer][party])
-                    secret = mask_secret(mask_key(seed), *theirs)
+                    own = half(of["seed"], numbers[party])
+                    theirs = self.offers[party]["public"], own, linked(own, of["links"][party])
+                    secret = mask_secret(mask_key(of["seed"]), *theirs)
                     mask = stream(secret + by_peer.get(peer, b""), *at, "pair", clear.size)
                     clear = added(clear, mask if numbers[party] < numbers[peer] else minus(mask))
         expected = tag(key, clear, [numbers[party] for party in here], at)
@@ -330,6 +332,7 @@ class Recording:
         self.host, self.threshold = case["host"], case["threshold"]
         self.keys = {name: Identity(bytes.fromhex(of)) for name, of in case["identities"].items()}
         self.cards = {name: key.card for name, key in self.keys.items()}
+        self.channels: dict[tuple[str, str], Receiver] = {}  # by sender and receiver
         self.numbers = {name: number for number, name in enumerate(sorted(self.keys), 1)}
         self.parties = [name for name in sorted(self.keys) if name != self.host]
         self.coordinator = Card.read(bytes.fromhex(case["coordinator"]))
