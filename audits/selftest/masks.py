@@ -20,7 +20,7 @@ from scipy.stats import chi2
 
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
 from secure_fl.coordinator.sum_steps import offers_to
-from secure_fl.crypto.keys.identity import Identity, channel
+from secure_fl.crypto.keys.identity import Channel, Identity
 from secure_fl.crypto.sealing import masking, packing
 from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.packing import Codec
@@ -202,7 +202,7 @@ def shipped_inputs(clear: Sequence[Slots], modulus: int) -> list[Slots]:
     sites = {name: Identity.generate(name) for name in PARTIES}
     numbers = {name: number for number, name in enumerate(PARTIES, 1)}
     channels = {
-        a: {b: channel(sites[a], sites[b].public, b"audit") for b in PARTIES if b != a}
+        a: {b: Channel(sites[a], sites[b].public, b"audit") for b in PARTIES if b != a}
         for a in PARTIES
     }
     masked = []

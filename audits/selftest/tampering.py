@@ -28,7 +28,7 @@ from secure_fl.audits.selftest.malicious_federation import (
     run_federation,
 )
 from secure_fl.coordinator.sum_steps import offers_to
-from secure_fl.crypto.keys.identity import Identity, channel
+from secure_fl.crypto.keys.identity import Channel, Identity
 from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.masking import StreamId
 from secure_fl.crypto.sealing.scheme import COHORT
@@ -79,7 +79,7 @@ class _Step:
         self.numbers = {name: number for number, name in enumerate(NAMES, 1)}
         self.keys = {}
         for name in NAMES:
-            peers = {p: channel(sites[name], sites[p].public, b"audit") for p in NAMES if p != name}
+            peers = {p: Channel(sites[name], sites[p].public, b"audit") for p in NAMES if p != name}
             make = keys_of_victim if name == VICTIM else StepKeys
             self.keys[name] = make(
                 name, None, RUN, 1, frozenset(NAMES), self.numbers, THRESHOLD, peers

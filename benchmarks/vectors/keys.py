@@ -16,7 +16,7 @@ from msgspec import structs
 
 from benchmarks.vectors.book import Book
 from benchmarks.vectors.seeds import bytes_of, identity, seeded
-from secure_fl.crypto.keys.identity import Identity, PublicIdentity, channel, digest_of, seal_to
+from secure_fl.crypto.keys.identity import Channel, Identity, PublicIdentity, digest_of, seal_to
 from secure_fl.crypto.keys.roster import Member, Roster
 from secure_fl.crypto.keys.roster_files import card_bytes, roster_bytes
 from secure_fl.crypto.privacy.ledger_store import NOTHING, LedgerRow, head_digest
@@ -45,10 +45,10 @@ def seals(book: Book) -> None:
     with seeded("seal"):
         ephemeral = X25519PrivateKey.from_private_bytes(bytes_of("ephemeral"))
         blob = seal_to(NORTH, SOUTH.public, b"a kit", b"context", _ephemeral=ephemeral)
-        channels = channel(NORTH, SOUTH.public, b"secure-fl run " + RUN)
+        channels = Channel(NORTH, SOUTH.public, b"secure-fl run " + RUN)
         message = channels.seal(b"two shares", b"step 1")
-        envelopes = Envelopes(PartyKeys(NORTH, {}, None, b"", bytes_of("channel key")), RUN)
-        value = envelopes.seal(b"a value", b"share 0 north")
+        channels.open(Channel(SOUTH, NORTH.public, b"secure-fl run " + RUN).seal(b"", b""), b"")
+        later = channels.seal(b"more shares", b"step 1").hex()
     context = {"context": b"context".hex()}
     _opening(book, "sealed", keys, blob, context, swapped={"sender": _card(WEST.public)})
     other = {"recipient": WEST.to_private_bytes().hex()}
@@ -73,20 +73,29 @@ def seals(book: Book) -> None:
         **context,
         sealed=low.hex(),
     )
-    _channels(book, keys, message)
-    _envelopes(book, value)
+    _channels(book, keys, message, later)
+    _envelopes(book)
 
 
-def _channels(book: Book, keys: Mapping[str, str], message: bytes) -> None:
+def _channels(book: Book, keys: Mapping[str, str], message: bytes, later: str) -> None:
     context = {"context": b"step 1".hex(), "channel": (b"secure-fl run " + RUN).hex()}
     south = _card(SOUTH.public)
     _opening(book, "channel", keys, message, context, swapped={"sender": south})
+    once = {**keys, **context, "before": [message.hex()]}
+    book.ok("channel message without X", "channel", **once, sealed=later)
+    book.no("crypto:seal", "channel message without any X before", "channel", **keys, **context,
+            sealed=later)  # fmt: skip
+    book.no("crypto:seal", "channel message with another second byte", "channel", **once,
+            sealed=f"{later[:2]}02{later[4:]}")  # fmt: skip
     other = {"channel": (b"secure-fl run " + bytes(16)).hex()}
     book.no("crypto:seal", "channel of another run", "channel", **keys, **{**context, **other},
             sealed=message.hex())  # fmt: skip
 
 
-def _envelopes(book: Book, value: bytes) -> None:
+def _envelopes(book: Book) -> None:
+    with seeded("envelope"):
+        envelopes = Envelopes(PartyKeys(NORTH, {}, None, b"", bytes_of("channel key")), RUN)
+        value = envelopes.seal(b"a value", b"share 0 north")
     case = {"channel_key": bytes_of("channel key").hex(), "run": RUN.hex()}
     about = {"context": b"share 0 north".hex(), "sealed": value.hex()}
     book.ok("envelope", "envelope", **case, **about)

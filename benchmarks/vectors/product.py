@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.vectors.replay import Replay, layout_of, public_of
 from secure_fl.crypto.keys.identity import (
+    Channel,
     Identity,
-    channel,
     commit,
     derive,
     keyed_digest,
@@ -165,10 +165,10 @@ def _sealed(case: Case) -> Any:
 
 
 def _channel(case: Case) -> Any:
-    me, sender, blob, context = _hex(case, "recipient", "sender", "sealed", "context")
-    identity = Identity.from_private_bytes(me)
-    end = channel(identity, public_of(sender), bytes.fromhex(case["channel"]))
-    return end.open(blob, context).hex()
+    me, sender, run, context = _hex(case, "recipient", "sender", "channel", "context")
+    end = Channel(Identity.from_private_bytes(me), public_of(sender), run)
+    blobs = (*case.get("before", ()), case["sealed"])
+    return [end.open(bytes.fromhex(blob), context).hex() for blob in blobs][-1]
 
 
 def _envelope(case: Case) -> Any:

@@ -79,14 +79,17 @@ class Tape:
             for layout in progress.layouts
         ]
         found = {name: np.asarray(value).tolist() for name, value in values.items()}
-        self.sums[str(progress._index)] = {"layouts": layouts, "values": found}
+        given = progress._rule
+        noise = given.noise and [given.noise.scale, given.noise.reach]
+        rule = {"carry": given.carry, "bound": given.bound, "noise": noise}
+        self.sums[str(progress._index)] = {"rule": rule, "layouts": layouts, "values": found}
 
     def document(self) -> dict[str, Any]:
         """Return the fields of a case."""
         sums = self.sums.items()
         return {
             "secrets": self.secrets,
-            "sums": {number: {"layouts": of["layouts"]} for number, of in sums},
+            "sums": {n: {"rule": of["rule"], "layouts": of["layouts"]} for n, of in sums},
             "frames": self.frames,
             "result": {number: of["values"] for number, of in sums},
         }

@@ -14,7 +14,7 @@ from benchmarks.vectors.book import Book
 from benchmarks.vectors.keys import HUB
 from benchmarks.vectors.record import HOST, NAMES, Plan, record
 from benchmarks.vectors.seeds import bytes_of, identity, seeded
-from secure_fl.crypto.keys.identity import Identity, channel, digest_of
+from secure_fl.crypto.keys.identity import Channel, Identity, digest_of
 from secure_fl.crypto.sealing import secret
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.packing import from_slots
@@ -148,8 +148,8 @@ def _offers(of: Changed) -> None:
 def _dealt(of: Changed, fields: Mapping[str, Any], no: Callable[..., None]) -> None:
     """Add offers whose sender sealed something else than it announces."""
     blob = fields["shares"][EAST]
-    north = channel(of.keys[NORTH], of.keys[EAST].public, b"secure-fl run " + of.run)
-    east = channel(of.keys[EAST], of.keys[NORTH].public, b"secure-fl run " + of.run)
+    north = Channel(of.keys[NORTH], of.keys[EAST].public, b"secure-fl run " + of.run)
+    east = Channel(of.keys[EAST], of.keys[NORTH].public, b"secure-fl run " + of.run)
 
     def about(**changes: Any) -> bytes:
         now = {**fields, **changes}

@@ -318,48 +318,55 @@ def _message_key(
     return both[:32], both[32:]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Channel:
-    """Many small messages between two sites: one X25519, and ML-KEM and an HKDF key per message.
+    """Many small messages between two sites in one run; both ends give the same context (the run).
 
-    The key of a message depends on both identities, its direction and its context (run, step,
-    kind). The nonce is random, so a context used twice repeats no key and nonce. Unlike `seal_to`
-    it has no ephemeral X25519 key: after the theft of the sender's key, ML-KEM alone protects.
+    Each direction has one secret of X25519 and one of ML-KEM, and each message its own HKDF key,
+    which depends on its context (sum, kind). The nonce is random, so a context used twice repeats
+    no key and nonce. The ML-KEM ciphertext is part of the first message, and of later ones until a
+    message of the peer arrived: in a run, all members get each other's first messages at once.
     """
 
-    peer: PublicIdentity
-    _me: Identity = field(repr=False)
-    _from_me: bytes = field(repr=False)  # secrets of X25519, one for each direction
-    _to_me: bytes = field(repr=False)
+    def __init__(self, identity: Identity, peer: PublicIdentity, context: bytes) -> None:
+        self.peer, self._me, self._context = peer, identity, context
+        self._shared = identity.shared_with(peer.point)
+        secret, self._ciphertext = peer.encapsulate()
+        self._from_me = self._root(secret, self._ciphertext, identity.public, peer)
+        self._to_me, self._sent = b"", False
 
     def seal(self, plaintext: bytes, context: bytes, *, _nonce: bytes | None = None) -> bytes:
-        """Seal from me to the peer: version | ML-KEM ciphertext | nonce | AES-256-GCM."""
+        """Seal from me to the peer: version | 1 | ciphertext or 0 | nonce | AES-256-GCM."""
         nonce = _nonce or os.urandom(NONCE_BYTES)
-        secret, ciphertext = self.peer.encapsulate()
-        key = AESGCM(derive(self._from_me + secret, MESSAGE, ciphertext, context))
-        return VERSION + ciphertext + nonce + key.encrypt(nonce, plaintext, VERSION + context)
+        has = self._sent and self._to_me
+        head, self._sent = b"\x00" if has else b"\x01" + self._ciphertext, True
+        key = AESGCM(derive(self._from_me, MESSAGE, context))
+        return VERSION + head + nonce + key.encrypt(nonce, plaintext, VERSION + context)
 
     def open(self, blob: bytes, context: bytes) -> bytes:
         """Open a message that the peer sealed under the same context, or raise CryptoError."""
-        start = 1 + CIPHERTEXT_BYTES
+        start = 2 + (CIPHERTEXT_BYTES if blob[1:2] == b"\x01" else 0)
         cut = start + NONCE_BYTES
         _check_shape(blob, cut + TAG_BYTES, self.peer)
-        ciphertext, nonce, body = blob[1:start], blob[start:cut], blob[cut:]
-        secret = self._to_me + self._me.decapsulate(ciphertext)
-        key = AESGCM(derive(secret, MESSAGE, ciphertext, context))
+        root, ciphertext = self._to_me, blob[2:start]
+        if ciphertext:
+            secret = self._me.decapsulate(ciphertext)
+            root = self._root(secret, ciphertext, self.peer, self._me.public)
+        elif not root or blob[1]:
+            raise _unopened(self.peer)
         try:
-            return key.decrypt(nonce, body, VERSION + context)
+            key = AESGCM(derive(root, MESSAGE, context))
+            opened = key.decrypt(blob[start:cut], blob[cut:], VERSION + context)
         except InvalidTag:
             raise _unopened(self.peer) from None
+        self._to_me = root
+        return opened
 
-
-def channel(identity: Identity, peer: PublicIdentity, context: bytes) -> Channel:
-    """Agree with a peer once; both ends must give the same context (the run)."""
-    secret, ends = identity.shared_with(peer.point), (identity.public.canonical(), peer.canonical())
-    from_me, to_me = (
-        derive(secret, b"secure-fl channel", context, *way) for way in (ends, ends[::-1])
-    )
-    return Channel(peer, identity, from_me, to_me)
+    def _root(
+        self, secret: bytes, ciphertext: bytes, sender: PublicIdentity, receiver: PublicIdentity
+    ) -> bytes:
+        ends = sender.canonical(), receiver.canonical()
+        both = self._shared + secret
+        return derive(both, b"secure-fl channel", self._context, ciphertext, *ends)
 
 
 def _no_digest() -> CryptoError:

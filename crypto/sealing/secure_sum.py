@@ -19,7 +19,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from secure_fl.crypto.blame.inquiry import Inquiry
-from secure_fl.crypto.keys.identity import PublicIdentity, channel, keyed_digest
+from secure_fl.crypto.keys.identity import Channel, PublicIdentity, keyed_digest
 from secure_fl.crypto.sealing import masking, secret, tags
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import Slots, StreamId
@@ -299,7 +299,7 @@ class SecureSums:
         )
         self._threshold = threshold
         self._channels = {
-            name: channel(keys.identity, card, b"secure-fl run " + run)
+            name: Channel(keys.identity, card, b"secure-fl run " + run)
             for name, card in keys.peers.items()
             if name != keys.identity.name
         }

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secure_fl.crypto.keys.identity import (
+    Channel,
     Identity,
     PublicIdentity,
     agree,
-    channel,
     digest_of,
     open_sealed,
     seal_to,
@@ -25,7 +25,7 @@ from tests.support.key_sites import site
 from tests.support.raising import raises
 
 SEALED = "5f032050a7797dd5f0c966f33a808b8b8537d905832789b4229e4ce6899e04af"
-CHANNEL = "694120094d0208161c3941e073c3e1d990194fe38908ff6fc53b78ee7f8f14b8"
+CHANNEL = "2f10704bbdeec421d4602d3aed8b9db9758d6bb757005781ccb15c961be29a8c"
 FINGERPRINT = "70493 80780 06057 58346 87656 56987 78977 50916"
 NORTH, SOUTH, EAST = site("north"), site("south"), site("east")
 
@@ -123,7 +123,7 @@ def test_known_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     sealed = seal_to(NORTH, SOUTH.public, b"forty-two", b"ctx", _ephemeral=ephemeral)
     assert sealed[:1] == b"\x02" and len(sealed) == 1 + 32 + 1088 + 3373 + 9 + 16
     assert hashlib.sha256(sealed).hexdigest() == SEALED
-    small = channel(NORTH, SOUTH.public, b"run").seal(b"forty-two", b"ctx", _nonce=bytes(12))
+    small = Channel(NORTH, SOUTH.public, b"run").seal(b"forty-two", b"ctx", _nonce=bytes(12))
     assert hashlib.sha256(small).hexdigest() == CHANNEL
     assert NORTH.public.fingerprint() == FINGERPRINT
 
@@ -133,7 +133,7 @@ def test_known_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sealed_messages_round_trip(plain: bytes, context: bytes) -> None:
     blob = seal_to(NORTH, SOUTH.public, plain, context)
     assert open_sealed(SOUTH, NORTH.public, blob, context) == plain
-    to_south, to_north = channel(NORTH, SOUTH.public, b"r"), channel(SOUTH, NORTH.public, b"r")
+    to_south, to_north = Channel(NORTH, SOUTH.public, b"r"), Channel(SOUTH, NORTH.public, b"r")
     assert to_north.open(to_south.seal(plain, context), context) == plain
 
 
@@ -160,19 +160,24 @@ def test_a_renamed_sender_is_refused() -> None:
 
 
 def test_a_channel_binds_direction_run_and_context() -> None:
-    mine, theirs = channel(NORTH, SOUTH.public, b"run"), channel(SOUTH, NORTH.public, b"run")
+    mine, theirs = Channel(NORTH, SOUTH.public, b"run"), Channel(SOUTH, NORTH.public, b"run")
     blob = mine.seal(b"share", b"step 1")
     assert mine.seal(b"share", b"step 1") != blob
     for reader, data, context in (
         (mine, blob, b"step 1"),  # reflected
         (theirs, blob, b"step 2"),
-        (channel(SOUTH, NORTH.public, b"other run"), blob, b"step 1"),
-        (channel(EAST, NORTH.public, b"run"), blob, b"step 1"),
+        (Channel(SOUTH, NORTH.public, b"other run"), blob, b"step 1"),
+        (Channel(EAST, NORTH.public, b"run"), blob, b"step 1"),
         *((theirs, _flip(blob, i), b"step 1") for i in flips(blob)),
     ):
         with raises(CryptoError, field="seal"):
             reader.open(data, context)
-    assert repr(mine) == f"Channel(peer={SOUTH.public!r})"
+    assert theirs.open(blob, b"step 1") == b"share"
+    assert mine.open(theirs.seal(b"share", b"step 1"), b"step 1") == b"share"
+    short = theirs.seal(b"share", b"step 1")  # both have the other's ciphertext now
+    assert mine.open(short, b"step 1") == b"share" and len(blob) - len(short) == 1088
+    with raises(CryptoError, field="seal"):
+        Channel(NORTH, SOUTH.public, b"run").open(short, b"step 1")
 
 
 def test_version_and_length_are_named() -> None:
@@ -182,7 +187,7 @@ def test_version_and_length_are_named() -> None:
     with raises(CryptoError, field="length"):
         open_sealed(SOUTH, NORTH.public, blob[:40], b"")
     with raises(CryptoError, field="length"):
-        channel(SOUTH, NORTH.public, b"").open(b"", b"")
+        Channel(SOUTH, NORTH.public, b"").open(b"", b"")
 
 
 def flips(blob: bytes) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto.keys.identity import Identity, channel
+from secure_fl.crypto.keys.identity import Channel, Identity
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, recovered
 from secure_fl.crypto.sealing.masking import StreamId
 from secure_fl.crypto.sealing.scheme import COHORT
@@ -121,7 +121,7 @@ def keys_of(index: int = 1, run: str = "run", host: str | None = None) -> dict[s
             parties,
             numbers,
             2,
-            {b: channel(sites[a], sites[b].public, b"run") for b in sites if b != a},
+            {b: Channel(sites[a], sites[b].public, b"run") for b in sites if b != a},
         )
         for a in sites
     }

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from secure_fl.coordinator.sum_steps import offers_to
-from secure_fl.crypto.keys.identity import Channel, Identity, channel
+from secure_fl.crypto.keys.identity import Channel, Identity
 from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.masking import Slots, StreamId
 from secure_fl.crypto.sealing.scheme import COHORT
@@ -34,7 +34,7 @@ def identities(n: int) -> dict[str, Identity]:
 def channels(n: int) -> dict[str, dict[str, Channel]]:
     sites = identities(n)
     return {
-        a: {b: channel(sites[a], sites[b].public, b"run") for b in sites if a != b} for a in sites
+        a: {b: Channel(sites[a], sites[b].public, b"run") for b in sites if a != b} for a in sites
     }
 
 
@@ -68,11 +68,10 @@ class MaskedStep:
         }
         self.sent = {name: self._masked(name) for name in self.names}
 
-    def keys_of(self, name: str) -> StepKeys:
+    def keys_of(self, name: str, ends: Mapping[str, Channel] | None = None) -> StepKeys:
         """Fresh keys of one party."""
-        parties = frozenset(self.names)
-        rest = self.numbers, self.threshold, channels(self.n)[name]
-        return StepKeys(name, None, self.run, 1, parties, *rest)
+        parties, ends = frozenset(self.names), ends or channels(self.n)[name]
+        return StepKeys(name, None, self.run, 1, parties, self.numbers, self.threshold, ends)
 
     def for_(self, name: str, view: Collection[str]) -> dict[str, Offer]:
         """The offers of the parties in view, as the coordinator hands them to this one."""

@@ -111,17 +111,28 @@ def open_sealed(me: Identity, sender: Card, blob: bytes, context: bytes) -> byte
     return content
 
 
-def open_channel(me: Identity, sender: Card, run: bytes, blob: bytes, context: bytes) -> bytes:
-    """A message in a channel of two members (2.4)."""
-    start = 1 + CIPHERTEXT
-    require(len(blob) >= start + 12 + 16, "crypto:length")
-    require(blob[:1] == V2, "crypto:version")
-    ends = sender.canonical(), me.card.canonical()
-    root = derive(me.x25519(sender), b"secure-fl channel", run, *ends)
-    sent, nonce, body = blob[1:start], blob[start : start + 12], blob[start + 12 :]
-    secret = root + me.kem.decapsulate(sent)
-    key = derive(secret, b"secure-fl channel message", sent, context)
-    return _decrypted(key, nonce, body, V2 + context)
+class Receiver:
+    """One member's end of a channel with another, for messages in one direction (2.4)."""
+
+    def __init__(self, me: Identity, sender: Card, run: bytes) -> None:
+        self.me, self.sender, self.run, self.root = me, sender, run, b""
+
+    def open(self, blob: bytes, context: bytes) -> bytes:
+        """A message."""
+        with_text = blob[1:2] == b"\x01"
+        start = 2 + (CIPHERTEXT if with_text else 0)
+        require(len(blob) >= start + 12 + 16, "crypto:length")
+        require(blob[:1] == V2, "crypto:version")
+        root, sent, nonce = self.root, blob[2:start], blob[start : start + 12]
+        if with_text:
+            secret = self.me.x25519(self.sender) + self.me.kem.decapsulate(sent)
+            ends = self.sender.canonical(), self.me.card.canonical()
+            root = derive(secret, b"secure-fl channel", self.run, sent, *ends)
+        require(with_text or (blob[1] == 0 and bool(root)), "crypto:seal")
+        key = derive(root, b"secure-fl channel message", context)
+        opened = _decrypted(key, nonce, blob[start + 12 :], V2 + context)
+        self.root = root
+        return opened
 
 
 def _decrypted(

@@ -61,8 +61,10 @@ def _unpack(case: Case) -> Any:
 
 
 def _segment_key(case: Case) -> Any:
-    notes = [(audience, list(map(bytes.fromhex, what))) for audience, what in case["notes"]]
-    seen = numbers.common(numbers.chain(notes), (*case["owners"], *case["readers"]))
+    chains: dict[str, bytes] = {}
+    for audience, what in case["notes"]:
+        numbers.note(chains, audience, *map(bytes.fromhex, what))
+    seen = numbers.common(chains, (*case["owners"], *case["readers"]), case["audience"])
     channel_key, run = _hex(case, "channel_key", "run")
     key = base.derive(channel_key, b"secure-fl agree", run)
     return numbers.segment_key(case, base.keyed(key, seen, b"seen")).hex()
@@ -120,6 +122,13 @@ def _identity(case: Case) -> keys.Identity:
     return keys.Identity(_one(case, "recipient"))
 
 
+def _channel(case: Case) -> Any:
+    run, context = _hex(case, "channel", "context")
+    end = keys.Receiver(_identity(case), _card(case), run)
+    blobs = (*case.get("before", ()), case["sealed"])
+    return [end.open(bytes.fromhex(blob), context).hex() for blob in blobs][-1]
+
+
 KINDS: Mapping[str, Callable[[Case], Any]] = {
     "codec": _codec_of,
     "quantize": _quantize,
@@ -150,9 +159,7 @@ KINDS: Mapping[str, Callable[[Case], Any]] = {
     "sealed": lambda c: keys.open_sealed(
         _identity(c), _card(c), *_hex(c, "sealed", "context")
     ).hex(),
-    "channel": lambda c: keys.open_channel(
-        _identity(c), _card(c), *_hex(c, "channel", "sealed", "context")
-    ).hex(),
+    "channel": _channel,
     "envelope": lambda c: keys.open_envelope(
         *_hex(c, "channel_key", "run", "sealed", "context")
     ).hex(),

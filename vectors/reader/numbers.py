@@ -254,18 +254,15 @@ def segment_key(case: Mapping[str, Any], seen: bytes) -> bytes:
     return labelled(b"secure-fl segment", seen, *(part.encode() for part in parts))
 
 
-def chain(notes: Sequence[tuple[str, Sequence[bytes]]]) -> dict[str, bytes]:
-    """The chains of digests by audience that follow from notes of one round (5.8)."""
-    now: dict[str, bytes] = {}
-    for audience, what in notes:
-        now[audience] = labelled(b"secure-fl seen", now.get(audience, b""), *what)
-    return now
+def note(now: dict[str, bytes], audience: str, *what: bytes) -> None:
+    """An entry of the chain of an audience (5.8)."""
+    now[audience] = labelled(b"secure-fl seen", now.get(audience, b""), *what)
 
 
-def common(now: Mapping[str, bytes], wanted: Collection[str]) -> bytes:
-    """The history that an audience's readers have in common; nothing is saved yet (5.8)."""
-    fitting = sorted(
-        a for a in now if a in ("\nall", "\nparties") or set(wanted) <= set(a.split("\n"))
-    )
-    chains = (labelled(b"secure-fl seen", a.encode(), b"", now[a]) for a in fitting)
+def common(now: Mapping[str, bytes], wanted: Collection[str], audience: str) -> bytes:
+    """The history that readers have in common; nothing is saved yet (5.8)."""
+    fitting = ["\nall"]
+    if audience == "parties":
+        fitting += [a for a in now if a == "\nparties" or set(wanted) <= set(a.split("\n"))]
+    chains = (labelled(b"secure-fl seen", a.encode(), b"", now[a]) for a in sorted(fitting))
     return labelled(b"secure-fl seen", *chains)

@@ -9,14 +9,25 @@ from typing import Any
 import numpy as np
 
 from vectors.reader import bfv
-from vectors.reader.base import Refused, commit, derive, labelled, packed, require, sha, sizes_cut
+from vectors.reader.base import (
+    Refused,
+    commit,
+    derive,
+    keyed,
+    labelled,
+    packed,
+    require,
+    sha,
+    sizes_cut,
+)
 from vectors.reader.frames import Frame, Link
-from vectors.reader.keys import Card, Identity, open_channel
+from vectors.reader.keys import Card, Identity, Receiver
 from vectors.reader.numbers import (
     Slots,
     T,
     added,
     bonds,
+    common,
     decode,
     from_wire,
     half,
@@ -24,8 +35,10 @@ from vectors.reader.numbers import (
     mask_key,
     mask_secret,
     minus,
+    note,
     public,
     recover,
+    segment_key,
     stream,
     tag,
 )
@@ -74,9 +87,10 @@ class Sum:
             clear = [offer["public"], offer["seed"], list(deal.values()) if deal else None,
                      list(stated.values()) if stated else None]  # fmt: skip
             context = labelled(" ".join(map(str, ("step keys", *about))).encode(), packed(clear))
-            about_run, blob = b"secure-fl run " + run.id, offer["shares"][me]
+            made = Receiver(run.keys[me], run.cards[sender], b"secure-fl run " + run.id)
+            channel = run.channels.setdefault((sender, me), made)
             try:
-                plain = open_channel(run.keys[me], run.cards[sender], about_run, blob, context)
+                plain = channel.open(offer["shares"][me], context)
             except Refused as refused:
                 raise Refused(refused.code.replace("crypto:", "keys:")) from None
             size = 64 if run.host in (sender, me) else 64 + 34
@@ -209,14 +223,7 @@ class Sum:
         heads = {party: self.uploads[party].digest for party in self.lists["survivors"]}
         inputs = commit(packed(sorted(heads.items())), "inputs")
         require(self.lists["inputs"] == inputs, "wire:inputs")
-        seeds = {party: of["seed"] for party, of in sent["lost"].items()}
-        gone = set(self.parties) - set(self.lists["survivors"])
-        fits = seeds.keys() == gone and all(len(seed) == 16 for seed in seeds.values())
-        require(fits, "cohort:lost")
-        require(all(public(s) == self.offers[p]["public"] for p, s in seeds.items()), "cohort:lost")
-        alive = set(self.lists["survivors"]) - {self.run.host}
-        require(all(set(of["links"]) == alive for of in sent["lost"].values()), "cohort:lost")
-        links = {party: of["links"] for party, of in sent["lost"].items()}
+        self._check_lost(sent["lost"])
         opened: dict[str, list[float]] = {}
         parts = sizes_cut(frame.bulk, sent["sizes"])
         require(len(parts) == len(own["segments"]), "tamper:wrong-sum")
@@ -231,7 +238,7 @@ class Sum:
                         salts[party][peer] = salt
             slots = self.slots(part, segment["slots"], len(here), own["audience"])
             at = self.run.id.hex(), segment["key"].hex(), self.number
-            self._check_tag(slots, here, owners, (seeds, links), salts, at)
+            self._check_tag(slots, here, owners, sent["lost"], salts, at)
             clear = slots[:-1]
             if own["audience"] == "host":
                 masks = (self._pair(p, me, at, "host", clear.size) for p in here)
@@ -240,15 +247,33 @@ class Sum:
             if self.run.cohort is None and own["audience"] == "parties":
                 pad = minus(stream(self.run.pad_key, *at, "pad", clear.size))
                 clear = added(clear, *[pad] * len(here))
+            if own["audience"] == "parties":
+                self._note_opened(place, segment, sent["survivors"], clear)
             opened |= decode(layouts[place], clear, len(here))
         return opened
+
+    def _check_lost(self, lost: Mapping[str, Message]) -> None:
+        """Exactly the dropouts are there, with their seeds and links."""
+        alive = set(self.lists["survivors"])
+        require(lost.keys() == set(self.parties) - alive, "cohort:lost")
+        for party, of in lost.items():
+            fits = len(of["seed"]) == 16 and public(of["seed"]) == self.offers[party]["public"]
+            require(fits and set(of["links"]) == alive - {self.run.host}, "cohort:lost")
+
+    def _note_opened(self, place: int, segment: Message, alive: list[str], clear: Slots) -> None:
+        run, fields = self.run, self.run.layouts(self.number)[place]["fields"]
+        readers = run.table["readers"].get(fields[0][0].removeprefix("|"), []) if run.table else []
+        readers = {*(segment["owners"] or run.parties), *readers}
+        everybody = set(alive) - {run.host} <= readers
+        audience = "\nparties" if everybody else "\n".join(sorted(readers))
+        note(run.history, audience, "\n".join(alive).encode(), clear.astype("<u8").tobytes())
 
     def _check_tag(
         self,
         slots: Slots,
         here: list[str],
         owners: list[str],
-        lost: tuple[Mapping[str, bytes], Mapping[str, Mapping[str, bytes]]],
+        lost: Mapping[str, Message],
         salts: Mapping[str, Mapping[str, bytes]],
         at: tuple[str, str, int],
     ) -> None:
@@ -256,11 +281,11 @@ class Sum:
         clear, sent = slots[:-1], int(slots[-1])
         for party, by_peer in salts.items():
             sent -= bonds(key, numbers[party], {numbers[p]: s for p, s in by_peer.items()}, at)
-            for peer, seed in lost[0].items():
+            for peer, of in lost.items():
                 if peer in owners:
-                    own = half(seed, numbers[party])
-                    theirs = self.offers[party]["public"], own, linked(own, lost[1][peer][party])
-                    secret = mask_secret(mask_key(seed), *theirs)
+                    own = half(of["seed"], numbers[party])
+                    theirs = self.offers[party]["public"], own, linked(own, of["links"][party])
+                    secret = mask_secret(mask_key(of["seed"]), *theirs)
                     mask = stream(secret + by_peer.get(peer, b""), *at, "pair", clear.size)
                     clear = added(clear, mask if numbers[party] < numbers[peer] else minus(mask))
         expected = tag(key, clear, [numbers[party] for party in here], at)
@@ -307,11 +332,17 @@ class Recording:
         self.host, self.threshold = case["host"], case["threshold"]
         self.keys = {name: Identity(bytes.fromhex(of)) for name, of in case["identities"].items()}
         self.cards = {name: key.card for name, key in self.keys.items()}
+        self.channels: dict[tuple[str, str], Receiver] = {}  # by sender and receiver
         self.numbers = {name: number for number, name in enumerate(sorted(self.keys), 1)}
         self.parties = [name for name in sorted(self.keys) if name != self.host]
         self.coordinator = Card.read(bytes.fromhex(case["coordinator"]))
         self.tag_key = bytes.fromhex(case["tag_key"])
-        self.pad_key = derive(bytes.fromhex(case["channel_key"]), b"secure-fl pad")
+        channel_key = bytes.fromhex(case["channel_key"])
+        self.pad_key = derive(channel_key, b"secure-fl pad")
+        self.digest_key = derive(channel_key, b"secure-fl agree", self.id)
+        self.history: dict[str, bytes] = {}  # of the reader
+        self.here: list[str] = []  # members, by the last list that the reader got
+        self.table: Message = {}  # of contributors
         self.cohort = cohort if case["mode"] == "he+secagg" else None
         self.sums: dict[int, Sum] = {}
         self.current = dict.fromkeys(self.keys, 0)  # the number of each member's last sum
@@ -350,15 +381,52 @@ class Recording:
             case "SumInput":
                 self.current[name] += 1
                 self.sum(self.current[name]).upload(name, frame)
+                if name == self.case["reader"]:
+                    self._check_keys(sent)
             case "UnmaskShares":
                 number = self.current[name]
                 self.sum(number).reveal(name, sent)
                 if sent["offer"]:
                     self.sum(number + 1).offers[name] = sent["offer"]
 
+    def _check_keys(self, sent: Message) -> None:
+        """The keys of the reader's segments follow from its history (5.7)."""
+        of = self.case["sums"].get(str(sent["sum"]))
+        for segment, layout in zip(sent["segments"], of["layouts"] if of else (), strict=False):
+            names = [name.removeprefix("|") for name, *_ in layout["fields"]]
+            parties = [name for name in self.here if name != self.host]
+            owners = self.table["owners"][names[0]] if self.table else parties
+            readers = self.table["readers"].get(names[0], []) if self.table else []
+            seen = common(self.history, (*owners, *readers), sent["audience"])
+            vectors = [field[:2] for field in layout["fields"]]
+            about = {"vectors": vectors, "owners": owners, "readers": readers, "at": sent["at"]}
+            case = {**of["rule"], **about, "audience": sent["audience"]}
+            key = segment_key(case, keyed(self.digest_key, seen, b"seen"))
+            require(key == segment["key"], "disagreement:history")
+
+    def _members(self, names: list[str]) -> None:
+        self.here = names
+        note(self.history, "\nall", b"members", "\n".join(names).encode())
+
+    def _noted(self, sent: Message) -> None:
+        """Entries of the reader's history, before an opened sum."""
+        match sent["kind"]:
+            case "Start" | "Begin":
+                self._members(sent["members"])
+            case "Unmask":
+                self._members(sent["survivors"])
+            case "Total":
+                self._members(sent["members"])
+            case "Owners":
+                self.table = sent
+                form = packed([22, sent["owners"], sent["readers"], sent["unscaled"]])
+                note(self.history, "\nall", b"owners", form)
+
     def _delivered(self, name: str, frame: Frame) -> Iterator[tuple[int, dict[str, list[float]]]]:
         """A member's half."""
         sent, now = frame.message, self.sum(self.current[name] or 1)
+        if name == self.case["reader"]:
+            self._noted(sent)
         match sent["kind"]:
             case "Begin":
                 now.check_offers(name, sent["offers"], sent["members"])
@@ -370,6 +438,8 @@ class Recording:
             case "Total":
                 if frame.bulk and name == self.case["reader"]:
                     yield now.number, now.total(name, frame)
+                if name == self.case["reader"] and not sent["more"]:
+                    self.table = {}
                 if sent["offers"]:
                     self.sum(now.number + 1).check_offers(name, sent["offers"], sent["members"])
 
