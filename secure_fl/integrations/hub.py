@@ -201,11 +201,13 @@ def _all_failed(codes: Mapping[str, str], round: int) -> PartyFailed:
 class Folder:
     """The coordinator's folder on the server: plan.toml, kit/, keys/, passphrase and run/."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, plan: Plan | None = None) -> None:
+        """`plan`: another plan than plan.toml; its run is in runs/NAME/."""
         from secure_fl.pilot.plan import load_plan
 
         self.path = path
-        self.plan: Plan = load_plan(path / "plan.toml")
+        self.out = path / "run" if plan is None else path / "runs" / plan.run.name
+        self.plan: Plan = plan or load_plan(path / "plan.toml")
         if not isinstance(self.plan.algorithm, Script):
             raise SettingsError(
                 f"the plan is for {self.plan.algorithm.name}, and another engine trains here",
@@ -226,7 +228,7 @@ class Folder:
         from secure_fl.pilot.progress import EarlierEvents
         from secure_fl.runs.folder import RunFolder
 
-        kit, out = load_kit(self.path / "kit"), self.path / "run"
+        kit, out = load_kit(self.path / "kit"), self.out
         me = open_ring(self.path / "keys", self.path / "passphrase").identity()
         run = RunFolder.open(out, write_plan(self.plan), resume=(out / "settings.toml").exists())
         log = logging.getLogger(PILOT_LOG)

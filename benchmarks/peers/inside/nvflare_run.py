@@ -14,7 +14,7 @@ from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.recipe import PocEnv
 from nvflare_model import DOT, Travelling
 
-sealed = sys.argv[1] == "he"
+mode = sys.argv[1]  # plain, he or sealed
 job = Job()
 given = {
     "name": "job",
@@ -23,26 +23,35 @@ given = {
     "num_rounds": job.rounds,
     "train_script": str(Path(__file__).parent / "nvflare_client.py"),
 }
-if sealed:
+if mode == "he":
     from nvflare.app_opt.pt.recipes.fedavg_he import FedAvgRecipeWithHE
 
     recipe = FedAvgRecipeWithHE(**given)
 else:
     recipe = FedAvgRecipe(**given)
+if mode == "sealed":
+    from secure_fl.integrations.nvflare import sealed
+
+    recipe = sealed(recipe, dataset="notes")
 if job.wrong in ("tap", "alone"):
     from nvflare_server import Lying
 
     recipe.add_server_input_filter(Lying(), tasks=["train"])
 shapes = {name: values.shape for name, values in Travelling().state_dict().items()}
-run = recipe.execute(PocEnv(num_clients=len(job.sites), clients=job.sites, use_he=sealed))
+run = recipe.execute(PocEnv(num_clients=len(job.sites), clients=job.sites, use_he=mode == "he"))
 result = Path(str(run.get_result(clean_up=False)))
 (found,) = result.rglob("FL_global_model.pt")
 weights = torch.load(found, weights_only=False)["model"]
-if sealed:  # what the server kept is sealed: a site opens it
+if mode == "he":  # what the server kept is sealed: a site opens it
     kit = next(Path(os.environ["NVFLARE_POC_WORKSPACE"]).rglob("client_context.tenseal"))
     context = tenseal.context_from(kit.read_bytes())
     weights = {
         name: np.reshape(tenseal.ckks_vector_from(context, data).decrypt(), shapes[name])
         for name, data in weights.items()
     }
+if mode == "sealed":  # only the sites have the model
+    from safetensors.torch import load_file
+
+    site = Path(os.environ["SECURE_FL_SITE"].replace("{name}", job.sites[0])).parent
+    weights = load_file(next(site.glob("runs/*/model.safetensors")))
 job.finish({name.replace(DOT, "."): values for name, values in weights.items()})

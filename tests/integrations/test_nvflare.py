@@ -1,0 +1,225 @@
+"""The sealed sum in jobs of NVFLARE: real filters, messages, services and coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.vault import Cost
+from secure_fl.errors import CohortError, SettingsError
+from secure_fl.policy.plan import Plan
+from tests.support.carried_pilot import NAMES, CarriedPilot, carried_pilot, carried_plan
+
+pytest.importorskip("nvflare")
+
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import make_reply
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.fuel.utils import fobs
+
+from secure_fl.integrations.nvflare import (
+    SealedResult,
+    SealedTask,
+    client,
+    require_nvflare,
+    server,
+)
+from tests.support.nvflare_job import LocalJob, trained
+
+START = {"0": np.zeros((3, 2), np.float32), "1": np.ones(2, np.float32)}
+
+
+def moved(name: str, round: int, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What a site trains: a step of its own."""
+    step = (NAMES.index(name) + 1) / round / 8
+    return {key: (value + step).astype(value.dtype) for key, value in arrays.items()}
+
+
+def train(name: str, round: int, arrays: Mapping[str, Any]) -> FLModel:
+    weight = NAMES.index(name) + 1
+    return trained(moved(name, round, arrays), weight, loss=weight)
+
+
+def differences(name: str, round: int, arrays: Mapping[str, Any]) -> FLModel:
+    """What a script with differences returns."""
+    result = train(name, round, arrays)
+    result.params = {key: value - arrays[key] for key, value in result.params.items()}
+    result.params_type = ParamsType.DIFF
+    return result
+
+
+def expected(rounds: int) -> dict[str, Any]:
+    """Federated averaging by hand."""
+    mean: dict[str, Any] = dict(START)
+    for round in range(1, rounds + 1):
+        sent = {name: moved(name, round, mean) for name in NAMES}
+        mean = {
+            key: np.average([sent[name][key] for name in NAMES], axis=0, weights=[1, 2, 3])
+            for key in mean
+        }
+    return mean
+
+
+@contextmanager
+def job_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan, **options: Any
+) -> Iterator[tuple[CarriedPilot, LocalJob]]:
+    """Run the services of the sites, and wire them and the server by their environment."""
+    with carried_pilot(folder, plan) as pilot:
+        monkeypatch.setenv("SECURE_FL_SITE", f"{folder}/{{name}}/site.sock")
+        monkeypatch.setenv("SECURE_FL_COORDINATOR", str(pilot.hub))
+        monkeypatch.setattr(client, "PATIENCE", 20.0)
+        client._PARTS.clear()
+        yield pilot, LocalJob(NAMES, plan, **{"train": train, **options})
+
+
+@pytest.mark.parametrize(("opened", "trains"), [(False, train), (True, train), (True, differences)])
+def test_a_job_gives_the_mean_of_the_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: bool, trains: Any
+) -> None:
+    with job_of(tmp_path, monkeypatch, carried_plan(opened=opened), train=trains) as (pilot, job):
+        model = job.run(START)
+        assert pilot.ended(), pilot.errors
+    mean = expected(3)
+    assert not job.errors and not job.panics
+    for key, value in mean.items():
+        for name in NAMES:
+            found = load_file(tmp_path / name / "runs" / "job" / "model.safetensors")
+            assert np.abs(found[key] - value).max() < 1e-3
+        assert np.abs(model[key] - (value if opened else START[key])).max() < 1e-3
+    losses = [one.metrics["loss"] for one in job.means] if opened else []
+    assert np.allclose(losses, np.average([1, 2, 3], weights=[1, 2, 3]), atol=1e-3)
+
+
+def test_a_server_sees_chance_of_one_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All bytes from a site are correlated with its update, as int16, uint8 and float32."""
+    draw = {name: np.random.default_rng(k).normal(size=4096) for k, name in enumerate(NAMES)}
+    start = {"w": np.zeros(4096, np.float32)}
+
+    def normal(name: str, round: int, arrays: Mapping[str, Any]) -> FLModel:
+        return trained({"w": (arrays["w"] + draw[name]).astype(np.float32)}, 1.0)
+
+    with job_of(tmp_path, monkeypatch, carried_plan(1, w=(4096,)), train=normal) as (pilot, job):
+        job.run(start)
+        assert pilot.ended(), pilot.errors
+    plain = fobs.dumps(FLModelUtils.to_shareable(normal("east", 1, start)))
+    assert correlation(plain, draw["east"]) > 0.99
+    for name in NAMES:
+        assert correlation(b"".join(job.seen[name]), draw[name]) < 0.12
+
+
+def correlation(seen: bytes, update: Any) -> float:
+    """Return the largest correlation of an update with any run of values in the bytes."""
+    found = [0.0]
+    spectrum = np.conj(np.fft.rfft(update - update.mean(), 2**20))
+    for kind in ("<f4", "<i2", "u1"):
+        width = np.dtype(kind).itemsize
+        for offset in range(width):
+            cut = seen[offset : offset + width * ((len(seen) - offset) // width)]
+            with np.errstate(invalid="ignore"):
+                values = np.frombuffer(cut, kind).astype(float)
+            values = np.clip(np.nan_to_num(values, posinf=0, neginf=0), -1e4, 1e4)
+            for begin in range(0, len(values), 2**19):
+                part = values[begin : begin + 2**20]
+                if len(part) < len(update):
+                    continue
+                sums = np.cumsum(np.concatenate([[0.0], part]))
+                squares = np.cumsum(np.concatenate([[0.0], part**2]))
+                n, last = len(update), len(part) - len(update) + 1
+                mean = (sums[n:] - sums[:-n]) / n
+                spread = np.sqrt(np.maximum((squares[n:] - squares[:-n]) / n - mean**2, 1e-12))
+                product = np.fft.irfft(np.fft.rfft(part, 2**20) * spectrum, 2**20)[:last]
+                found.append(float(np.abs(product / (n * spread * update.std())).max()))
+    return max(found)
+
+
+def test_nan_at_a_site_leaves_its_filter_and_the_others_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workflow needs all three results, and gets two."""
+
+    def spoilt(name: str, round: int, arrays: Mapping[str, Any]) -> FLModel:
+        found = train(name, round, arrays)
+        if name == "north":
+            found.params["0"] = np.full_like(found.params["0"], np.nan)
+        return found
+
+    with job_of(tmp_path, monkeypatch, carried_plan(), train=spoilt) as (_, job):
+        job.run(START)
+    assert job.errors.keys() == {"north"}
+    assert "holds NaN or infinity; nothing was sent" in str(job.errors["north"])
+    assert not job.means
+
+
+def test_other_tasks_and_failed_trainings_are_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job_of(tmp_path, monkeypatch, carried_plan()) as (_, job):
+        task, context = job.task("east", 1, START, "submit_model")
+        with pytest.raises(SettingsError, match="'submit_model' without a sealed sum"):
+            SealedTask().process(task, context)
+        with pytest.raises(CohortError, match="EXECUTION_EXCEPTION"):
+            SealedResult().process(make_reply(ReturnCode.EXECUTION_EXCEPTION), context)
+        with pytest.raises(SettingsError, match="no arrays that are due"):
+            SealedResult().process(FLModelUtils.to_shareable(train("east", 1, START)), context)
+
+
+def test_a_site_without_a_service_sends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client._PARTS.clear()
+    monkeypatch.delenv("SECURE_FL_SITE", raising=False)
+    job = LocalJob(NAMES, carried_plan(), train)
+    with pytest.raises(SettingsError, match="SECURE_FL_SITE is not set"):
+        SealedTask().process(*job.task("east", 1, START))
+    monkeypatch.setenv("SECURE_FL_SITE", str(tmp_path / "site.sock"))
+    with pytest.raises(CohortError, match="service of this site does not answer"):
+        SealedTask().process(*job.task("east", 1, START))
+
+
+def test_a_server_with_its_own_keys_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has another identity than the roster's coordinator."""
+    with job_of(tmp_path, monkeypatch, carried_plan()) as (pilot, job):
+        for folder in ("keys", "passphrase"):
+            (pilot.hub / folder).rename(pilot.hub / f"old-{folder}")
+        ring = KeyRing(pilot.hub / "keys", "words of a passphrase", Cost(log_n=10))
+        ring.create(Identity.generate("hub"))
+        (pilot.hub / "passphrase").write_text("words of a passphrase")
+        (pilot.hub / "passphrase").chmod(0o600)
+        job.run(START)
+    assert job.errors.keys() == set(NAMES)
+    for error in job.errors.values():
+        assert "signature" in str(error)
+    assert not job.means
+
+
+def test_one_site_alone_is_never_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server drops the answers of two sites, so the sum would be of one."""
+
+    def alter(name: str, request: Any, reply: Any) -> Any:
+        return reply if name == "east" else make_reply(ReturnCode.TIMEOUT)
+
+    monkeypatch.setattr(server, "GRACE", 1.0)
+    with job_of(tmp_path, monkeypatch, carried_plan(), alter=alter) as (_, job):
+        job.run(START)
+    assert job.errors.keys() == set(NAMES)
+    assert "began no round" in str(job.errors["east"])
+    assert not job.means
+
+
+@pytest.mark.parametrize("found", ["2.8.1", "2.10.0", "3.0"])
+def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    monkeypatch.setattr("secure_fl.integrations.nvflare.version", lambda name: found)
+    with pytest.raises(SettingsError, match=f"NVFLARE {found} is not supported"):
+        require_nvflare()
