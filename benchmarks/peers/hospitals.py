@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from benchmarks.peers.inside.job import FINAL, TRAINED, Job, save, trained
 from benchmarks.peers.prepare import LENGTH, RECORDS
 from benchmarks.peers.stage import PORT
-from secure_fl import FedAvg, ModelSettings, TaskSettings, TrainingSettings
+from secure_fl import FedAvg, ModelSettings, Script, TaskSettings, TrainingSettings
 from secure_fl.config.build import RunSettings
 from secure_fl.learning.exporting import WEIGHTS
 from secure_fl.policy.plan import Plan
@@ -47,6 +47,28 @@ def make(job: Path, out: Path, mode: Protection = "he+secagg") -> PilotFolders:
         rules = rules.replace("[site]\n", f'[site]\nprotection = "{mode}"\n', 1)
         (here / "site.toml").write_text(UNUSED.sub(r"\1 = 0.0\n", rules))
     return trial
+
+
+def make_carried(job: Path, out: Path) -> PilotFolders:
+    """Make sites and a coordinator for a plan whose training runs in another engine."""
+    about, weights = Job(job), trained(Job(job).model())
+    values = {str(at): array.shape for at, array in enumerate(weights.values())}
+    plan = Plan(
+        algorithm=Script(rounds=about.rounds, values=values | {"loss": ()}),
+        dataset="notes",
+        protection=ProtectionSettings(bits=16),
+    )
+    trial = make_pilot_folders(out / "pilot", about.sites, plan, port=PORT, size=8)
+    for name in trial.names:
+        rules = trial.of(name) / "site.toml"
+        rules.write_text(rules.read_text().replace("[site]\n", "[site]\nbits = [16]\n", 1))
+    return trial
+
+
+def collect_carried(job: Path, out: Path, model: Path) -> None:
+    """Write the final weights, which only sites have."""
+    found, names = load_file(model), trained(Job(job).model())
+    save(out / FINAL, {name: found[str(at)] for at, name in enumerate(names)})
 
 
 def collect(job: Path, out: Path, trial: PilotFolders) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import sys
@@ -18,12 +19,13 @@ from benchmarks.peers.mishaps import start_flare
 from benchmarks.peers.stage import PORT, Place
 from secure_fl.pilot.certificates import make_kits
 from secure_fl.settings import Protection
-from tests.support.pilot_folders import HUB
+from tests.support.pilot_folders import HUB, PilotFolders
 
 HOST = "localhost"
 HERE = f"127.0.0.1:{PORT}"
 ROOT = Path(__file__).parents[2]
 OWN = {"PYTHONPATH": str(ROOT)}
+SOCKET = "site.sock"
 SITE = "PEERS_SITE"  # environment variable with the name of the process's site
 PROGRAM = "from secure_fl.cli.main import main; main()"
 FLARE_SERVER = r"server_train|runner_process"
@@ -47,9 +49,13 @@ class Way:
 
 
 def flower(component: str) -> Callable[[Place], None]:
-    """Flower's deployment engine: a SuperLink, a SuperNode for each site, and the app."""
+    """Flower's deployment engine: a SuperLink, a SuperNode for each site, and the app.
+
+    The component `sealed` is over our sums: a service of ours for each site, beside its node.
+    """
 
     def run(place: Place) -> None:
+        trial = serve_sites(place) if component == "sealed" else None
         home, app = place.out / "home", flower_app(place)
         project = app / "pyproject.toml"
         text = project.read_text().replace("app.plain", f"app.{component}")
@@ -64,17 +70,43 @@ def flower(component: str) -> Callable[[Place], None]:
             f'root-certificates = "{ca}"\n'
         )
         settings = {"FLWR_HOME": str(home), **QUIET}
+        if trial is not None:
+            settings["PYTHONPATH"] = f"{place.inside}{os.pathsep}{ROOT}"
+            settings["SECURE_FL_COORDINATOR"] = str(trial.of(HUB))
+            settings["SECURE_FL_SITE"] = f"{trial.folder}/{{site}}/{SOCKET}"
         tls = ("--ssl-ca-certfile", ca, "--ssl-certfile", certificate, "--ssl-keyfile", key)
         place.start("server", ("flower-superlink", "--port", str(PORT), *map(str, tls)), settings)
         place.until_open(PORT)
         for number, site in enumerate(place.sites):
             to = ("--root-certificates", str(ca), "--superlink", HERE)
-            own = ("--port", str(9200 + number), "--node-config", f"partition-id={number}")
+            own = (
+                "--port",
+                str(9200 + number),
+                "--node-config",
+                f"partition-id={number} site='{site}'",
+            )
             place.start(site, ("flower-supernode", *to, *own), settings)
         place.do("submit", ("flwr", "run", str(app), "job"), settings)
-        place.until("the final model", (place.out / FINAL).exists)
+        if trial is None:
+            place.until("the final model", (place.out / FINAL).exists)
+        else:
+            model = trial.of(place.sites[0]) / "runs" / "run" / "model.safetensors"
+            place.until("the final model", model.exists)
+            hospitals.collect_carried(place.job, place.out, model)
 
     return run
+
+
+def serve_sites(place: Place) -> PilotFolders:
+    """Start the service of each site, with keys, kit and rules of its own."""
+    trial = hospitals.make_carried(place.job, place.out)
+    for name in trial.names:
+        files = ("--socket", SOCKET, "--kit", "kit", "--passphrase-file", "passphrase")
+        command = (sys.executable, "-c", PROGRAM, "serve", "site.toml", *files)
+        place.start(f"service-{name}", command, OWN, trial.of(name))
+    for name in trial.names:
+        place.until(f"the service of {name}", (trial.of(name) / SOCKET).exists)
+    return trial
 
 
 def flower_app(place: Place) -> Path:
@@ -182,7 +214,7 @@ def _fedbiomed(label: str, mode: str) -> Way:
 
 def _flower(label: str, component: str, server: str) -> Way:
     files = ("flower/pyproject.toml", f"flower/app/{component}.py")
-    return Way("flwr", label, component == "secagg", flower(component), server, files)
+    return Way("flwr", label, component != "plain", flower(component), server, files)
 
 
 def _simulated(system: str, label: str, run: Callable[[Place], None], *files: str) -> Way:
@@ -210,6 +242,9 @@ WAYS: Mapping[str, Way] = MappingProxyType(
         "fedbiomed": _fedbiomed("Fed-BioMed, TLS", "plain"),
         "fedbiomed-secagg": _fedbiomed("Fed-BioMed, secure aggregation, TLS", "secagg"),
         "flower": _flower("Flower, TLS", "plain", "superlink|serverapp|superexec.*serverapp"),
+        "flower-sealed": _flower(
+            "Flower over our sums, TLS", "sealed", "superlink|serverapp|superexec.*serverapp"
+        ),
         "flower-secagg": _flower("Flower, SecAgg+, TLS", "secagg", "superlink|serverapp"),
     }
 )

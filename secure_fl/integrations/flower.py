@@ -33,6 +33,7 @@ SUPPORTED = ((1, 40), (1, 43))  # from, and below
 RECORD, BYTES = "secure_fl", "message"
 COORDINATOR = "SECURE_FL_COORDINATOR"  # environment variable with the coordinator's folder
 WEIGHT = "num-examples"
+MEAN_ONLY = ("FedAvg", "FedProx", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi")
 POLL = 0.2  # seconds between two looks for replies
 
 
@@ -60,7 +61,7 @@ require_flower()
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
-from flwr.serverapp.strategy import Result, Strategy  # noqa: E402
+from flwr.serverapp.strategy import FedAvg, Result, Strategy  # noqa: E402
 
 TRAIN = "train"
 
@@ -173,6 +174,7 @@ class SealedStrategy:
     ) -> Result:
         """Lead all rounds, and return what the server may know: without means, no arrays."""
         algorithm = self._folder.algorithm
+        _require_mean_only(self._inner, opened=algorithm.means_to_coordinator)
         if num_rounds != algorithm.rounds:
             raise SettingsError(
                 f"num_rounds is {num_rounds}, and the plan has {algorithm.rounds} rounds; "
@@ -184,6 +186,29 @@ class SealedStrategy:
         carried = hub.MessageHub(FlowerCarrier(grid, rounds.messages), algorithm, rounds)
         self._folder.lead(carried, patience=timeout)
         return rounds.result
+
+
+def _require_mean_only(inner: Strategy, *, opened: bool) -> None:
+    """Refuse a strategy that needs more than the mean, or changes a mean that it cannot read."""
+    name, key = type(inner).__name__, getattr(inner, "weighted_by_key", WEIGHT)
+    if key != WEIGHT:
+        raise SettingsError(
+            f"sites are weighted by {key!r}, and sealed sums weight by {WEIGHT!r}",
+            fix=f"omit weighted_by_key, and return {WEIGHT!r} from training",
+        )
+    owners = [cls for cls in type(inner).__mro__ if "aggregate_train" in vars(cls)]
+    theirs = next(cls for cls in owners if cls.__module__.startswith("flwr."))
+    if theirs.__name__ not in MEAN_ONLY:
+        raise SettingsError(
+            f"{name} needs the update of each site, and sealed sums open only the mean",
+            fix=f"use one of {', '.join(MEAN_ONLY)}",
+        )
+    if not opened and owners[0] is not FedAvg:
+        raise SettingsError(
+            f"{name} changes the mean at the server, and the plan opens means to sites alone",
+            fix="use FedAvg or FedProx, or set means_to_coordinator = true in the plan",
+            field="algorithm.means_to_coordinator",
+        )
 
 
 class Rounds:

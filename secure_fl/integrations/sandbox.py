@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.crypto.keys.identity import Identity
@@ -51,12 +52,14 @@ class Sandbox:
         self._sockets = ""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._before: dict[str, str | None] = {}
+        self._handler: Any = signal.SIG_DFL
 
     def __enter__(self) -> Self:
         """Write the folders, start the services and set the environment."""
         shutil.rmtree(self.folder, ignore_errors=True)
         write_machines(self.folder, self._sites, self._plan)
         self._sockets = tempfile.mkdtemp(prefix="sfl")  # paths of sockets are short
+        self._handler = signal.signal(signal.SIGTERM, _exit)
         for name in self._sites:
             self._processes[name] = self._serve(name)
         own = {SITE: f"{self._sockets}/{{name}}", COORDINATOR: str(self.folder / SERVER)}
@@ -74,6 +77,7 @@ class Sandbox:
 
     def close(self) -> None:
         """End the services."""
+        signal.signal(signal.SIGTERM, self._handler)
         with ExitStack() as stack:
             for process in self._processes.values():
                 stack.callback(process.wait)
@@ -143,6 +147,11 @@ def _rules(folder: Path, plan: Plan, roster: str) -> None:
     write_site(file, rules)
     text = file.read_text().replace("[site]\n", "\n".join(["[site]", *own, ""]), 1)
     write_atomic(file, text.encode())
+
+
+def _exit(number: int, frame: object) -> None:
+    """End this process by an exception, so that the services end too."""
+    raise SystemExit(128 + number)
 
 
 def _ring(folder: Path) -> KeyRing:

@@ -25,7 +25,7 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedYogi
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedYogi, Krum
 
 from secure_fl.errors import Disagreement, PartyFailed, SettingsError
 from secure_fl.integrations import flower
@@ -38,6 +38,7 @@ from secure_fl.integrations.site_messages import (
     encode,
     read_reply,
 )
+from secure_fl.pilot.plan import write_plan
 from tests.support.flower_grid import LocalGrid
 from tests.support.raising import raises
 
@@ -232,6 +233,32 @@ def test_other_rounds_than_the_plan_has_are_refused_before_anything_is_sent(
     grid, arrays = LocalGrid(sealed, NAMES), ArrayRecord(task.initial_model())
     with raises(SettingsError, "num_rounds is 4", "3 rounds", field="algorithm.rounds"):
         SealedStrategy(FedAvg(), tmp_path).start(grid, arrays, num_rounds=4)
+    assert not grid.seen
+
+
+class Saves(FedAdam):  # type: ignore[misc]
+    """A user's own strategy."""
+
+    def aggregate_train(self, *args: Any) -> Any:
+        return super().aggregate_train(*args)
+
+
+@pytest.mark.parametrize(
+    ("inner", "opened", "text"),
+    [
+        (FedMedian(), True, "FedMedian needs the update of each site"),
+        (Krum(), False, "Krum needs the update of each site"),
+        (Saves(), False, "Saves changes the mean at the server"),
+        (FedAvg(weighted_by_key="patients"), True, "weighted by 'patients'"),
+    ],
+)
+def test_a_strategy_that_needs_more_than_the_mean_is_refused(
+    tmp_path: Path, inner: FedAvg, opened: bool, text: str
+) -> None:
+    (tmp_path / "plan.toml").write_text(write_plan(carried_plan(opened=opened)))
+    grid = LocalGrid(ClientApp(), NAMES)
+    with raises(SettingsError, text):
+        SealedStrategy(inner, tmp_path).start(grid, ArrayRecord(), num_rounds=3)
     assert not grid.seen
 
 

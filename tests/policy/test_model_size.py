@@ -259,12 +259,7 @@ def test_a_new_setting_is_judged_or_said_to_be_harmless() -> None:
     judged |= {"models", "epsilon"}  # of what trains nothing: by name and digest, and by its rules
     judged |= {"variables", "tables", "survival", "delta"}  # of a codebook: by [site.statistics]
     judged |= {"min_patients", "records_per_patient"}
-    judged |= {
-        "values",
-        "weighted",
-        "sha256",
-        "means_to_coordinator",
-    }  # of a script: by `policy.size` and its own rule
+    judged |= {"values", "weighted", "sha256", "means_to_coordinator"}  # of a script
     for entry in ALGORITHMS.values():
         fields = entry.settings.model_fields
         assert set(fields) <= judged | LEARNING, entry.settings

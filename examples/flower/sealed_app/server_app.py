@@ -19,6 +19,6 @@ def main(grid: Grid, context: Context) -> None:
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(initial_model()),
-        num_rounds=int(context.run_config["num-server-rounds"]),
+        num_rounds=int(context.run_config.get("num-server-rounds", 3)),
     )
     print("the server has", list(result.arrays or {}) or "no model: the sites have it")

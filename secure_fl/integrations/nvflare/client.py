@@ -172,7 +172,7 @@ class SealedPart:
         return None
 
 
-class SealedTask(Filter):
+class SealedTask(Filter):  # type: ignore[misc]
     """Filter for the tasks of a site: training begins when the run waits for values."""
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -180,7 +180,7 @@ class SealedTask(Filter):
         return part_of(fl_ctx).begin(shareable, fl_ctx)
 
 
-class SealedResult(Filter):
+class SealedResult(Filter):  # type: ignore[misc]
     """Filter for the results of a site: they go to its service and not to the server."""
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:

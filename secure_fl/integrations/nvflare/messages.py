@@ -10,7 +10,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 TOPIC, GREETING = "secure_fl.request", "secure_fl.greeting"
 DATA, TRAINS = "data", "trains"
 HOLD = 5.0  # seconds that a site holds a request while training runs
-TRANSPORT = 10.0  # seconds for the way there and back
+TRANSPORT = 30.0  # seconds for the way there and back
 
 
 def packed(data: bytes, *, trains: bool = False) -> Shareable:

@@ -19,7 +19,7 @@ from secure_fl.pilot.plan import write_plan
 from secure_fl.policy.plan import Plan
 from secure_fl.settings import ProtectionSettings
 
-BITS = 16
+PROTECTION = ProtectionSettings(bits=16)  # whole models, not only small changes
 DATASET = "nvflare"
 R = TypeVar("R", bound=Recipe)
 
@@ -50,8 +50,7 @@ def sealed(
         values={**shapes, **dict.fromkeys(metrics, ())},
         means_to_coordinator=means_to_server,
     )
-    protection = ProtectionSettings(bits=BITS)
-    plan = Plan(algorithm=algorithm, protection=protection, dataset=dataset)
+    plan = Plan(algorithm=algorithm, protection=PROTECTION, dataset=dataset)
     controller.aggregator = SealedAggregator(tuple(metrics))
     job = recipe._job
     job.sealed = plan
@@ -63,7 +62,7 @@ def sealed(
 
 def shapes_of(recipe: Any) -> dict[str, tuple[int, ...]]:
     """Return the names and shapes of a recipe's model."""
-    model = getattr(recipe, "model", None)
+    model: Any = getattr(recipe, "model", None)
     model = model.state_dict() if hasattr(model, "state_dict") else model
     if isinstance(model, Mapping) and all(hasattr(value, "shape") for value in model.values()):
         return {name: tuple(value.shape) for name, value in model.items()}
@@ -88,7 +87,7 @@ def _workflow(recipe: Recipe) -> FedAvg:
     )
 
 
-class SealedSimEnv(SimEnv):
+class SealedSimEnv(SimEnv):  # type: ignore[misc]
     """NVFLARE's simulator, with keys, rules and services that are made for one simulation."""
 
     def deploy(self, job: Any) -> Any:

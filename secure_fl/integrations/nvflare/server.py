@@ -34,6 +34,7 @@ COORDINATOR = "SECURE_FL_COORDINATOR"  # environment variable with the coordinat
 COMPONENT = "secure_fl"
 GRACE = 30.0  # seconds without any reply after which a site counts as silent
 PAUSE = 0.5
+PATIENCE = 300.0  # seconds to wait for missing sites: a client of a job does not come back
 ENDING = 30.0  # seconds for the run to end after the workflow
 
 Arrays = Mapping[str, Any]
@@ -148,7 +149,8 @@ class SealedServer(FLComponent):  # type: ignore[misc]
 
     def _lead(self, engine: Any) -> None:
         try:
-            self._folder.lead(MessageHub(self._carrier, self._folder.algorithm, self))
+            hub = MessageHub(self._carrier, self._folder.algorithm, self)
+            self._folder.lead(hub, PATIENCE)
         except Exception as error:
             self._error = str(error)
             if not self._carrier.over:

@@ -125,6 +125,13 @@ def test_a_plan_that_does_not_name_the_values_is_refused() -> None:
     anything = asked.model_copy(update={"algorithm": Script(rounds=ROUNDS)})
     with raises(PolicyRefusal, "plan.values", party="north"):
         check(mine, anything, COMPANY, today=TODAY)
+    read = script_plan(means_to_coordinator=True)
+    with raises(PolicyRefusal, "site.means_to_coordinator", party="north"):
+        check(mine, read, COMPANY, today=TODAY)
+    fields = {"means_to_coordinator": True, "dp": {"required": False}}
+    check(
+        policy(algorithms=("script",), models=(), bits=(16,), **fields), read, COMPANY, today=TODAY
+    )
     long = asked.model_copy(update={"algorithm": Script(rounds=10_000, values=VALUES)})
     with raises(PolicyRefusal, "site.max_rounds", party="north"):
         check(mine, long, COMPANY, today=TODAY)
