@@ -38,12 +38,13 @@ Recorded = tuple[RecordedRun, roles.Shapes, reading.Sent]
 def runs(tmp_path_factory) -> dict[str, Recorded]:
     """The same federation under every protection."""
     finding: dict[str, Recorded] = {}
-    for mode in (*MODES, UNMASKED):
+    protected: list[tuple[str, Protection]] = [(mode, mode) for mode in MODES]
+    for mode, sealed in (*protected, (UNMASKED, "he+secagg")):
         folder = tmp_path_factory.mktemp("runs") / "run"
         with without_masks() if mode == UNMASKED else nullcontext():
             made = small(
                 FedAvg(rounds=1),
-                "he+secagg" if mode == UNMASKED else mode,
+                sealed,
                 silos=silos(size=16),
                 folder=folder,
                 record=True,

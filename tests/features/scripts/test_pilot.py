@@ -128,10 +128,7 @@ def test_a_plan_that_does_not_name_the_values_is_refused() -> None:
     read = script_plan(means_to_coordinator=True)
     with raises(PolicyRefusal, "site.means_to_coordinator", party="north"):
         check(mine, read, COMPANY, today=TODAY)
-    fields = {"means_to_coordinator": True, "dp": {"required": False}}
-    check(
-        policy(algorithms=("script",), models=(), bits=(16,), **fields), read, COMPANY, today=TODAY
-    )
+    check(policy(mine, means_to_coordinator=True), read, COMPANY, today=TODAY)
     long = asked.model_copy(update={"algorithm": Script(rounds=10_000, values=VALUES)})
     with raises(PolicyRefusal, "site.max_rounds", party="north"):
         check(mine, long, COMPANY, today=TODAY)
