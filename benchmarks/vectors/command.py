@@ -106,8 +106,8 @@ docs/protocol.md specifies the protocol, and vectors/README.md describes the fil
 def vectors(writes: bool, sums: int, seed: int) -> None:
     """Verify the vectors with the product and with a second reader.
 
-    The reader is written from the specification and shares no code with the product. Both must give
-    each result, and refuse each wrong vector for its reason. Exits with 1 if one does not.
+    The reader shares no code with the product. Both must give each result, and refuse each wrong
+    vector for its reason. Exits with 1 if one does not.
     """
     if writes:
         make_all(FOLDER)
