@@ -97,7 +97,7 @@ Examples:
   python -m benchmarks vectors --sums 0      the vectors alone, in seconds
   python -m benchmarks vectors --write       write vectors/*.json
 
-docs/protocol.md specifies the protocol, and vectors/README.md the files."""
+docs/protocol.md specifies the protocol, and vectors/README.md describes the files."""
 )
 @click.option("--write", "writes", is_flag=True, help="Write the vectors from fixed seeds.")
 @click.option("--sums", type=click.IntRange(min=0), default=100, show_default=True,
@@ -106,8 +106,8 @@ docs/protocol.md specifies the protocol, and vectors/README.md the files."""
 def vectors(writes: bool, sums: int, seed: int) -> None:
     """Verify the vectors with the product and with a second reader.
 
-    The reader is written from docs/protocol.md and shares no code with the product. Both must give
-    each result, and refuse each wrong vector for its reason. Exits with 1 if one does not.
+    The reader shares no code with the product. Both must give each result, and refuse each wrong
+    vector for its reason. Exits with 1 if one does not.
     """
     if writes:
         make_all(FOLDER)

@@ -1,6 +1,6 @@
 """A site's long-term keys, signatures, and messages sealed between sites.
 
-Specified in docs/protocol.md 2.1 to 2.4.
+Specified in docs/protocol-bytes.md 2.1 to 2.4.
 
 `PublicIdentity` is public, `Identity` never leaves its site. The types are unrelated, so a private
 key cannot be passed for a public one.

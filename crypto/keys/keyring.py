@@ -1,6 +1,6 @@
 """A site's folder of key files, and the key ceremony that fills it.
 
-Specified in docs/protocol.md 2.6 and 3.3.
+Specified in docs/protocol-bytes.md 2.6 and 3.3.
 
     identity.key   cohort.key   archive/cohort-<roster version>.key
 

@@ -1,6 +1,6 @@
 """The roster: members, roles, tiers, public keys, and the threshold of their sums.
 
-Specified in docs/protocol.md 3.2.
+Specified in docs/protocol-bytes.md 3.2.
 
 A roster binds a run to people. Each member compares its fingerprint with the others by phone,
 signs the digest, and uses no roster that it has not signed. The id of a run is derived from the

@@ -1,6 +1,6 @@
 """Cards and rosters as JSON files: closed fields, a format number, no secrets.
 
-Specified in docs/protocol.md 3.1 and 3.2.
+Specified in docs/protocol-bytes.md 3.1 and 3.2.
 
 A card is the public file of a site: its public keys, signed with them, so a card with a swapped
 agreement key is refused. People must verify who the *site* is: they compare fingerprints.

@@ -1,6 +1,6 @@
 """A file with one secret: scrypt over the passphrase, AES-256-GCM over the secret.
 
-Specified in docs/protocol.md 2.7.
+Specified in docs/protocol-bytes.md 2.7.
 
     version | kind | log2 N | r | p (a byte each) | salt 16 | nonce 12 | check 16 | length 4 | body
 

@@ -1,6 +1,6 @@
 """The ledger's file: an append-only SQLite table whose rows are chained, signed and anchored.
 
-Specified in docs/protocol.md 11.
+Specified in docs/protocol-bytes.md 11.
 
 Each row's hash covers the row before it, the owner signs each hash, and one more signature (the
 *anchor*) names the last row. So an edited, deleted, moved or truncated row is found. An older copy

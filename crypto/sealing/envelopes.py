@@ -1,6 +1,6 @@
 """Keys of one party in a protected run, and messages that it seals or signs for all parties.
 
-Specified in docs/protocol.md 2.5 and 2.6.
+Specified in docs/protocol-bytes.md 2.5 and 2.6.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Masks that cancel in a sum: Bonawitz et al., CCS 2017; every party with every other.
 
-Specified in docs/protocol.md 6.
+Specified in docs/protocol-bytes.md 6.
 
     mask of party i  =  self_i  +  Σ_{j > i} pair_ij  -  Σ_{j < i} pair_ij   mod t
 

@@ -1,6 +1,6 @@
 """Encoding of the named vectors of one segment in slots, and decoding of a sum of slots.
 
-Specified in docs/protocol.md 5.
+Specified in docs/protocol-bytes.md 5.
 
     [ exact scalars | squared norms | packed fixed-point values ]        (and the tag after them)
 

@@ -1,6 +1,6 @@
 """Operations on sealed vectors that need no key: parse, add, serialise. Never imports `secret`.
 
-Specified in docs/protocol.md 8.
+Specified in docs/protocol-bytes.md 8.
 
 A public context names the parameter set and nothing else: six bytes, with no room for a key. So a
 coordinator cannot hold a key by accident, and every other serialised form is refused.

@@ -1,6 +1,6 @@
 """Operations for key holders only: make keys, seal vectors and open sums.
 
-Specified in docs/protocol.md 8.
+Specified in docs/protocol-bytes.md 8.
 
 Opening is for holders alone, and a refusal is itself a signal. BFV withstands chosen plaintexts,
 not chosen ciphertexts: an attacker that submits ciphertexts and sees which of them fail learns

@@ -1,6 +1,6 @@
 """Linear tags that expose a tampering coordinator.
 
-Specified in docs/protocol.md 7.
+Specified in docs/protocol-bytes.md 7.
 
 Key holders expand a vector r and constants s_i from the tag key and the sum's id; party i sends, as
 one slot more of the vector x_i that it masks and seals,

@@ -1,6 +1,6 @@
 """State that a party keeps from sum to sum: the history that it shares with others, and its scales.
 
-Specified in docs/protocol.md 5.5 and 5.8.
+Specified in docs/protocol-bytes.md 5.5 and 5.8.
 
 A coordinator that shows one party the true model and all others a dead one, from which nothing can
 be learned, reads that party's update from the next sum (Pasquini, Francati, Ateniese: Eluding

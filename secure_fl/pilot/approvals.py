@@ -1,6 +1,6 @@
 """A person's signed approval of one plan under a site's rules, for the programs that run it.
 
-Specified in docs/protocol.md 3.5.
+Specified in docs/protocol-bytes.md 3.5.
 
 A change of plan, rules or programs voids an approval.
 

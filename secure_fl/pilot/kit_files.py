@@ -1,6 +1,6 @@
 """A site's kit as one sealed file, which can be sent by mail: only the site can open it.
 
-Specified in docs/protocol.md 3.4.
+Specified in docs/protocol-bytes.md 3.4.
 
 The coordinator seals it to the identity on the site's card. The roster is in clear, because the
 site needs the coordinator's key from it; people compare its fingerprint by phone.

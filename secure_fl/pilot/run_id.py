@@ -1,6 +1,6 @@
 """The id of a run, which no member can choose alone, and its rules by the roster.
 
-Specified in docs/protocol.md 3.6.
+Specified in docs/protocol-bytes.md 3.6.
 
 Every key stream and every proof of a run is bound to its id. A coordinator that could repeat an id
 could repeat masks, so each party contributes a nonce and computes the id itself:

@@ -1,4 +1,5 @@
-"""A second reader of the protocol, written from docs/protocol.md; it imports nothing of secure_fl.
+"""A second implementation of the wire specification; it imports nothing of secure_fl.
 
-`python -m vectors.reader` verifies all vectors. Numbers like 4.6 are sections of docs/protocol.md.
+`python -m vectors.reader` verifies all vectors. Numbers like 4.6 are sections of
+docs/protocol.md and docs/protocol-bytes.md.
 """
