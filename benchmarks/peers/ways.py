@@ -70,9 +70,7 @@ def flower(component: str) -> Callable[[Place], None]:
         )
         settings = {"FLWR_HOME": str(home), **QUIET}
         if trial is not None:
-            settings["PYTHONPATH"] = f"{place.inside}{os.pathsep}{ROOT}"
-            settings["SECURE_FL_COORDINATOR"] = str(trial.of(HUB))
-            settings["SECURE_FL_SITE"] = f"{trial.folder}/{{site}}/{SOCKET}"
+            settings |= wired(place, trial, "{site}")
         tls = ("--ssl-ca-certfile", ca, "--ssl-certfile", certificate, "--ssl-keyfile", key)
         place.start("server", ("flower-superlink", "--port", str(PORT), *map(str, tls)), settings)
         place.until_open(PORT)
@@ -108,6 +106,15 @@ def serve_sites(place: Place) -> PilotFolders:
     return trial
 
 
+def wired(place: Place, trial: PilotFolders, site: str) -> dict[str, str]:
+    """Return the settings of an engine over our sums; `site`: a site's name in the engine."""
+    return {
+        "PYTHONPATH": f"{place.inside}{os.pathsep}{ROOT}",
+        "SECURE_FL_COORDINATOR": str(trial.of(HUB)),
+        "SECURE_FL_SITE": f"{trial.folder}/{site}/{SOCKET}",
+    }
+
+
 def flower_app(place: Place) -> Path:
     """Make the app's folder: the files that a user writes, and the job."""
     app = place.out / "app"
@@ -128,6 +135,8 @@ def flare(mode: str) -> Callable[[Place], None]:
 
     def run(place: Place) -> None:
         space = {"NVFLARE_POC_WORKSPACE": str(place.out / "poc"), "HOME": str(place.out)}
+        if mode == "sealed":
+            space |= wired(place, serve_sites(place), "{name}")
         script = place.inside / "nvflare_run.py"
         place.do("run", ("python", str(script), mode), space)
         if mode == "he" and place.reads:
@@ -201,7 +210,7 @@ def _ours(label: str, mode: Protection) -> Way:
 
 
 def _flare(label: str, mode: str) -> Way:
-    run, sealed = flare(mode), mode == "he"
+    run, sealed = flare(mode), mode != "plain"
     return Way("nvflare", label, sealed, run, FLARE_SERVER, FLARE_FILES, start_flare)
 
 
@@ -236,6 +245,7 @@ WAYS: Mapping[str, Way] = MappingProxyType(
         ),
         "pfl-simulated": _simulated("pfl", "pfl, simulated", simulated_by_pfl, "pfl_simulation.py"),
         "nvflare": _flare("NVFLARE, TLS", "plain"),
+        "nvflare-sealed": _flare("NVFLARE over our sums, TLS", "sealed"),
         "nvflare-he": _flare("NVFLARE, HE, TLS", "he"),
         "fedbiomed": _fedbiomed("Fed-BioMed, TLS", "plain"),
         "fedbiomed-secagg": _fedbiomed("Fed-BioMed, secure aggregation, TLS", "secagg"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,23 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
+from nvflare.app_opt.pt.recipes.scaffold import ScaffoldRecipe
 from nvflare.fuel.utils import fobs
 
 from secure_fl.integrations.nvflare import (
+    SealedAggregator,
     SealedResult,
+    SealedSimEnv,
     SealedTask,
     client,
     require_nvflare,
+    sealed,
     server,
 )
 from tests.support.nvflare_job import LocalJob, trained
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare"
 START = {"0": np.zeros((3, 2), np.float32), "1": np.ones(2, np.float32)}
 
 
@@ -223,3 +230,51 @@ def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch, found: str)
     monkeypatch.setattr("secure_fl.integrations.nvflare.version", lambda name: found)
     with pytest.raises(SettingsError, match=f"NVFLARE {found} is not supported"):
         require_nvflare()
+
+
+@pytest.fixture
+def net(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The example's model."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    return import_module("model").Net()
+
+
+def recipe(folder: Path, net: Any, **options: Any) -> FedAvgRecipe:
+    """Make a FedAvg recipe of a small model."""
+    (folder / "train.py").touch()
+    given = {"model": net, "name": "study", "min_clients": 3, "num_rounds": 4}
+    return FedAvgRecipe(train_script=str(folder / "train.py"), **given | options)
+
+
+def test_a_sealed_recipe_has_a_plan_and_neither_keys_nor_our_code(tmp_path: Path, net: Any) -> None:
+    given = recipe(tmp_path, net)
+    found = sealed(given, metrics=["accuracy"], dataset="notes")
+    assert found is given
+    plan = given._job.sealed
+    assert plan.dataset == "notes" and plan.rounds == 4
+    assert plan.algorithm.values["hidden.weight"] == (8, 4)
+    assert plan.algorithm.values["accuracy"] == ()
+    assert not plan.algorithm.means_to_coordinator
+    given.export(str(tmp_path / "job"))
+    files = {file.name: file.read_text() for file in (tmp_path / "job").rglob("*.*")}
+    assert "SealedTask" in files["config_fed_client.json"]
+    assert "SealedResult" in files["config_fed_client.json"]
+    assert files.keys() >= {"model.py", "train.py"}
+    text = "".join(files.values())
+    assert not any(word in text for word in ("passphrase", "kit", "SECURE_FL_SITE"))
+
+
+def test_recipes_that_need_more_than_the_mean_are_refused(tmp_path: Path, net: Any) -> None:
+    own = recipe(tmp_path, net, aggregator=SealedAggregator())
+    with pytest.raises(SettingsError, match="needs more than the mean"):
+        sealed(own)
+    scaffold = ScaffoldRecipe(
+        name="study", model=net, min_clients=3, num_rounds=4,
+        train_script=str(tmp_path / "train.py"),
+    )  # fmt: skip
+    with pytest.raises(SettingsError, match=r"\(Scaffold\) needs more than the mean"):
+        sealed(scaffold)
+    with pytest.raises(SettingsError, match="no model whose parameters could be listed"):
+        sealed(recipe(tmp_path, {"class_path": "model.Net", "args": {}}))
+    with pytest.raises(SettingsError, match="this recipe is not sealed"):
+        SealedSimEnv(num_clients=3, workspace_root=str(tmp_path)).deploy(recipe(tmp_path, net)._job)

@@ -54,6 +54,7 @@ def sealed(
     controller.aggregator = SealedAggregator(tuple(metrics))
     job = recipe._job
     job.sealed = plan
+    job.set_app_packages([*job.job.app_packages, "secure_fl"])  # of each machine, not of the job
     job.to_server(SealedServer(write_plan(plan)), id=COMPONENT)
     recipe.add_client_input_filter(SealedTask(), tasks=[TRAIN])
     recipe.add_client_output_filter(SealedResult(), tasks=[TRAIN])
