@@ -14,7 +14,7 @@ from secure_fl.cli.service import errors_only_option, log_option, service_log
 @click.command(
     epilog="""\b
 Example:
-  secure-fl serve site.toml --socket /run/secure-fl/site.sock --passphrase-file passphrase
+  secure-fl serve site.toml --socket /run/secure-fl/site.sock
   SECURE_FL_SITE=/run/secure-fl/site.sock flower-supernode ...
 
 The service holds the keys and the rules of the site. It ends with the run. Start it again at any

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from secure_fl.errors import SecureFLError, SettingsError
-from secure_fl.integrations import hub, program
+from secure_fl.integrations import program
 from secure_fl.integrations.site_messages import (
     Failure,
     Reply,
@@ -28,6 +28,9 @@ from secure_fl.integrations.site_messages import (
     read_reply,
     read_request,
 )
+
+if TYPE_CHECKING:
+    from secure_fl.integrations.hub import Node
 
 SUPPORTED = ((1, 40), (1, 43))  # from, and below
 RECORD, BYTES = "secure_fl", "message"
@@ -150,13 +153,15 @@ class SealedStrategy:
 
     def __init__(self, inner: Strategy, folder: Path | str | None = None) -> None:
         """`folder`: plan.toml, kit/, keys/, passphrase. Default: $SECURE_FL_COORDINATOR."""
+        from secure_fl.integrations.hub import Folder
+
         place = folder or os.environ.get(COORDINATOR)
         if not place:
             raise SettingsError(
                 f"the coordinator's folder is missing: {COORDINATOR} is not set",
                 fix=f"set {COORDINATOR} where the server starts",
             )
-        self._inner, self._folder = inner, hub.Folder(Path(place))
+        self._inner, self._folder = inner, Folder(Path(place))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -172,6 +177,8 @@ class SealedStrategy:
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Lead all rounds, and return what the server may know: without means, no arrays."""
+        from secure_fl.integrations.hub import MessageHub
+
         algorithm = self._folder.algorithm
         _require_mean_only(self._inner, opened=algorithm.means_to_coordinator)
         if num_rounds != algorithm.rounds:
@@ -182,7 +189,7 @@ class SealedStrategy:
                 field="algorithm.rounds",
             )
         rounds = Rounds(self._inner, grid, initial_arrays, train_config, evaluate_fn)
-        carried = hub.MessageHub(FlowerCarrier(grid, rounds.messages), algorithm, rounds)
+        carried = MessageHub(FlowerCarrier(grid, rounds.messages), algorithm, rounds)
         self._folder.lead(carried, patience=timeout)
         return rounds.result
 
@@ -261,13 +268,13 @@ class FlowerCarrier:
         """`messages`: the wrapped strategy's messages of a round."""
         self._grid, self._messages = grid, messages
 
-    def nodes(self) -> Collection[hub.Node]:
+    def nodes(self) -> Collection[Node]:
         """Return the connected nodes."""
         return frozenset(self._grid.get_node_ids())
 
     def ask(
-        self, requests: Mapping[hub.Node, Request], timeout: float, round: int = 0
-    ) -> Iterator[tuple[hub.Node, Reply]]:
+        self, requests: Mapping[Node, Request], timeout: float, round: int = 0
+    ) -> Iterator[tuple[Node, Reply]]:
         """Send requests and yield replies as they arrive."""
         configured = self._messages(round) if round else []
         contents = {one.metadata.dst_node_id: one.content for one in configured}
