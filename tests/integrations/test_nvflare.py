@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -78,13 +78,17 @@ def expected(rounds: int) -> dict[str, Any]:
 
 @contextmanager
 def job_of(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan, **options: Any
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plan: Plan,
+    processes: Sequence[str] = (),
+    **options: Any,
 ) -> Iterator[tuple[CarriedPilot, LocalJob]]:
     """Run the services of the sites, and wire them and the server by their environment."""
-    with carried_pilot(folder, plan) as pilot:
+    with carried_pilot(folder, plan, processes=processes) as pilot:
         monkeypatch.setenv("SECURE_FL_SITE", f"{folder}/{{name}}/site.sock")
         monkeypatch.setenv("SECURE_FL_COORDINATOR", str(pilot.hub))
-        monkeypatch.setattr(client, "PATIENCE", 20.0)
+        monkeypatch.setattr(client, "PATIENCE", 90.0 if processes else 20.0)
         client._PARTS.clear()
         yield pilot, LocalJob(NAMES, plan, **{"train": train, **options})
 
@@ -165,6 +169,29 @@ def test_nan_at_a_site_leaves_its_filter_and_the_others_stop(
     assert job.errors.keys() == {"north"}
     assert "holds NaN or infinity; nothing was sent" in str(job.errors["north"])
     assert not job.means
+
+
+def test_a_repeated_round_gets_the_values_of_its_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service of a site is killed after its values were given, and started again."""
+    with job_of(tmp_path, monkeypatch, carried_plan(), processes=["north"]) as (pilot, job):
+        sent = client.SealedPart.give
+
+        def give(part: Any, result: Any) -> Any:
+            found = sent(part, result)
+            if part._given[0] == 2 and part._site._path == pilot.socket("north"):
+                pilot.kill("north")
+                pilot.start("north")
+            return found
+
+        monkeypatch.setattr(client.SealedPart, "give", give)
+        job.run(START)
+        assert pilot.ended(), (pilot.errors, pilot.log("north"))
+    assert not job.errors and not job.panics
+    for key, value in expected(3).items():
+        found = load_file(tmp_path / "north" / "runs" / "job" / "model.safetensors")
+        assert np.abs(found[key] - value).max() < 1e-3
 
 
 def test_other_tasks_and_failed_trainings_are_not_sent(

@@ -38,7 +38,13 @@ if job.wrong in ("tap", "alone"):
 
     recipe.add_server_input_filter(Lying(), tasks=["train"])
 shapes = {name: values.shape for name, values in Travelling().state_dict().items()}
-run = recipe.execute(PocEnv(num_clients=len(job.sites), clients=job.sites, use_he=mode == "he"))
+env = PocEnv(
+    num_clients=len(job.sites),
+    clients=job.sites,
+    use_he=mode == "he",
+    extra={"login_timeout": 60},  # seconds until the server must have started
+)
+run = recipe.execute(env)
 result = Path(str(run.get_result(clean_up=False)))
 (found,) = result.rglob("FL_global_model.pt")
 weights = torch.load(found, weights_only=False)["model"]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from nvflare.apis.dxo import from_shareable
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FLContextKey, FLMetaKey, ReturnCode
@@ -44,6 +45,7 @@ from secure_fl.integrations.site_messages import (
 TRAIN, SERVER = "train", "server"
 PATIENCE = 600.0  # seconds until the server's coordinator must have begun a round
 LOOK = 2.0  # seconds between two looks whether the service is there
+AWAY = 120.0  # seconds for the service to be started again
 
 Arrays = Mapping[str, Any]
 
@@ -57,8 +59,10 @@ class SealedPart:
         self._changed = threading.Condition()
         self._turn: Turn | None = None  # values are due
         self._asked: Ask | None = None  # the request that they will answer
+        self._given: tuple[int, Give] | None = None  # the last values, with their round
         self._error: SecureFLError | None = None  # of the last request
         self._start: dict[str, np.ndarray[Any, Any]] = {}
+        self._away = 0.0  # since when the service does not answer
         self._task = ""  # id of the last task
         self._sent: Shareable | None = None  # the last result
         site.ask(Who())
@@ -91,13 +95,13 @@ class SealedPart:
         if result is self._sent:
             return result
         try:
-            self._sent = self._given(result)
+            self._sent = self._after(result)
         except SecureFLError as error:
             self._fail(error)
             raise
         return self._sent
 
-    def _given(self, result: Shareable) -> Shareable:
+    def _after(self, result: Shareable) -> Shareable:
         if (code := result.get_return_code(ReturnCode.OK)) != ReturnCode.OK:
             raise CohortError(f"the training of this site failed ({code}); nothing was sent")
         found = FLModelUtils.from_shareable(result)
@@ -110,11 +114,10 @@ class SealedPart:
         _require_finite({**values, **numbers})
         weight = float((found.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND) or 1.0)
         everything = vectors({**values, **numbers})
-        reply = self._site.ask(Give(self._asked, everything, weight, vectors(self._start)))
-        if isinstance(reply, Failure):
-            raise CohortError(reply.what or reply.code, fix="see the log of this site's service")
+        give = Give(self._asked, everything, weight, vectors(self._start))
+        _require_no_failure(self._site.ask(give))
         with self._changed:
-            self._turn = None
+            self._given, self._turn = (self._turn.round, give), None
             self._changed.notify_all()
         empty = FLModel(params_type=ParamsType.FULL, params={}, current_round=found.current_round)
         return FLModelUtils.to_shareable(empty)
@@ -141,8 +144,18 @@ class SealedPart:
                         fix="see its log: it waits for other sites, or it has ended",
                     )
                 self._changed.wait(LOOK)
-                self._site.ask(Who())
+                self._require_service()
             return self._turn
+
+    def _require_service(self) -> None:
+        """Refuse to wait for a service that ended and was not started again."""
+        try:
+            self._site.ask(Who())
+            self._away = 0.0
+        except CohortError:
+            self._away = self._away or time.monotonic()
+            if time.monotonic() - self._away > AWAY:
+                raise
 
     def _handle(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """Answer a request of the coordinator."""
@@ -158,14 +171,20 @@ class SealedPart:
         request = read_request(message[DATA])
         if self._error is not None:
             raise self._error
-        reply = self._site.ask(request)
-        if isinstance(reply, Failure) and reply.code != "outdated":
-            raise CohortError(reply.what or reply.code, fix="see the log of this site's service")
+        try:
+            reply = self._site.ask(request)
+        except CohortError as error:  # the service may be started again
+            return Failure(error.code)
+        _require_no_failure(reply, "outdated")
         if not isinstance(reply, Turn) or not isinstance(request, Ask):
             return reply
+        if not message[TRAINS]:
+            return Turn(reply.round, mean=reply.mean)
+        if self._given is not None and self._given[0] == reply.round:  # the run repeats the round
+            again = self._site.ask(replace(self._given[1], ask=request))
+            _require_no_failure(again, "not-due")
+            return None
         with self._changed:
-            if not message[TRAINS]:
-                return Turn(reply.round, mean=reply.mean)
             self._turn, self._asked = reply, request
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._turn is None or self._error is not None, HOLD)
@@ -198,6 +217,11 @@ def part_of(context: FLContext) -> SealedPart:
         site = program.site_client({"name": name})
         _PARTS[job, name] = SealedPart(context.get_engine(), site)
     return _PARTS[job, name]
+
+
+def _require_no_failure(reply: Reply, *harmless: str) -> None:
+    if isinstance(reply, Failure) and reply.code not in harmless:
+        raise CohortError(reply.what or reply.code, fix="see the log of this site's service")
 
 
 def _require_finite(values: Arrays) -> None:
