@@ -190,6 +190,7 @@ class SealedStrategy:
                 field="algorithm.rounds",
             )
         rounds = Rounds(self._inner, grid, initial_arrays, train_config, evaluate_fn)
+        rounds.sends_models = algorithm.means_to_coordinator
         carried = MessageHub(FlowerCarrier(grid, rounds.messages), algorithm, rounds)
         self._folder.lead(carried, patience=timeout)
         return rounds.result
@@ -232,13 +233,15 @@ class Rounds:
         self._inner, self._grid, self._arrays = inner, grid, initial
         self._config, self._evaluate = config or ConfigRecord(), evaluate
         self._names, self._configured = set(initial), 0
+        self.sends_models = True  # in all rounds; otherwise in the first
         self.result = Result()
         self._judge(0)
 
     def messages(self, round: int) -> list[Message]:
         """Let the strategy configure the training of a round."""
         self._configured = round
-        return list(self._inner.configure_train(round, self._arrays, self._config, self._grid))
+        arrays = self._arrays if self.sends_models or round == 1 else ArrayRecord()
+        return list(self._inner.configure_train(round, arrays, self._config, self._grid))
 
     def take(self, round: int, mean: Mapping[str, Any]) -> None:
         """Give a mean to the strategy, as the only reply."""

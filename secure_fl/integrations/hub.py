@@ -33,7 +33,7 @@ from secure_fl.integrations.site_messages import (
 )
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame, peek
-from secure_fl.protocol.messages import Begin, Continue
+from secure_fl.protocol.messages import Begin, Continue, Total
 
 INTRODUCTION = 60.0  # seconds for a node to name its site
 PATIENCE = 3600.0  # seconds to wait for missing sites
@@ -109,8 +109,10 @@ class MessageHub:
         self._waiting = dict.fromkeys(frames, time.monotonic())
         places = {n: name for n, name in self._names.items() if name in frames}
         reader = min(places, default=None, key=lambda node: places[node])
-        asks = {n: self._ask_of(frames[name], n == reader) for n, name in places.items()}
-        round = self._due(next(iter(frames.values()))) if frames else 0
+        round, means = self._due(next(iter(frames.values()))) if frames else (0, False)
+        asks: dict[Node, Request] = {
+            node: Ask(*frames[name], mean=means and node == reader) for node, name in places.items()
+        }
         while asks and time.monotonic() < until:
             due: dict[Node, Request] = {}
             turns: list[int] = []
@@ -129,30 +131,30 @@ class MessageHub:
             if round and len(failed) == len(frames):
                 raise _all_failed(failed, round)
             asks, round = due, max(turns, default=0)
-            if asks:
-                self._take_mean(round - 1)
+            if asks and not self._take_mean(round - 1):
+                self._log.warning(f"no site sent the mean of round {round - 1}")
+                break
         self._waiting = {}
 
     def finish(self) -> None:
         """Hand the mean of the last round over."""
         self._take_mean(self._rounds)
 
-    def _ask_of(self, frame: Frame, reads: bool) -> Request:
-        return Ask(frame.head, frame.bulk, mean=reads and self._opens)
-
-    def _due(self, frame: Frame) -> int:
-        """Return the round in which this frame lets sites train; 0 for other frames."""
+    def _due(self, frame: Frame) -> tuple[int, bool]:
+        """Return the round in which a frame lets sites train, or 0, and whether a mean is due."""
         envelope = peek(frame.head)
         match envelope.message:
             case Begin(after_round=after):
                 round = after + 1
             case Continue():
                 round = envelope.round
+            case Total():
+                return 0, self._opens
             case _:
-                return 0
-        if round > self._rounds or (self._opens and not self._take_mean(round - 1)):
-            return 0
-        return round
+                return 0, self._opens and not self._taken
+        if not self._take_mean(round - 1):
+            return 0, True
+        return (round if round <= self._rounds else 0), False
 
     def _note_mean(self, name: str, reply: Reply) -> None:
         if isinstance(reply, Answer | Turn) and self._opens and reply.mean is not None:

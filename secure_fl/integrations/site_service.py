@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ from secure_fl.protocol.frames import Frame
 
 LINGER = 10.0  # seconds for the coordinator to ask for the last answer again
 LONGEST_PATH = 100  # bytes; the system allows a few more
-MEAN = "mean"  # key of the model in the script's state
+MEAN, NUMBERS = "mean", "numbers"  # keys of the model and of metrics in the script's state
 MODEL = "model.safetensors"
 
 
@@ -237,6 +237,8 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
     planned, opened = cohort.settings.values or {}, cohort.settings.means_to_coordinator
     state: dict[str, Any] = {}
     for round in cohort.rounds(shared=state):
+        if opened and round.number > 1:  # also after a restart
+            place.mean = _mean_of(state, round.number - 1)
         agreed = round.number > 1 and not opened  # later models come from this service
         turn = Turn(round.number, tuple(planned), vectors(state.get(MEAN, {})), opened)
         while True:
@@ -254,12 +256,18 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
                 place.refuse(error)
         mean = {name: np.asarray(value) for name, value in mean.items()}
         state[MEAN] = {name: value for name, value in mean.items() if name in start}
-        numbers = ", ".join(f"{n} {float(v):.4g}" for n, v in mean.items() if n not in start)
+        state[NUMBERS] = {name: value for name, value in mean.items() if name not in start}
+        numbers = ", ".join(f"{name} {float(n):.4g}" for name, n in state[NUMBERS].items())
         logging.getLogger(PILOT_LOG).info(f"means of round {round.number}: {numbers or 'model'}")
         if opened:
-            place.mean = Mean(round.number, digest(mean), vectors(mean))
+            place.mean = _mean_of(state, round.number)
     model: dict[str, Any] = state.get(MEAN, {})
     return model
+
+
+def _mean_of(state: Mapping[str, Any], round: int) -> Mean:
+    mean = {**state[MEAN], **state[NUMBERS]}
+    return Mean(round, digest(mean), vectors(mean))
 
 
 def _listening(path: Path) -> socket.socket:
