@@ -19,11 +19,6 @@ pytest.importorskip("nvflare")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare"
 MODEL = "example/server/simulate_job/app_server/FL_global_model.pt"
-KILLED = """
-    if received.current_round == 1 and flare.get_site_name() == "site-2":
-        import os
-        os.kill(os.getpid(), 9)
-"""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
