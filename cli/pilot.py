@@ -72,10 +72,8 @@ def init(roster: Path, folder: Path, passphrase_file: Path | None, **options: An
     if output.exists() and any(output.iterdir()):
         fix = "choose another folder with -o"
         raise RunError("the folder has kits already", fix=fix, file=output, reason="exists")
-    address = hosts, options["port"]
-    kits = write_sealed_kits(
-        dealt, me, options["bundles"], output, address, plan=text, days=options["days"]
-    )
+    address, bundles, days = (hosts, options["port"]), options["bundles"], options["days"]
+    kits = write_sealed_kits(dealt, me, bundles, output, address, plan=text, days=days)
     for name, kit in kits.items():
         click.echo(f"{name}: {kit}")
     for line in shared_layers(asked, dealt) if asked else ():

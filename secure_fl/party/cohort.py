@@ -118,9 +118,8 @@ class Cohort:
                 (error feedback: for updates, not for predictions).
             bound: A public bound of all values, which a host sum needs.
             noise: This party's share of differential-privacy noise.
-            together: Open the sum over exactly the members of the last sum, or return {}. It is for
-                values that depend on the same inputs: over other members, the difference of the two
-                sums would reveal the inputs of those that left.
+            together: Open the sum over exactly the members of the last sum, or return {}. Else two
+                sums of the same inputs would differ by the inputs of those that left.
             questions: Digests of the questions about unchanging records that the sum answers. A
                 site answers each over the same sites in all runs, or not at all.
 
