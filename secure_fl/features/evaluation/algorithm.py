@@ -127,8 +127,8 @@ async def measure_noised(
     release = noise.release_of(epsilon, noise.cells_of(task.labels) * len(rows))
     if site.ledger is not None:
         total = float(site.options.get("total_evaluation_epsilon", noise.TOTAL))
-        asked_for = digest_of_questions(asked)
-        noise.ScoreBudget(site.name, site.ledger, total).reserve(release, asked_for)
+        budget = noise.ScoreBudget(site.name, site.ledger, total)
+        budget.reserve(release, digest_of_questions(asked))
     variance = share_variance(release, len(cohort.parties), cohort.threshold)
     site.scores.take_counts()  # exact ones, which stay here
     sealed = {

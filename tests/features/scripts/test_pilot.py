@@ -142,7 +142,7 @@ def test_a_site_runs_the_approved_script_only(
     script.write_text("print(1)\n")
     planned = hashlib.sha256(script.read_bytes()).hexdigest()
     plan, me = script_plan(sha256=planned), SimpleNamespace(name="east", tier=None)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     assert joining._silo(object(), me, plan).name == "east"  # type: ignore[arg-type]
     script.write_text("print(2)\n")
     with raises(DataError, planned[:16], party="east", field="algorithm.sha256"):
