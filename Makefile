@@ -4,15 +4,18 @@ VENV := .venv
 PY := $(VENV)/bin/python
 LOCK := $(shell $(PYTHON) -c 'import sys, sysconfig; print("locks/%s-%s.txt" % (sys.implementation.cache_tag, sysconfig.get_platform().replace(".", "_")))')
 STAMP := $(VENV)/installed-$(shell cat constraints.txt pyproject.toml $(LOCK) 2>/dev/null | cksum | cut -d' ' -f1)
-SOURCES := secure_fl tests benchmarks release
+SOURCES := secure_fl tests benchmarks release vectors
 
-.PHONY: demo test slow check types docs bench bench-tests wheelhouse release clean
+.PHONY: demo test long slow check types docs bench bench-tests wheelhouse release clean
 
 demo: $(STAMP)  ## three hospitals train together on built-in data
 	$(VENV)/bin/secure-fl demo
 
-test: $(STAMP)  ## the tests (two processes; heavy evidence is in `make slow`)
-	$(PY) -m pytest -m "not slow" -n 2 --dist worksteal --durations=25 tests
+test: $(STAMP)  ## the tests (two processes; the longest are in `make long` and `make slow`)
+	$(PY) -m pytest -m "not slow and not long" -n 2 --dist worksteal --durations=25 tests
+
+long: $(STAMP)  ## the tests in tests/long_tests.txt
+	$(PY) -m pytest -m "long and not slow" -n 2 --dist worksteal --durations=25 tests
 
 slow: $(STAMP)  ## the tests that take minutes
 	$(PY) -m pytest -m slow tests benchmarks/tests

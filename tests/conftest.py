@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.long_tests import pytest_collection_modifyitems as pytest_collection_modifyitems
+from tests.support.long_tests import pytest_runtest_protocol as pytest_runtest_protocol
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing in the tests may wait for a network

@@ -205,7 +205,9 @@ def test_a_false_share_would_spoil_the_sum_and_convict_the_coordinator(
     assert out.results == {} and isinstance(out.sessions["east"].error, TamperError)
 
 
-SEEDS = {about: about.encode().ljust(32) for about in (*NAMES, "key", "self")}  # binding nobody
+SEEDS = {
+    about: about.encode().ljust(32) for about in (*NAMES, "key", "self", "half")
+}  # binding nobody
 
 
 def test_who_reveals_a_false_share_is_named_and_the_others_go_on(
