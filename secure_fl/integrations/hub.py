@@ -152,13 +152,16 @@ class MessageHub:
                 return 0, self._opens
             case _:
                 return 0, self._opens and not self._taken
-        if not self._take_mean(round - 1):
-            return 0, True
-        return (round if round <= self._rounds else 0), False
+        if round > self._rounds:  # `finish` hands the last mean over, since the engine then ends
+            last = [one for one in self._means.values() if one.round == self._rounds]
+            return 0, self._opens and not any(mean.vectors for mean in last)
+        return (round, False) if self._take_mean(round - 1) else (0, True)
 
     def _note_mean(self, name: str, reply: Reply) -> None:
-        if isinstance(reply, Answer | Turn) and self._opens and reply.mean is not None:
-            self._means[name] = reply.mean
+        if isinstance(reply, Answer | Turn) and self._opens and (mean := reply.mean) is not None:
+            known = self._means.get(name, Mean(0, b""))
+            if mean.vectors or (known.round, known.digest) != (mean.round, mean.digest):
+                self._means[name] = mean
 
     def _take_mean(self, round: int) -> bool:
         """Give a mean that most sites reported to the reader; True if it has the mean."""
