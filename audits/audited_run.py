@@ -14,6 +14,7 @@ from secure_fl.audits.controls import prior_of, recorded, unprotected
 from secure_fl.audits.findings import Prior
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
+from secure_fl.config import toml
 from secure_fl.config.load import Settings, dump, load, silos
 from secure_fl.data.silo import Silo
 from secure_fl.errors import RunError
@@ -41,7 +42,7 @@ class AuditedRun:
     def settings(self) -> Settings:
         """The run's settings, as resolved."""
         file = self.folder / "settings.toml"
-        if file.exists() and "\n[data]" not in file.read_text():
+        if file.exists() and "data" not in toml.parse(file.read_text(), str(file)):
             raise RunError(
                 "this run was made in Python, and its settings name no records",
                 fix="audit a run of `secure-fl train`; for a script, call secure_fl.audit_script",

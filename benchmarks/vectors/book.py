@@ -19,7 +19,7 @@ LONG = re.compile(r"[A-Za-z0-9+/=]{200,}")
 
 
 def outcome(case: Mapping[str, Any], kinds: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """What the product gives for a case: a result, or the code of the check that refused it."""
+    """Compute the product's result of a case, or the code of the check that refused it."""
     try:
         return {"result": kinds[case["kind"]](case)}
     except SecureFLError as error:

@@ -49,7 +49,7 @@ class Plan:
 
 @dataclass
 class Tape:
-    """What is written down of a run, besides its frames."""
+    """The notes about a run that are recorded with its frames."""
 
     frames: list[list[str]] = field(default_factory=list)
     secrets: dict[str, dict[str, list[str]]] = field(default_factory=dict)

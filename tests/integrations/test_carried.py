@@ -42,13 +42,13 @@ START = {"0": np.zeros((3, 2), np.float32), "1": np.ones(2, np.float32)}
 
 
 def moved(name: str, round: int, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """What a site trains: a step of its own."""
+    """Train a step that differs between sites."""
     step = (FOUR.index(name) + 1) / round / 8
     return {key: (value + step).astype(value.dtype) for key, value in arrays.items()}
 
 
 class Reader:
-    """What the server reads: the model that it sends is the newest mean, or the first model."""
+    """A server that sends the newest mean, or at first its model."""
 
     def __init__(self) -> None:
         self.means: dict[int, Mapping[str, Any]] = {}

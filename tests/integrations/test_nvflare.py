@@ -46,7 +46,7 @@ START = {"0": np.zeros((3, 2), np.float32), "1": np.ones(2, np.float32)}
 
 
 def moved(name: str, round: int, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """What a site trains: a step of its own."""
+    """Train a step that differs between sites."""
     step = (NAMES.index(name) + 1) / round / 8
     return {key: (value + step).astype(value.dtype) for key, value in arrays.items()}
 
@@ -57,7 +57,7 @@ def train(name: str, round: int, arrays: Mapping[str, Any]) -> FLModel:
 
 
 def differences(name: str, round: int, arrays: Mapping[str, Any]) -> FLModel:
-    """What a script with differences returns."""
+    """Return differences, as some scripts do."""
     result = train(name, round, arrays)
     result.params = {key: value - arrays[key] for key, value in result.params.items()}
     result.params_type = ParamsType.DIFF

@@ -1,4 +1,4 @@
-"""What a coalition learns from a run is a sum that was agreed to, for all scenarios of a list.
+"""Coalitions learn nothing from a run but the agreed sums, in all scenarios of a list.
 
 `tests.support.views` decides, over the shipped code; planted faults show that it would notice.
 `python -m benchmarks views` does the same for more parties.

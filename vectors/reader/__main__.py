@@ -15,7 +15,7 @@ from vectors.reader.kinds import FOLDER, KINDS
 
 
 def outcome(case: Mapping[str, Any], kinds: Mapping[str, Callable[[Any], Any]] = KINDS) -> Any:
-    """What a case gives: its result, or the code of the check that refused it."""
+    """Compute the result of a case, or the code of the check that refused it."""
     try:
         return {"result": kinds[case["kind"]](case)}
     except Refused as refused:
@@ -23,7 +23,7 @@ def outcome(case: Mapping[str, Any], kinds: Mapping[str, Callable[[Any], Any]] =
 
 
 def expected(case: Mapping[str, Any]) -> Any:
-    """What a case has to give."""
+    """Return the result or code that a case requires."""
     return {name: case[name] for name in ("result", "refused") if name in case}
 
 

@@ -57,7 +57,7 @@ class Card(NamedTuple):
         return self.agreement[:POINT]
 
     def fingerprint(self) -> str:
-        """What people compare."""
+        """The fingerprint that people compare."""
         return spoken(labelled(b"secure-fl identity", self.canonical()))
 
     def verify(self, digest: bytes, signature: bytes) -> None:

@@ -18,7 +18,7 @@ Case = Mapping[str, Any]
 
 
 def shared() -> dict[str, Any]:
-    """What all files share: the key of all ciphertexts."""
+    """The key of all ciphertexts, which all files share."""
     return dict(json.loads((FOLDER / "keys.json").read_text()))
 
 

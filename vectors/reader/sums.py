@@ -76,7 +76,7 @@ class Sum:
     # --- keys (4.7) -------------------------------------------------------------------------------
 
     def check_offers(self, me: str, offers: Mapping[str, Message], members: list[str]) -> None:
-        """What one member checks when it gets the keys of all others."""
+        """Check the keys of all others, as one member does."""
         run, masking = self.run, [name for name in members if name != self.run.host]
         require(set(offers) == set(members) - {me} and me in members, "cohort:offers")
         require(len(masking) >= run.threshold, "cohort:offers")
@@ -119,7 +119,7 @@ class Sum:
         return commit(packed(sorted(held.items())), *self.about(me, "taken"))
 
     def upload(self, me: str, frame: Frame) -> None:
-        """What the coordinator checks when an upload arrives."""
+        """Check an upload, as the coordinator does."""
         sent, offer = frame.message, self.offers[me]
         require(sent["sum"] == self.number, "wire:sum")
         bound = offer["public"] + offer["seed"]
@@ -157,7 +157,7 @@ class Sum:
     # --- survivors and shares (4.9, 4.10) ---------------------------------------------------------
 
     def settle(self, me: str, lists: Message) -> None:
-        """What a party checks before it reveals shares."""
+        """Check the lists, as a party does before it reveals shares."""
         alive, gone = (set(lists[name]) - {self.run.host} for name in ("survivors", "dropped"))
         require(lists["sum"] == self.number, "cohort:sum")
         twice = len(lists["survivors"]) + len(lists["dropped"])
@@ -179,7 +179,7 @@ class Sum:
         require(len(agreed) >= self.run.threshold, "cohort:confirmations")
 
     def reveal(self, me: str, shares: Message) -> None:
-        """What the coordinator checks when shares arrive."""
+        """Check shares, as the coordinator does."""
         if me == self.run.host or not (shares["seeds"] or shares["keys"]):
             return
         alive = set(self.lists["survivors"]) - {self.run.host}

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from secure_fl import ScriptCohort, audit_script, simulate
+from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import Verdict
 from secure_fl.audits.run import audit
+from secure_fl.config.load import dump, loads
 from secure_fl.errors import RunError
 from tests.support.raising import raises
 
@@ -36,3 +38,10 @@ def test_the_audit_of_a_folder_points_to_the_audit_of_scripts(tmp_path: Path) ->
     simulate(learn, rounds=1, folder=tmp_path / "run", record=True)
     with raises(RunError, "audit_script", reason="missing"):
         audit(tmp_path / "run")
+
+
+def test_settings_that_name_files_of_each_hospital_are_no_script(tmp_path: Path) -> None:
+    rows = (f'[[data.party]]\nname = "{name}"\ntrain = "{name}.csv"\n' for name in "abc")
+    text = dump(loads("".join(rows) + '[algorithm]\nname = "fedavg"\n', tmp_path))
+    (tmp_path / "settings.toml").write_text(text)
+    assert AuditedRun(tmp_path).settings.algorithm.name == "fedavg"
