@@ -441,6 +441,10 @@ def checkpoint(folder: Path, *, noisy: bool) -> Tree:
             return digest(tensors[node["tensor"]], noisy=noisy)
         if "items" in node:
             return {str(name): read(child) for name, child in node["items"]}
+        if "scalars" in node:
+            return dict(node["scalars"])
+        if "values" in node:
+            return node["values"]
         if "list" in node:
             return [read(child) for child in node["list"]]
         return node["value"]

@@ -112,15 +112,7 @@ Example:
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Show RUNS side by side: scores with intervals, costs, and different settings."""
     from secure_fl.cli import show
-    from secure_fl.display.compare_page import (
-        comparison_page,
-        difference,
-        explained,
-        names_of,
-        other_data,
-        settings_apart,
-        side_by_side,
-    )
+    from secure_fl.display import compare_page
     from secure_fl.display.run_history import read_run_history
     from secure_fl.files import write_whole
 
@@ -128,17 +120,19 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
         raise click.UsageError("name at least two runs")
     histories = [read_run_history(run) for run in runs]
     if as_json:
-        apart_from_first = (difference(s.document, histories[0].document) for s in histories)
+        apart_from_first = (
+            compare_page.difference(s.document, histories[0].document) for s in histories
+        )
         rows = zip(runs, apart_from_first, strict=True)
         show.print_json([{"run": str(r), "to the first": d and d._asdict()} for r, d in rows])
         return
-    audits = _over_epsilon(runs, names_of(histories))
-    console, table = show.out(), side_by_side(histories)
-    if (warning := other_data(histories)) is not None:
+    audits = _over_epsilon(runs, compare_page.names_of(histories))
+    console, table = show.out(), compare_page.side_by_side(histories)
+    if (warning := compare_page.other_data(histories)) is not None:
         console.print(warning, style="yellow")
     console.print(table)
-    console.print(explained(histories))
-    if apart := settings_apart(histories):
+    console.print(compare_page.explained(histories))
+    if apart := compare_page.settings_apart(histories):
         names = [row[0] for row in table.rows]
         console.print()
         console.print(show.grid("settings that differ", ["field", *names], apart))
@@ -150,7 +144,8 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
 
         part = "" if audits is None else section(audits, EPSILON)
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / "report.html", comparison_page(histories, audited=part))
+        page = compare_page.comparison_page(histories, audited=part)
+        write_whole(out / "report.html", page)
         console.print(f"\npage: {out / 'report.html'}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from logging import Logger
@@ -57,7 +57,6 @@ def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
     from secure_fl.cli.keyring import open_ring
     from secure_fl.display.status_line import CoordinatorStatus
     from secure_fl.engines.flare.hub import FlareHub
-    from secure_fl.events import Resumed
     from secure_fl.pilot.coordinator_process import RunLeader
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.metrics import serving
@@ -78,20 +77,18 @@ def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
         for warning in opened.warnings():
             log.warning(warning)
         notes = CoordinatorLog(run, asked.rounds, log, status)
-        if before is not None and before["round"]:
-            notes.recorder.event(Resumed(after=before["round"], state=before["state"]))
+        notes.note_resumed(before)
         hub = FlareHub(url, opened.tls, roster.names, grace=options["grace"])
         with hub, serving(notes.meter, options["metrics"]):
             notes.watch(hub, roster.names)
             log.info(f"listening on {url}")
+            earlier, wait = EarlierEvents.of(out), options["wait"]
             leader = RunLeader(
-                hub, me, roster, asked, notes.recorder, patience=options["wait"],
-                earlier=EarlierEvents.of(out),
-            )  # fmt: skip
+                hub, me, roster, asked, notes.recorder, patience=wait, earlier=earlier
+            )
             signals.ask(leader.stop)
-            _lead(leader, hub, roster.names, options["wait"], notes)
-            run.finish(leader.document())
-            notes.page.write()
+            _lead(leader, hub, roster.names, wait, notes)
+            _finish(run, leader, notes)
             hub.dismiss()
         log.info(f"done; the coordinator's record of the run is in {out}")
 
@@ -112,6 +109,12 @@ def _lead(
             raise click.exceptions.Exit(stopped.exit_status) from None
 
 
+def _finish(run: RunFolder, leader: RunLeader, notes: CoordinatorLog) -> None:
+    """Write the result and the page of a run that ended."""
+    run.finish(leader.document())
+    notes.page.write()
+
+
 class CoordinatorLog:
     """Receiver of a run's events: its folder, page, metrics, status lines and log."""
 
@@ -124,6 +127,13 @@ class CoordinatorLog:
         self.recorder = EventLog("coordinator", self._note)
         self._run, self._rounds, self._log, self._writing = run, rounds, log, Lock()
         self._status = status
+
+    def note_resumed(self, before: Mapping[str, Any] | None) -> None:
+        """Note that the run continues, if an earlier process finished a round."""
+        from secure_fl.events import Resumed
+
+        if before is not None and before["round"]:
+            self.recorder.event(Resumed(after=before["round"], state=before["state"]))
 
     def watch(self, hub: FlareHub, names: Sequence[str]) -> None:
         """Connect metrics and status lines to the hub: connected hospitals, and stragglers."""

@@ -62,15 +62,9 @@ Examples:
 @json_option
 @no_progress_option
 def demo(
-    algorithm: str,
-    seeds: int,
-    rounds: int,
-    out: Path | None,
-    audit: bool,
-    open_: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+    algorithm: str, seeds: int, rounds: int, out: Path | None, audit: bool, open_: bool,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
     """Watch three hospitals learn from built-in notes: alone, unprotected, and protected.
 
     It takes two to four minutes on two cores (about 1 min 40 s of processor time). Each further
@@ -81,8 +75,7 @@ def demo(
     from secure_fl.cli import show
     from secure_fl.runs.folder import write_json
 
-    console = show.err(quiet or as_json)
-    out = out or _free_folder(Path("runs"), "demo")
+    console, out = show.err(quiet or as_json), out or _free_folder(Path("runs"), "demo")
     console.print(INTRO)
     started = time.perf_counter()
     try:
@@ -95,9 +88,7 @@ def demo(
         _print(summary, out)
     documents = _page(out, algorithm, console, audit)
     if audit:
-        from secure_fl.cli.demo_runs import summary as summarised
-
-        summary["audit"] = summarised(documents)
+        summary["audit"] = _audit_summary(documents)
     summary["seconds"]["total"] = time.perf_counter() - started
     write_json(out / "result.json", summary)
     page = out / "report.html"
@@ -142,6 +133,12 @@ def _page(out: Path, algorithm: str, console: Console, audit: bool) -> list[Audi
             return attack(folders, out, [alone], status.update)
     except KeyboardInterrupt:
         stop(INTERRUPTED, f"interrupted; the runs are in {out}, without an audit")
+
+
+def _audit_summary(documents: Sequence[AuditDocument]) -> dict[str, Any]:
+    from secure_fl.cli.demo_runs import summary
+
+    return summary(documents)
 
 
 def _print(summary: Mapping[str, Any], out: Path) -> None:

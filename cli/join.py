@@ -58,7 +58,6 @@ def join(site: Path, kit: Path, out: Path, **options: Any) -> None:
     from secure_fl.display.status_line import SiteStatus
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.metrics import Meter, serving
-    from secure_fl.policy.describe import describe
     from secure_fl.policy.policy_file import load_site
 
     signals = click.get_current_context().with_resource(StopSignals())
@@ -74,15 +73,22 @@ def join(site: Path, kit: Path, out: Path, **options: Any) -> None:
     hospital = hospital_of(rules, opened, passphrase, out, listen, goes_back=go_back)
     logging = service_log(options["log_format"], quiet=options["quiet"], status=status.lines)
     with logging as log, closing(hospital):
-        for line in describe(rules.policy):
-            log.info(line)
-        for warning in opened.warnings():
-            log.warning(warning)
+        log_rules(rules, opened, log)
         with connection(opened, log, options) as party, serving(meter, options["metrics"]):
             meter.connected = lambda: {opened.connection.hub: party.is_connected()}
             signals.ask(party.stop)
             party.serve(status.around(hospital.step))
         log.info(f"{hospital.name} has left; its runs are in {out}")
+
+
+def log_rules(rules: SiteFile, kit: Kit, log: Logger) -> None:
+    """Log the rules of a site, and the warnings about its kit."""
+    from secure_fl.policy.describe import describe
+
+    for line in describe(rules.policy):
+        log.info(line)
+    for warning in kit.warnings():
+        log.warning(warning)
 
 
 def connection(
@@ -139,17 +145,13 @@ def hospital_of(
     keys = site_keys(ring, identity, roster)
     ledger = Ledger(rules.ledger / name / LEDGER, keys.identity)
     approving = Approving(rules, keys.identity.public)
+    load = records or (lambda plan: records_of(rules, roster.member(name), plan))
+    limits = limits_of(rules.policy)
+    context = HospitalContext(
+        keys, roster, load, out, listen, rules.ledger, limits, goes_back=goes_back
+    )
     return HospitalProcess(
-        HospitalContext(
-            keys,
-            roster,
-            records or (lambda plan: records_of(rules, roster.member(name), plan)),
-            out,
-            listen,
-            rules.ledger,
-            limits_of(rules.policy),
-            goes_back=goes_back,
-        ),
+        context,
         plan_rules(rules, kit),
         approvals=lambda plan: approving.require(ledger, plan),
     )

@@ -8,7 +8,7 @@ host find the same noise, in a resumed run too. A ledger only decides which part
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from textwrap import wrap
@@ -214,31 +214,33 @@ def plan_training(
         raise BudgetError(
             "records, batch, epochs and rounds must be 1 or more, batch <= records", reason="plan"
         )
-    if (noise_multiplier is None) == (epsilon_target is None):
-        raise BudgetError(
-            "give either ε or the noise", fix="--epsilon or --noise-multiplier", reason="plan"
-        )
     per_epoch = math.ceil(records / batch)
     rate, steps = 1 / per_epoch, per_epoch * epochs * rounds
 
     def events(σ: float) -> list[DpSgdSteps]:
         return [DpSgdSteps(σ, rate, steps)]
 
-    if noise_multiplier is None:
-        assert epsilon_target is not None  # noqa: S101 - checked above
-        # RDP brackets quickly and never reports less, so PRV searches below its answer
-        high = calibrate(events, epsilon_target, delta, accountant="rdp", low=0.2, high=1e4)
-        noise_multiplier = calibrate(
-            events,
-            epsilon_target,
-            delta,
-            accountant=accountant,
-            low=high / 2,
-            high=high,
-            precision=1e-3,
+    if epsilon_target is not None and noise_multiplier is None:
+        noise_multiplier = _least_noise_multiplier(events, epsilon_target, delta, accountant)
+    elif noise_multiplier is None or epsilon_target is not None:
+        raise BudgetError(
+            "give either ε or the noise", fix="--epsilon or --noise-multiplier", reason="plan"
         )
     spent = epsilon(events(noise_multiplier), delta, accountant=accountant)
     return TrainingBudget(noise_multiplier, spent, delta, rate, steps, records)
+
+
+def _least_noise_multiplier(
+    events: Callable[[float], list[DpSgdSteps]], target: float, delta: float, accountant: Accountant
+) -> float:
+    """Search the least noise multiplier whose ε is at most the target.
+
+    RDP brackets quickly and never reports less, so PRV searches below its answer.
+    """
+    high = calibrate(events, target, delta, accountant="rdp", low=0.2, high=1e4)
+    return calibrate(
+        events, target, delta, accountant=accountant, low=high / 2, high=high, precision=1e-3
+    )
 
 
 def chance_correct(margin: float, classes: int) -> float:

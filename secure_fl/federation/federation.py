@@ -133,9 +133,11 @@ class Federation:
 
     Args:
         silos: The hospitals with their records.
-        algorithm: Settings of an algorithm, its class, or its name.
-        task: The learning task. Default: classification with the labels of the records.
-        model: The transformer. Default: the built-in one.
+        algorithm: Its settings, its class or its name: FedAvg(rounds=8), FedAvg, "fedavg".
+        task: The learning task: settings, a dictionary of their fields, or a task of the program's
+            own. Default: classification with the labels of the records.
+        model: The transformer: a name or folder, a model of transformers with its weights, or
+            settings. Default: the built-in one.
         training: Learning rate, batch size, device, DP-SGD and other settings of local training.
         protection: Protection of sums. Default: encryption and masks.
         seed: Seed of all random draws.
@@ -168,20 +170,7 @@ class Federation:
         folder: Path | str | None = None,
         **options: Unpack[FederationOptions],
     ) -> None:
-        """Check that these hospitals can run these settings; nothing is trained yet.
-
-        Args:
-            silos: the hospitals with their records.
-            algorithm: its settings, its class or its name: FedAvg(rounds=8), FedAvg, "fedavg".
-            task: settings, a dictionary of their fields, or a task of the program's own.
-            model: a name or folder, a model of transformers with its weights, or settings.
-            training: settings, or a dictionary of their fields.
-            protection: settings, or a dictionary of their fields.
-            seed: equal seeds give equal results.
-            folder: the run's folder, for checkpoints, the models and the report. Default: none.
-            options: see `FederationOptions`.
-
-        """
+        """Check that these hospitals can run these settings; nothing is trained yet."""
         given = self._options = _known_options(options)
         require_silos(silos)
         self.spec = RunSpec(

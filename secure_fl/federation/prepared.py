@@ -51,6 +51,11 @@ class RunContext:
     cache: ModelCache = field(default_factory=ModelCache)
     trainer: BatchedTrainer | None = None
 
+    @property
+    def path(self) -> Path | None:
+        """The path of the run's folder."""
+        return None if self.folder is None else self.folder.path
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -122,15 +127,26 @@ def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
     except SettingsError as error:
         error.at(party=silo.name)
         raise
-    folder, limits, identity = context.folder, context.limits, context.identity
-    path, rate = None if folder is None else folder.path, spec.algorithm.step_rate
+    folder, path = context.folder, context.path
+    site = _site(spec, silo, context)
+    noise = noise_of(silo, spec.protection.noise, context.rules.threshold, path, context.identity)
+    state = site if noise is None else PartyState(site, noise)
+    rounds = folder.party(silo.name, state, context.opened) if folder else Checkpoints()
+    optional = [feature.hook(spec, site, context.limits) for feature in run_features()]
+    hooks = (*context.hooks, *filter(None, optional))
+    return Prepared(spec, context.rules, site, rounds, noise, hooks)
+
+
+def _site(spec: RunSpec, silo: Silo, context: RunContext) -> Site:
+    """Make a party's site, with its budget for DP-SGD."""
+    folder, limits = context.folder, context.limits
     privacy = privacy_of(
         silo,
         spec.training,
         passes_of(spec),
-        path,
-        identity,
-        step_rate=rate,
+        context.path,
+        context.identity,
+        step_rate=spec.algorithm.step_rate,
         own_epsilon=limits.own_epsilon,
     )
     if privacy is not None and folder is not None:
@@ -154,10 +170,4 @@ def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
         cache=context.cache,
         trainer=context.trainer,
     )
-    site = Site(silo, site_spec, site_context)
-    noise = noise_of(silo, spec.protection.noise, context.rules.threshold, path, identity)
-    state = site if noise is None else PartyState(site, noise)
-    rounds = folder.party(silo.name, state, context.opened) if folder else Checkpoints()
-    optional = [feature.hook(spec, site, limits) for feature in run_features()]
-    hooks = (*context.hooks, *filter(None, optional))
-    return Prepared(spec, context.rules, site, rounds, noise, hooks)
+    return Site(silo, site_spec, site_context)

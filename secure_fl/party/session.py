@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from secure_fl.errors import DISTRUST, CohortError, PeerKeysError, SecureFLError, TamperError
 from secure_fl.events import Convicted, Crossing, EventLog
@@ -144,30 +144,16 @@ class Session:
         """Start or resume the program, until its next request."""
         answer: tuple[FromCoordinator, bytes] | None = (message, data)
         match message:
-            case messages.Stop(code=code, party=party, statements=statements):
-                self._close()
-                others = set(self._cohort.roster) - {self.party}
-                self.charged = party if self._complained and party in others else ""
-                self._over = True
-                self._require_one_story(statements)
-                self.stopped = self.error is None
-                raise CohortError(
-                    f"the coordinator stopped the run ({code})", party=party or self.party
-                )
+            case messages.Stop():
+                self._stop(message)
             case messages.Start(members=members) if not self._cohort.members:
                 self._cohort.begin(members)
                 kept = self._checkpoints
                 offer = self._sums.next_keys(members, next(reversed(kept.statements()), None))
                 return messages.Ready(kept.available(), offer, kept.opened()), b""
             case messages.Begin() if not self._begun:
-                self._begun = True  # once: other sums of the same inputs reveal one
-                self._cohort.confirm_members(message.members)
-                self._require_near(message.after_round)
-                self._cohort.resume_after = message.after_round
-                self._cohort.newcomers = self._newcomers(message)
-                self._sums.accept(message.offers, message.members)
-                self._require_one_story(frames.statements_of(message.offers.values()))
-                self._running, answer = self._program(self._cohort), None
+                self._begin(message)
+                answer = None
             case messages.Unmask():
                 self._checkpoints.keep_statement(
                     self._survivor_log.verify(self._link.peer, message)
@@ -182,6 +168,29 @@ class Session:
         except BaseException:
             self._running = None
             raise
+
+    def _begin(self, message: messages.Begin) -> None:
+        """Check the members, the round to continue after and all keys; start the program."""
+        self._begun = True  # once: other sums of the same inputs reveal one
+        self._cohort.confirm_members(message.members)
+        self._require_near(message.after_round)
+        self._cohort.resume_after = message.after_round
+        self._cohort.newcomers = self._newcomers(message)
+        self._sums.accept(message.offers, message.members)
+        self._require_one_story(frames.statements_of(message.offers.values()))
+        self._running = self._program(self._cohort)
+
+    def _stop(self, message: messages.Stop) -> NoReturn:
+        """Close the program, and raise the reason that the coordinator gives."""
+        self._close()
+        party, others = message.party, set(self._cohort.roster) - {self.party}
+        self.charged = party if self._complained and party in others else ""
+        self._over = True
+        self._require_one_story(message.statements)
+        self.stopped = self.error is None
+        raise CohortError(
+            f"the coordinator stopped the run ({message.code})", party=party or self.party
+        )
 
     def _require_near(self, after: int) -> None:
         """Refuse to repeat finished rounds unasked: each spends privacy budget again."""

@@ -125,10 +125,7 @@ async def measure_noised(
 
     task = site.task
     release = noise.release_of(epsilon, noise.cells_of(task.labels) * len(rows))
-    if site.ledger is not None:
-        total = float(site.options.get("total_evaluation_epsilon", noise.TOTAL))
-        budget = noise.ScoreBudget(site.name, site.ledger, total)
-        budget.reserve(release, digest_of_questions(asked))
+    noise.reserve(site, release, digest_of_questions(asked))
     variance = share_variance(release, len(cohort.parties), cohort.threshold)
     site.scores.take_counts()  # exact ones, which stay here
     sealed = {

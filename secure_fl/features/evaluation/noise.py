@@ -38,6 +38,7 @@ from secure_fl.learning.metric_counts import (
 from secure_fl.learning.noised_counts import NOISE, coarse
 
 if TYPE_CHECKING:
+    from secure_fl.learning.site import Site
     from secure_fl.learning.tasks import Task
 
 DELTA = 1e-6
@@ -57,6 +58,13 @@ class ScoreBudget:
         """Spend a release, durably, or raise BudgetError before anything is sent."""
         account = Account(f"{self.site}, test records", "record")
         self.ledger().reserve(release, account, Budget(self.total, DELTA), run=run)
+
+
+def reserve(site: Site, release: SkellamRelease, run: str) -> None:
+    """Spend a release from the site's budget, if the site has a ledger."""
+    if site.ledger is not None:
+        total = float(site.options.get("total_evaluation_epsilon", TOTAL))
+        ScoreBudget(site.name, site.ledger, total).reserve(release, run)
 
 
 def require_kind(kind: str) -> None:

@@ -55,7 +55,7 @@ def join(
 ) -> Iterator[ScriptCohort]:
     """Join a pilot under the rules of the site's file; the block is the site's script.
 
-    It waits until the run begins. Start a script again at any time: it continues from its disk.
+    It waits until the run begins. A script that is started again continues from its disk.
 
     Args:
         site: The site's file, as for `secure-fl join`.
@@ -66,56 +66,53 @@ def join(
         connect: Another way to the coordinator. Default: the network.
 
     """
-    from secure_fl.cli.join import connected, hospital_of, log_event
+    from secure_fl.cli.join import connected, hospital_of, log_rules
     from secure_fl.cli.service import PILOT_LOG
     from secure_fl.pilot.kits import load_kit
-    from secure_fl.policy.describe import describe
     from secure_fl.policy.policy_file import load_site
 
     theirs, ours = ends()
     script = ScriptHandle(ours)
     rules, opened = load_site(Path(site)), load_kit(Path(kit))
-    log, name = logging.getLogger(PILOT_LOG), opened.connection.name
-    services: list[Service] = []
-
-    def listen(event: Event) -> None:
-        log_event(event, log)
-        for service in services:
-            service.note(event)
-
+    name, log = opened.connection.name, logging.getLogger(PILOT_LOG)
     passphrase = None if passphrase_file is None else Path(passphrase_file)
+    refusals, records = Refusals(log), partial(_silo, script, opened.roster.member(name))
     with ExitStack() as stack:
         stack.enter_context(_shown(log))
         hospital = hospital_of(
-            rules,
-            opened,
-            passphrase,
-            Path(out),
-            listen,
-            goes_back=goes_back,
-            records=partial(_silo, script, opened.roster.member(name)),
+            rules, opened, passphrase, Path(out), refusals, goes_back=goes_back, records=records
         )
         stack.callback(hospital.close)
-        for line in (*describe(rules.policy), *opened.warnings()):
-            log.info(line)
-        way = connected(opened, log) if connect is None else connect(hospital, opened, log)
-        party = stack.enter_context(way)
-        services.append(Service(party, hospital, script))
-        yield stack.enter_context(services[0].serving(name, theirs))
+        log_rules(rules, opened, log)
+        way = connect(hospital, opened, log) if connect else connected(opened, log)
+        service = Service(stack.enter_context(way), hospital, script, refusals)
+        yield stack.enter_context(service.serving(name, theirs))
+
+
+class Refusals:
+    """Listener that logs a site's events, and keeps its last refusal for the script's error."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log, self.last = log, ""
+
+    def __call__(self, event: Event) -> None:
+        """Log an event."""
+        from secure_fl.cli.join import log_event
+
+        log_event(event, self._log)
+        if isinstance(event, Refused):
+            self.last = event.why or event.code
 
 
 class Service:
     """The thread that answers the coordinator, while the script runs in its own."""
 
-    def __init__(self, party: Party, hospital: HospitalProcess, script: ScriptHandle) -> None:
+    def __init__(
+        self, party: Party, hospital: HospitalProcess, script: ScriptHandle, refusals: Refusals
+    ) -> None:
         self._party, self._hospital, self._script = party, hospital, script
-        self.refusal = ""  # the last one of this site
+        self._refusals = refusals
         self._thread = threading.Thread(target=self._serve, name="secure_fl join", daemon=True)
-
-    def note(self, event: Event) -> None:
-        """Keep the reason of a refusal, for the script's error."""
-        if isinstance(event, Refused):
-            self.refusal = event.why or event.code
 
     @contextmanager
     def serving(self, name: str, end: ThreadEnd) -> Iterator[ScriptCohort]:
@@ -143,7 +140,7 @@ class Service:
             self._script.end(self._stopped())
 
     def _stopped(self) -> CohortError:
-        reason = f": {self.refusal}" if self.refusal else ""
+        reason = f": {self._refusals.last}" if self._refusals.last else ""
         return CohortError(
             f"the coordinator ended the run before this script{reason}",
             fix="ask the coordinator; a new start of both continues after the last saved round",

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from secure_fl.features.scripts.cohort import ScriptCohort
 from secure_fl.features.scripts.handle import ScriptHandle
 from secure_fl.features.scripts.turns import End, Ended, ends
 from secure_fl.settings import ProtectionSettings
+
+if TYPE_CHECKING:
+    from secure_fl.federation.federation import Federation
 
 Main = Callable[[ScriptCohort], Any]
 GRACE = 5.0  # seconds for a process to end
@@ -36,6 +39,17 @@ class Simulated:
     plan: str  # [algorithm] of a plan that allows exactly these sums
 
 
+class RunFolderOptions(TypedDict, total=False):
+    """Options of the folder of a simulation."""
+
+    folder: Path | str | None
+    """Folder for checkpoints, events and the result. Default: nothing is written."""
+    resume: bool
+    """Continue the run in the folder after its last checkpoint."""
+    record: bool
+    """Record each role's view in the folder, for `secure-fl audit`."""
+
+
 def simulate(
     main: Main,
     sites: int | Sequence[str] = 3,
@@ -44,15 +58,12 @@ def simulate(
     values: Mapping[str, Sequence[int]] | None = None,
     protection: ProtectionSettings | Mapping[str, Any] | None = None,
     seed: int = 0,
-    folder: Path | str | None = None,
-    resume: bool = False,
-    record: bool = False,
     processes: bool = False,
+    **files: Unpack[RunFolderOptions],
 ) -> Simulated:
     """Call `main(cohort)` once for each site, over sealed sums; return what it returned.
 
-    The sites take turns, so one of them computes at a time. Each has its own random states of
-    Python, NumPy and torch.
+    The sites take turns. Each has its own random states of Python, NumPy and torch.
 
     Args:
         main: The script. `cohort.index` and `cohort.name` choose a site's records.
@@ -61,35 +72,25 @@ def simulate(
         values: Name and shape of everything that may be summed. Default: anything.
         protection: Protection of the sums. Default: encryption and masks, 16 bits for each value.
         seed: Seed of torch's random states.
-        folder: Folder for checkpoints, events and the result. Default: nothing is written.
-        resume: Continue the run in the folder after its last checkpoint.
-        record: Record each role's view in the folder, for `secure-fl audit`.
-        processes: Give each site a process. It is for libraries with a state for each process;
-            `main` must then be a function that a process can import.
+        processes: Give each site a process, for libraries with a state for each process. A process
+            must be able to import `main`.
+
+    Other Args:
+        folder (Path): Folder for checkpoints, events and the result. Default: nothing is written.
+        resume (bool): Continue the run in the folder after its last checkpoint.
+        record (bool): Record each role's view in the folder, for `secure-fl audit`.
 
     """
-    import torch
-
-    from secure_fl.data.silo import Silo
     from secure_fl.federation.arguments import section_of
-    from secure_fl.federation.federation import Federation
 
     names = [f"site-{k + 1}" for k in range(sites)] if isinstance(sites, int) else list(sites)
     shapes: dict[str, Shape] = {}
     begin = ProcessScript if processes else ThreadScript
     scripts = {name: begin(main, name, shapes) for name in names}
     allowed = None if values is None else {n: tuple(shape) for n, shape in values.items()}
-    run = Federation(
-        [Silo(name, (), table=script.handle) for name, script in scripts.items()],
-        Script(rounds=rounds, values=allowed),
-        protection=section_of(ProtectionSettings, protection or {"bits": BITS}, "protection"),
-        training={"threads": torch.get_num_threads()},
-        seed=seed,
-        folder=folder,
-        resume=resume,
-        record=record,
-        progress=False,
-    )
+    algorithm = Script(rounds=rounds, values=allowed)
+    protected = section_of(ProtectionSettings, protection or {"bits": BITS}, "protection")
+    run = _federation(scripts, algorithm, protected, seed, files)
     try:
         document = run.run().document
         results = _results(scripts)
@@ -98,6 +99,30 @@ def simulate(
             script.stop()
     used = Script(rounds=rounds, values=allowed or dict(sorted(shapes.items())))
     return Simulated(results, document, write({"algorithm": plain(used)}).lstrip())
+
+
+def _federation(
+    scripts: Mapping[str, ThreadScript | ProcessScript],
+    algorithm: Script,
+    protection: ProtectionSettings,
+    seed: int,
+    files: RunFolderOptions,
+) -> Federation:
+    """Make the federation of a simulation, whose silos have scripts instead of records."""
+    import torch
+
+    from secure_fl.data.silo import Silo
+    from secure_fl.federation.federation import Federation
+
+    return Federation(
+        [Silo(name, (), table=script.handle) for name, script in scripts.items()],
+        algorithm,
+        protection=protection,
+        training={"threads": torch.get_num_threads()},
+        seed=seed,
+        progress=False,
+        **files,
+    )
 
 
 class ThreadScript:

@@ -73,8 +73,7 @@ def fit_privately(
         site.recorder.event(UpdateResent(round=site.recorder.round))
         return math.nan
     coins = Coins.secret() if generator is None else Coins.of(generator)
-    if (text := privacy.warning()) is not None:
-        site.recorder.event(Warned(code="noise", text=text))
+    _warn_of_noise(site, privacy)
     with privacy.spend(epochs, site.recorder.round) as spending:
         announce(site, spending, privacy.settings.delta)
         training = optimizer or make_optimizer(model, site.training)
@@ -163,6 +162,11 @@ def _bounds(site: TrainingContext, model: nn.Module, loss: Objective, spending: 
         text = f"DP-SGD takes records one by one, which is slower: {type(model).__name__} needs it"
         site.recorder.event(Warned(code="one by one", text=text))
     return Bounds(dp.max_grad_norm, spending.event.noise_multiplier, dp.accountant, clipping)
+
+
+def _warn_of_noise(site: TrainingContext, privacy: DpAccount) -> None:
+    if (text := privacy.warning()) is not None:
+        site.recorder.event(Warned(code="noise", text=text))
 
 
 def announce(site: TrainingContext, spending: Spending, delta: float) -> None:

@@ -55,9 +55,9 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
 
     Parties of a federation should declare labels, because those in their data may differ.
     """
-    kind, labels = settings.kind, settings.declared
+    kind = settings.kind
     if kind in ("regression", "ranking", "completion"):
-        if labels is not None or settings.positive is not None:
+        if settings.declared is not None or settings.positive is not None:
             raise SettingsError(
                 f"a {kind} task has no labels",
                 field="task.labels",
@@ -66,18 +66,7 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
         if kind == "regression":
             return Regression(kind, **_reading(settings), score_range=settings.score_range)
         return KINDS[kind](kind=kind, **_reading(settings))
-    if labels is None:
-        labels = labels_of(kind, train_examples)
-    elif kind == "ner":
-        labels = tag_labels(labels)
-    if len(set(labels)) < 2 or len(set(labels)) < len(labels):
-        error = DataError if settings.labels is None else SettingsError
-        raise error(
-            f"{len(set(labels))} distinct labels of {len(labels)}; a {kind} task needs at least two"
-            " classes (ner: one entity type), each named once",
-            field="task.labels",
-            fix="declare the labels in [task] labels, equally for all parties",
-        )
+    labels = _distinct_labels(settings, train_examples)
     one_class = kind in ("classification", "pair")
     if settings.positive is not None and (not one_class or settings.positive not in labels):
         raise SettingsError(
@@ -92,6 +81,24 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
             **_reading(settings),
         )  # fmt: skip
     return KINDS[kind](kind, labels, positive=settings.positive, **_reading(settings))
+
+
+def _distinct_labels(settings: TaskSettings, examples: Sequence[Example]) -> tuple[str, ...]:
+    """Return the declared labels, or those of the data; refuse fewer than two and repeated ones."""
+    kind, labels = settings.kind, settings.declared
+    if labels is None:
+        labels = labels_of(kind, examples)
+    elif kind == "ner":
+        labels = tag_labels(labels)
+    if len(set(labels)) < 2 or len(set(labels)) < len(labels):
+        error = DataError if settings.labels is None else SettingsError
+        raise error(
+            f"{len(set(labels))} distinct labels of {len(labels)}; a {kind} task needs at least two"
+            " classes (ner: one entity type), each named once",
+            field="task.labels",
+            fix="declare the labels in [task] labels, equally for all parties",
+        )
+    return labels
 
 
 def _reading(settings: TaskSettings) -> dict[str, Any]:
