@@ -135,7 +135,7 @@ def _page(out: Path, algorithm: str, console: Console, audit: bool) -> list[Audi
         stop(INTERRUPTED, f"interrupted; the runs are in {out}, without an audit")
 
 
-def _audit_summary(documents: Sequence[AuditDocument]) -> dict[str, Any]:
+def _audit_summary(documents: Sequence[AuditDocument]) -> list[dict[str, Any]]:
     from secure_fl.cli.demo_runs import summary
 
     return summary(documents)
