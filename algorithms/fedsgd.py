@@ -22,8 +22,7 @@ from secure_fl.algorithms.public_student import PublicStudent
 from secure_fl.algorithms.settings import FedSGD
 from secure_fl.algorithms.updates import SavedDict, Weights, agree_on, digest
 from secure_fl.learning.anatomy import trainable
-from secure_fl.learning.dp.model_gradients import model_gradients
-from secure_fl.learning.dp.noised_steps import Gradients, NoisedSteps
+from secure_fl.learning.dp.noised_steps import Gradients, NoisedSteps, model_gradients
 from secure_fl.learning.learning_rates import factor, stride_of
 from secure_fl.learning.local_training import autocast, task_loss
 from secure_fl.learning.site import Site

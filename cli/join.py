@@ -132,7 +132,7 @@ def hospital_of(
     from secure_fl.cli.keyring import open_ring
     from secure_fl.crypto.privacy.ledger import Ledger
     from secure_fl.learning.dp.scope import LEDGER
-    from secure_fl.pilot.approving import Approving
+    from secure_fl.pilot.approvals import Approving
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import require_own
     from secure_fl.pilot.site_memory import records_of, site_keys

@@ -9,7 +9,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from secure_fl.cli.reference import SITE
+from secure_fl.cli.docs import SITE
 
 ROOT = Path(__file__).parent.parent
 TOP = ("README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")

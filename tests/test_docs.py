@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import secure_fl
 from secure_fl.algorithms.settings import FedAvg
-from secure_fl.cli import reference
+from secure_fl.cli import docs as reference
 from secure_fl.cli.main import COMMANDS, main
 from secure_fl.runs.result_schema import FIELDS
 from secure_fl.testing.hospitals import small

@@ -12,7 +12,7 @@ from posixpath import dirname, normpath
 import pytest
 
 import secure_fl
-from secure_fl.cli.reference import SITE
+from secure_fl.cli.docs import SITE
 
 ROOT = Path(__file__).parent.parent
 MAPPED = ("crypto", "algorithms", "audits", "cli")

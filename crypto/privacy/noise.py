@@ -16,6 +16,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -279,3 +280,25 @@ def _stirling_error(k: Integers) -> Floats:
 def _log_factorial(k: Integers) -> Floats:
     table = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1.0, 80.0)))))
     return np.asarray(table[np.minimum(k, 79)], dtype=np.float64)
+
+
+COLLUDERS = 1  # hospitals that subtract their own share
+
+
+@lru_cache(maxsize=64)
+def counts_release(epsilon: float, delta: float, *, releases: int, change: float) -> SkellamRelease:
+    """Find the least noise within (ε, δ) on so many releases that a unit changes by `change`."""
+    mu = calibrate(
+        lambda μ: [SkellamRelease(μ, change, change, releases)],
+        epsilon,
+        delta,
+        low=1e-3,
+        high=LARGEST_VARIANCE / 2,
+        precision=1e-4,
+    )
+    return SkellamRelease(mu, change, change, releases)
+
+
+def share_variance(release: SkellamRelease, parties: int, threshold: int) -> float:
+    """Return the variance of one site's share: enough with those of the others that remain."""
+    return release.mu / (max(1, threshold - COLLUDERS) if parties > 1 else 1)

@@ -135,7 +135,7 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "air_gap": Feature(
         doc="operations.md",
-        transport="secure_fl.features.air_gap.transport:FOLDER_TRANSPORT",
+        transport="secure_fl.features.air_gap.command:FOLDER_TRANSPORT",
         commands={
             "courier": (
                 "secure_fl.features.air_gap.command:courier",

@@ -16,6 +16,7 @@ from transformers import pipeline
 
 from secure_fl import ModelSettings, ProtectionSettings, Silo, TrainingSettings
 from secure_fl.algorithms.probe import Probe, fits
+from secure_fl.algorithms.probe.algorithm import private_gradient, steps_of
 from secure_fl.algorithms.probe.features import (
     CONSTANT,
     Probing,
@@ -23,7 +24,6 @@ from secure_fl.algorithms.probe.features import (
     public_directions,
     training_rows,
 )
-from secure_fl.algorithms.probe.private import private_gradient, steps_of
 from secure_fl.corpora import make, public
 from secure_fl.corpora.codes import LABELS as CODES
 from secure_fl.crypto.privacy.ledger import load_chain

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
 
-from secure_fl.engines.flare import line_limit
+from secure_fl.engines.flare import cell
 from secure_fl.engines.flare.cell import GRPC, SETTINGS
 from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
@@ -68,7 +68,7 @@ def test_silent_streams_of_one_certificate_keep_nobody_out(
     few = {"max_workers": 8, "options": list(GRPC.items())}
     monkeypatch.setitem(SETTINGS, "grpc", few)
     assert connects(kits, 12, patience=15)
-    monkeypatch.setattr(line_limit, "MAX_LINES", 1_000)
+    monkeypatch.setattr(cell, "MAX_LINES", 1_000)
     assert not connects(kits, 12, patience=3)  # the attack on a server without the limit
 
 
@@ -79,8 +79,8 @@ def test_more_streams_than_the_server_has_workers_keep_nobody_out(kits: Kits) ->
 def test_a_stream_without_a_handshake_is_closed(
     kits: Kits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_limit, "HANDSHAKE", 0.5)
-    monkeypatch.setattr(line_limit, "TICK", 0.1)
+    monkeypatch.setattr(cell, "HANDSHAKE", 0.5)
+    monkeypatch.setattr(cell, "TICK", 0.1)
     url = free_url()
     with FlareHub(url, kits.coordinator, ["east", "north"]) as hub:
         with silent_streams(url, kits.sites["north"], 1) as calls:

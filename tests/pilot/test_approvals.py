@@ -18,8 +18,7 @@ from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.pilot import plan as plans
-from secure_fl.pilot.approvals import Approval, ApprovalFiles, rules_of
-from secure_fl.pilot.approving import ASKED, Approving
+from secure_fl.pilot.approvals import ASKED, Approval, ApprovalFiles, Approving, rules_of
 from secure_fl.pilot.plan import load_plan, write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.policy.plan import Plan

@@ -120,7 +120,7 @@ async def measure_noised(
     asked: tuple[str, ...],
 ) -> None:
     """Sum the counts of all models with noise, after the site's ledger paid for it."""
-    from secure_fl.crypto.privacy.count_noise import share_variance
+    from secure_fl.crypto.privacy.noise import share_variance
     from secure_fl.features.evaluation import noise
 
     task = site.task

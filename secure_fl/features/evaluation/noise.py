@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.crypto.privacy.accounting import SkellamRelease
-from secure_fl.crypto.privacy.count_noise import counts_release
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger
-from secure_fl.crypto.privacy.noise import skellam
+from secure_fl.crypto.privacy.noise import counts_release, skellam
 from secure_fl.errors import CryptoError, SettingsError
 from secure_fl.learning.metric_counts import (
     MAX_CROSSED,

@@ -8,19 +8,21 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secure_fl.crypto.privacy.count_noise import share_variance
-from secure_fl.crypto.privacy.noise import skellam
+from secure_fl.crypto.privacy.accounting import SkellamRelease, epsilon
+from secure_fl.crypto.privacy.ledger import Account, Budget, Unit
+from secure_fl.crypto.privacy.noise import counts_release, share_variance, skellam
 from secure_fl.errors import BudgetError, CohortError, DataError
 from secure_fl.events import Warned
 from secure_fl.features.statistics.codebook import REFUSED, Codebook
 from secure_fl.features.statistics.counting import counts_of
 from secure_fl.features.statistics.document import document_of
-from secure_fl.features.statistics.noise import NoiseBudget, release_of
 from secure_fl.features.statistics.note import Note
 from secure_fl.features.statistics.partitions import Integers, Tabulation
 from secure_fl.features.statistics.release import layouts, tabulations, total_of
@@ -36,6 +38,41 @@ DIGIT, PLANES = 6, 6  # bits of a digit and digits of a count, for sums of 8 bit
 BOUND = 127.0
 LEFT = "a hospital left between the two sums"
 SOME_REFUSED = "at least one hospital refused; its own log has the reason"
+
+
+def release_of(codebook: Codebook) -> SkellamRelease:
+    """Return the least noise that costs no more than the codebook's ε."""
+    tables, records = len(codebook.scopes), float(codebook.records_per_patient)
+    return counts_release(codebook.epsilon or 0.0, codebook.delta, releases=tables, change=records)
+
+
+class NoiseBudget:
+    """One site's account of noised counts."""
+
+    def __init__(self, site: Site, codebook: Codebook, unit: Unit) -> None:
+        self._codebook, self._account = codebook, Account(f"{site.name}, codebooks", unit)
+        self._budget = Budget(site.options.get("max_epsilon", math.inf), codebook.delta)
+        self._ledger = None if site.ledger is None else site.ledger()
+
+    def check(self) -> None:
+        """Raise BudgetError if the budget cannot pay; nothing is spent."""
+        before = [] if self._ledger is None else self._ledger.events(self._account)
+        after = epsilon([*before, release_of(self._codebook)], self._budget.delta)
+        if not after <= self._budget.epsilon:
+            raise BudgetError(
+                f"this codebook would make epsilon {after:.3g} for each {self._account.unit}, and "
+                f"the limit is {self._budget.epsilon:g}",
+                fix="write a smaller epsilon in the codebook; a larger max_epsilon in "
+                "[site.statistics] is a decision of those who answer for the records",
+                party=self._account.dataset,
+                reason="spent",
+            )
+
+    def reserve(self) -> None:
+        """Enter the release durably before its noise is drawn."""
+        if self._ledger is not None:
+            event, run = release_of(self._codebook), os.urandom(8).hex()
+            self._ledger.reserve(event, self._account, self._budget, run=run)
 
 
 async def count(cohort: Cohort, site: Site, codebook: Codebook) -> None:

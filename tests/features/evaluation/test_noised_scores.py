@@ -12,9 +12,8 @@ import torch
 import transformers
 
 from secure_fl import FedAvg, Silo, TaskSettings, evaluate
-from secure_fl.crypto.privacy import count_noise
 from secure_fl.crypto.privacy.accounting import epsilon as composed
-from secure_fl.crypto.privacy.noise import skellam
+from secure_fl.crypto.privacy.noise import COLLUDERS, share_variance, skellam
 from secure_fl.data.examples import Text
 from secure_fl.errors import CryptoError, PartyFailed, SettingsError
 from secure_fl.features.evaluation import noise
@@ -169,8 +168,8 @@ def test_the_noise_costs_what_was_asked(cells: int, asked: float) -> None:
     assert (release.l1, release.l2, release.count) == (1, 1, cells)
     assert 0.99 * asked < composed([release], noise.DELTA) <= asked
     for parties, threshold in ((3, 3), (5, 4), (10, 7)):
-        honest = threshold - count_noise.COLLUDERS
-        share = count_noise.share_variance(release, parties, threshold)
+        honest = threshold - COLLUDERS
+        share = share_variance(release, parties, threshold)
         assert share * honest == pytest.approx(release.mu)
 
 
@@ -215,7 +214,7 @@ def spread(records: int, asked: float, tries: int = 60) -> dict[str, tuple[float
     """The noise's standard deviation of each metric in points, and how many draws have it."""
     rng = np.random.default_rng(records)
     release, counts = noise.release_of(asked, noise.cells_of(BINARY.labels)), drawn(records, rng)
-    variance = 4 * count_noise.share_variance(release, 4, 3)  # four hospitals; three open a sum
+    variance = 4 * share_variance(release, 4, 3)  # four hospitals; three open a sum
     found = [noised_rates(noisy(counts, variance), BINARY.labels, 1, YES) for _ in range(tries)]
     return {
         name: (100 * float(np.std([one[name] for one in found if name in one])), n)
