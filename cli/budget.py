@@ -37,7 +37,7 @@ RUN_FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BudgetAnswer:
     """The cost of a plan: a table, its facts, and the reason if a run would be refused."""
 
     title: str
@@ -128,7 +128,7 @@ def _print_methods(as_json: bool) -> None:
         click.echo(f"{records:>7,} {hospitals:>9}  {row}")
 
 
-def _of_options(options: Options) -> Answer:
+def _of_options(options: Options) -> BudgetAnswer:
     """Answer for a plan without a file."""
     records, parties = options["records"], options["parties"]
     multiplier, std = options["noise_multiplier"], options["noise_std"]
@@ -147,7 +147,7 @@ def _of_options(options: Options) -> Answer:
     return _training_plan(options) if parties is None else _prediction_plan(options)
 
 
-def _training_plan(options: Options) -> Answer:
+def _training_plan(options: Options) -> BudgetAnswer:
     from secure_fl.crypto.privacy.planning import plan_training, training_rows
 
     records = options["records"]
@@ -160,10 +160,10 @@ def _training_plan(options: Options) -> Answer:
         noise_multiplier=options["noise_multiplier"],
         epsilon_target=options["epsilon"],
     )
-    return Answer("DP-SGD, per record", training_rows(training), asdict(training))
+    return BudgetAnswer("DP-SGD, per record", training_rows(training), asdict(training))
 
 
-def _prediction_plan(options: Options) -> Answer:
+def _prediction_plan(options: Options) -> BudgetAnswer:
     from secure_fl.crypto.privacy.planning import PredictionPlan, plan_predictions
 
     parties, examples, dropouts = options["parties"], options["examples"], options["dropouts"]
@@ -184,15 +184,15 @@ def _prediction_plan(options: Options) -> Answer:
     return _predictions(plan, cost)
 
 
-def _predictions(plan: PredictionPlan, cost: PredictionBudget) -> Answer:
+def _predictions(plan: PredictionPlan, cost: PredictionBudget) -> BudgetAnswer:
     """Answer for sums of predictions."""
     from secure_fl.crypto.privacy.planning import PREDICTIONS, prediction_rows
 
     facts = {"plan": asdict(plan), "budget": asdict(cost) | {"drowned": cost.drowned}}
-    return Answer(PREDICTIONS, prediction_rows(plan, cost), facts)
+    return BudgetAnswer(PREDICTIONS, prediction_rows(plan, cost), facts)
 
 
-def _of_file(config: Path, given: Options) -> Iterator[Answer]:
+def _of_file(config: Path, given: Options) -> Iterator[BudgetAnswer]:
     """Answer for a settings file; explicit options override it."""
     from secure_fl.config.load import load, silos
     from secure_fl.errors import SettingsError
@@ -239,7 +239,7 @@ def _private(place: str, fields: Mapping[str, str], amount: str, given: Options)
         yield f"{place}.target_epsilon=none"
 
 
-def _noise_answer(settings: Settings, members: Sequence[Silo], given: Options) -> Answer:
+def _noise_answer(settings: Settings, members: Sequence[Silo], given: Options) -> BudgetAnswer:
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.crypto.privacy.planning import plan_for_settings, size_for_settings
     from secure_fl.errors import SettingsError
@@ -275,7 +275,7 @@ def _noise_answer(settings: Settings, members: Sequence[Silo], given: Options) -
     return replace(_predictions(plan, cost), refused=refused)
 
 
-def _training_answer(settings: Settings, members: Sequence[Silo], given: Options) -> Answer:
+def _training_answer(settings: Settings, members: Sequence[Silo], given: Options) -> BudgetAnswer:
     """Answer for the hospital with the fewest units: its noise or its cost is the highest."""
     from secure_fl.crypto.privacy.planning import plan_training, training_rows
     from secure_fl.learning.dp.scope import sampling_units
@@ -299,7 +299,7 @@ def _training_answer(settings: Settings, members: Sequence[Silo], given: Options
         accountant=dp.accountant,
     )
     of = "" if "records" in given else f", at {least} with {units} (the fewest)"
-    return Answer(
+    return BudgetAnswer(
         f"DP-SGD, per {dp.unit}{of}",
         training_rows(plan, dp.unit),
         asdict(plan),
@@ -307,7 +307,7 @@ def _training_answer(settings: Settings, members: Sequence[Silo], given: Options
     )
 
 
-def _shared_answer(settings: Settings, parties: Sequence[Silo]) -> Answer:
+def _shared_answer(settings: Settings, parties: Sequence[Silo]) -> BudgetAnswer:
     """Answer for steps with shared noise."""
     from secure_fl.crypto.privacy.shared_planning import SharedPlan
     from secure_fl.learning.dp.scope import (
@@ -346,7 +346,7 @@ def _shared_answer(settings: Settings, parties: Sequence[Silo]) -> Answer:
         "colluders": dp.colluders,
     }
     title = f"shared noise, per {dp.unit}, over {count} hospitals"
-    return Answer(title, plan.rows(), facts, _over(members, dp.epsilon, dp.unit))
+    return BudgetAnswer(title, plan.rows(), facts, _over(members, dp.epsilon, dp.unit))
 
 
 def _over(epsilon: float, most: float, unit: str) -> str:
@@ -355,7 +355,7 @@ def _over(epsilon: float, most: float, unit: str) -> str:
     return f"the plan costs ε = {epsilon:.4g} per {unit}, the budget is {most:g}"
 
 
-def _print(answers: Sequence[Answer], as_json: bool) -> None:
+def _print(answers: Sequence[BudgetAnswer], as_json: bool) -> None:
     if as_json:
         facts = [answer.facts for answer in answers]
         click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))

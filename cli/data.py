@@ -139,14 +139,14 @@ def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
 def _spread(file: str, out: Path, seed: int, force: bool, options: Mapping[str, Any]) -> None:
     from secure_fl.config.data import SourceData
     from secure_fl.config.silos import spread
-    from secure_fl.config.toml import Text
+    from secure_fl.config.toml import SettingsText
     from secure_fl.config.validation import validate
 
     given = ("parties", "partition", "alpha", "minimum", "dev", "test", "public", "labelled")
     asked = {name: options[name] for name in given if options[name] is not None}
     asked |= {"source": file, "columns": column_names(options["columns"])}
     asked |= {"format": options["format_"]} if options["format_"] else {}
-    source = validate(SourceData, asked, (), Text())
+    source = validate(SourceData, asked, (), SettingsText())
     _require_public(source)
     _write_distributed(spread(source, cast("Kind", options["task"]), seed), out, force)
 

@@ -77,13 +77,13 @@ def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
 def _lengths(settings: Settings) -> tuple[Lengths, int]:
     """Return the model's length function, and its maximum length."""
     from secure_fl.learning.models import load_tokenizer
-    from secure_fl.learning.tasks.window_table import Layout
+    from secure_fl.learning.tasks.window_table import WindowLayout
 
     tokenizer: Any = load_tokenizer(settings.model)
     task = settings.task
     longest = min(task.max_length, tokenizer.model_max_length)
     if task.windows > 1:
-        longest = Layout.of(tokenizer, task).longest
+        longest = WindowLayout.of(tokenizer, task).longest
 
     def lengths(texts: Sequence[str]) -> Sequence[int]:
         return [len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]]

@@ -30,7 +30,7 @@ Value = str | float | None  # a category, the lower end of numbers, or a missing
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PatientGroup:
     """A group of records, and bounds of its size, which are exact if they are close."""
 
     columns: tuple[str, ...]
@@ -74,7 +74,7 @@ class ReleasedTables:
         """The columns of the joint table."""
         return tuple(self._values)
 
-    def bounds(self, least: int) -> list[Group]:
+    def bounds(self, least: int) -> list[PatientGroup]:
         """Bound each group that no table shows, or that one shows though it is small.
 
         Intervals that are found to be wide enough are not searched further.
@@ -95,7 +95,7 @@ class ReleasedTables:
         ends = zip(hidden, low.tolist(), high.tolist(), strict=True)
         small = [(key, count, count) for key, count in self._shown.items() if count < least]
         return [
-            Group(*self._rows[key], key in self._counted, *interval)
+            PatientGroup(*self._rows[key], key in self._counted, *interval)
             for key, *interval in (*ends, *small)
         ]
 

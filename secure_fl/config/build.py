@@ -11,7 +11,7 @@ from pydantic import SerializeAsAny, create_model
 
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.config.data import FORMS, Data, fault, parties
-from secure_fl.config.toml import Table, Text
+from secure_fl.config.toml import SettingsText, Table
 from secure_fl.config.validation import NONE, joined, nullable, section_or_errors
 from secure_fl.errors import SettingsError, nearest
 from secure_fl.features import load, places
@@ -83,7 +83,7 @@ _SIMPLE: Mapping[str, type[Section]] = MappingProxyType(
 )
 
 
-def build(tree: Table, text: Text, base: Path | None) -> Settings:
+def build(tree: Table, text: SettingsText, base: Path | None) -> Settings:
     """Validate tables; relative paths refer to `base`, or stay as they are without it."""
     _check_sections(tree, text)
     parts: dict[str, Any] = {}
@@ -127,7 +127,7 @@ def _plain(value: Any) -> Any:
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _check_sections(tree: Table, text: Text) -> None:
+def _check_sections(tree: Table, text: SettingsText) -> None:
     allowed = list(Settings.model_fields)
     for name, value in tree.items():
         if name not in allowed:
@@ -141,7 +141,7 @@ def _check_sections(tree: Table, text: Text) -> None:
             raise text.error(f"the section [{name}] is missing", (name,), fix=fix)
 
 
-def _data_form(raw: Table, text: Text) -> type[Section]:
+def _data_form(raw: Table, text: SettingsText) -> type[Section]:
     names = [name for name in FORMS if name in raw]
     if len(names) == 1:
         return FORMS[names[0]]
@@ -150,7 +150,7 @@ def _data_form(raw: Table, text: Text) -> type[Section]:
     raise text.error(what, ("data", *names[-1:]), fix=fix)
 
 
-def algorithm_settings(raw: Table, text: Text) -> type[Algorithm]:
+def algorithm_settings(raw: Table, text: SettingsText) -> type[Algorithm]:
     """Return the settings class of the algorithm that a table names."""
     from secure_fl.algorithms.registry import ALGORITHMS
 
@@ -161,7 +161,7 @@ def algorithm_settings(raw: Table, text: Text) -> type[Algorithm]:
     raise text.error(what, ("algorithm", "name"), fix=nearest(str(name), list(ALGORITHMS)))
 
 
-_CHOSEN: Mapping[str, Callable[[Table, Text], type[Section]]] = MappingProxyType(
+_CHOSEN: Mapping[str, Callable[[Table, SettingsText], type[Section]]] = MappingProxyType(
     {"data": _data_form, "algorithm": algorithm_settings}
 )
 
@@ -182,7 +182,7 @@ def _place_models(part: Any, base: Path | None) -> Any:
     return part
 
 
-def _check(settings: Settings, text: Text) -> None:
+def _check(settings: Settings, text: SettingsText) -> None:
     """Check rules that concern several sections."""
     if data_fault := fault(settings.data):
         key, what = data_fault

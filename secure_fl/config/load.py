@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from secure_fl.config import toml as config_toml
 from secure_fl.config.build import RunSettings, Settings, build, plain
 from secure_fl.config.data import PartyData, PartyFiles, located, names
-from secure_fl.config.toml import Key, Table, Text
+from secure_fl.config.toml import Key, SettingsText, Table
 from secure_fl.config.validation import NONE
 from secure_fl.runs import resuming
 
@@ -56,21 +56,21 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Settings:
         options[key] = option
     if isinstance(run := tables.setdefault("run", {}), dict):
         run.setdefault("name", file.stem)
-    text = Text(str(file), config_toml.lines(content), options)
+    text = SettingsText(str(file), config_toml.lines(content), options)
     return build(tables, text, file.absolute().parent)
 
 
 def loads(content: str, base: Path | None = None) -> Settings:
     """Read settings from text; paths are relative to `base`, or stay as they are without it."""
     tables = config_toml.parse(content, None)
-    return build(tables, Text(None, config_toml.lines(content)), base)
+    return build(tables, SettingsText(None, config_toml.lines(content)), base)
 
 
 def changed(settings: Settings, overrides: Iterable[str]) -> Settings:
     """Return settings with some fields changed, each written as "algorithm.rounds=5"."""
     tables = tree(settings)
     options = dict(config_toml.override(tables, one, _from_here) for one in overrides)
-    return build(tables, Text(None, {}, options), None)
+    return build(tables, SettingsText(None, {}, options), None)
 
 
 def dump(settings: Settings) -> str:

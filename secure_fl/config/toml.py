@@ -24,7 +24,7 @@ _PLACE = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class SettingsText:
     """Origin of settings: an error about a field names the line, or the option."""
 
     file: str | None = None

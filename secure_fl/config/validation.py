@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 
-from secure_fl.config.toml import Key, Text, odd_values, without_odd
+from secure_fl.config.toml import Key, SettingsText, odd_values, without_odd
 from secure_fl.errors import SettingsError
 from secure_fl.field_errors import error_list, field_errors, sections
 from secure_fl.settings import Section
@@ -17,7 +17,9 @@ NONE = "none"  # a settings file writes this for None if None is not the default
 S = TypeVar("S", bound=Section)
 
 
-def validate(cls: type[S], raw: Mapping[str, Any], at: Key, text: Text, base: Any = None) -> S:
+def validate(
+    cls: type[S], raw: Mapping[str, Any], at: Key, text: SettingsText, base: Any = None
+) -> S:
     """Build a section from TOML's values, strictly: "5" is not a number, 1 is not true."""
     section = section_or_errors(cls, raw, at, text, base)
     if isinstance(section, list):
@@ -26,7 +28,7 @@ def validate(cls: type[S], raw: Mapping[str, Any], at: Key, text: Text, base: An
 
 
 def section_or_errors(
-    cls: type[S], raw: Mapping[str, Any], at: Key, text: Text, base: Any = None
+    cls: type[S], raw: Mapping[str, Any], at: Key, text: SettingsText, base: Any = None
 ) -> S | list[SettingsError]:
     """Build a section as `validate` does, but return all errors."""
     odd = {(*at, *key): f"{value}; no field takes that" for key, value in odd_values(dict(raw))}

@@ -23,7 +23,7 @@ SURER = (
 )
 
 
-class Difference(NamedTuple):
+class ScoreDifference(NamedTuple):
     """Mean difference of two runs, paired by hospital."""
 
     mean: float
@@ -35,7 +35,7 @@ class Difference(NamedTuple):
         return f"{100 * self.mean:+.1f}{interval}"
 
 
-def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Difference | None:
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> ScoreDifference | None:
     """Compute the mean difference of the main test score over common hospitals."""
     from scipy.stats import t
 
@@ -50,7 +50,7 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Difference
     if len(pairs) > 1:
         quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(pairs) - 1))
         half = quantile * stdev(pairs) / math.sqrt(len(pairs))
-    return Difference(fmean(pairs), half, len(pairs))
+    return ScoreDifference(fmean(pairs), half, len(pairs))
 
 
 def side_by_side(histories: Sequence[RunHistory]) -> Grid:

@@ -189,7 +189,7 @@ class SealedStrategy:
                 fix="use the number of the plan, which the sites approve",
                 field="algorithm.rounds",
             )
-        rounds = Rounds(self._inner, grid, initial_arrays, train_config, evaluate_fn)
+        rounds = WrappedRounds(self._inner, grid, initial_arrays, train_config, evaluate_fn)
         rounds.sends_models = algorithm.means_to_coordinator
         carried = MessageHub(FlowerCarrier(grid, rounds.messages), algorithm, rounds)
         self._folder.lead(carried, patience=timeout)
@@ -219,7 +219,7 @@ def _require_mean_only(inner: Strategy, *, opened: bool) -> None:
         )
 
 
-class Rounds:
+class WrappedRounds:
     """The rounds of a wrapped strategy, at the server."""
 
     def __init__(

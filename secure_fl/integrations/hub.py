@@ -25,7 +25,7 @@ from secure_fl.integrations.site_messages import (
     Mean,
     Reply,
     Request,
-    Site,
+    SiteName,
     Turn,
     Who,
     arrays,
@@ -85,7 +85,7 @@ class MessageHub:
         self._names = {node: name for node, name in self._names.items() if node in nodes}
         if new := [node for node in nodes if node not in self._names]:
             for node, reply in self._carrier.ask({node: Who() for node in new}, INTRODUCTION):
-                if isinstance(reply, Site):
+                if isinstance(reply, SiteName):
                     self._names[node] = reply.name
         return frozenset(self._names.values())
 

@@ -73,7 +73,7 @@ class Give(_Message, frozen=True, tag=3):
     start: Vectors
 
 
-class Site(_Message, frozen=True, tag=4):
+class SiteName(_Message, frozen=True, tag=4):
     """The site's name on the roster: a hint, because only signed frames prove it."""
 
     name: Text
@@ -113,7 +113,7 @@ class Failure(_Message, frozen=True, tag=8):
 
 
 Request: TypeAlias = Who | Ask | Give
-Reply: TypeAlias = Site | Answer | Turn | Failure
+Reply: TypeAlias = SiteName | Answer | Turn | Failure
 _requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 encode = msgspec.msgpack.encode

@@ -34,7 +34,7 @@ from secure_fl.integrations.site_messages import (
     Mean,
     Reply,
     Request,
-    Site,
+    SiteName,
     Turn,
     Who,
     arrays,
@@ -143,7 +143,7 @@ class SiteSocket:
     def answer(self, request: Request) -> Reply:
         """Answer one request of the engine's program."""
         if isinstance(request, Who):
-            return Site(self._hospital.name)
+            return SiteName(self._hospital.name)
         with self._mail:
             if isinstance(request, Give):
                 if self._turn is None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.build import algorithm_settings, plain
-from secure_fl.config.toml import Table, Text, odd_values
+from secure_fl.config.toml import SettingsText, Table, odd_values
 from secure_fl.config.validation import validate
 from secure_fl.errors import SettingsError
 from secure_fl.federation.run_spec import RunSpec, feature_sections
@@ -43,7 +43,7 @@ def read_plan(text: str) -> Plan:
     rows = text.split("\n")
     if len(rows) > MAX_ROWS or not all(map(_ROW.fullmatch, rows)):
         raise SettingsError("this is not in the form of a plan")
-    return _checked(config_toml.parse(text, None), Text())
+    return _checked(config_toml.parse(text, None), SettingsText())
 
 
 def load_plan(file: Path) -> Plan:
@@ -51,7 +51,7 @@ def load_plan(file: Path) -> Plan:
     missing, instead = "check the path", "give the plan's TOML file"
     text = config_toml.read(file, "a plan", missing=missing, instead=instead)
     tables = config_toml.parse(text, str(file))
-    plan = _checked(tables, Text(str(file), config_toml.lines(text)))
+    plan = _checked(tables, SettingsText(str(file), config_toml.lines(text)))
     require_run_name(plan.run.name, str(file))
     return plan
 
@@ -67,7 +67,7 @@ def require_run_name(name: str, file: str | None = None) -> None:
         )
 
 
-def _checked(tables: Table, where: Text) -> Plan:
+def _checked(tables: Table, where: SettingsText) -> Plan:
     """Validate a plan; unknown fields and other types are errors."""
     for key, value in odd_values(tables):
         raise where.error(f"{value}; no field takes that", key)

@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.data import HUB, ColumnSettings, Fraction, PartyName, Source
-from secure_fl.config.toml import Key, Table, Text
+from secure_fl.config.toml import Key, SettingsText, Table
 from secure_fl.config.validation import validate
 from secure_fl.errors import SettingsError, nearest
 from secure_fl.policy.site_rules import with_feature_fields
@@ -219,7 +219,7 @@ def load_site(path: str | Path) -> SiteFile:
     file = Path(path)
     content = _text(file)
     tree = config_toml.parse(content, str(file))
-    text = Text(str(file), config_toml.lines(content))
+    text = SettingsText(str(file), config_toml.lines(content))
     _check_sections(tree, text)
     _days_as_text(tree)
     for key, found in config_toml.odd_values(tree):
@@ -242,7 +242,7 @@ def _text(file: Path) -> str:
     return text
 
 
-def _check_sections(tree: Table, text: Text) -> None:
+def _check_sections(tree: Table, text: SettingsText) -> None:
     allowed = ["site", "data", "keys"]
     for name, value in tree.items():
         if name not in allowed:
@@ -262,7 +262,7 @@ def _days_as_text(tree: Table) -> None:
             tree["site"][name] = value.isoformat()
 
 
-def _check_sets(policy: SitePolicy, sets: tuple[DataSet, ...], text: Text) -> None:
+def _check_sets(policy: SitePolicy, sets: tuple[DataSet, ...], text: SettingsText) -> None:
     """Look at what concerns several fields: names, and the files behind them."""
     names: list[str] = []
     files: dict[str, str] = {}

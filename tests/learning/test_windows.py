@@ -22,7 +22,7 @@ from secure_fl.learning.tasks import Task, make_task
 from secure_fl.learning.tasks.batches import WINDOWS, by_record, packed
 from secure_fl.learning.tasks.task import inference
 from secure_fl.learning.tasks.token_table import IGNORED
-from secure_fl.learning.tasks.window_table import Layout, WindowTable
+from secure_fl.learning.tasks.window_table import WindowLayout, WindowTable
 from secure_fl.settings import ModelSettings, TaskSettings
 
 SPEC = ModelSettings(layers=1, freeze_embeddings=False)
@@ -50,7 +50,7 @@ def model_of(task: Task, **fields: Any) -> nn.Module:
 @pytest.mark.parametrize("overlap", [0, 1, 4, 7])
 @pytest.mark.parametrize("tokens", [0, 1, 13, 14, 15, 24, 25, 60, 200])
 def test_every_token_is_read_and_owned_by_one_window(tokens: int, overlap: int) -> None:
-    layout = Layout.of(TOKENIZER, task_of(overlap=overlap, windows=64))
+    layout = WindowLayout.of(TOKENIZER, task_of(overlap=overlap, windows=64))
     spans, owners = layout.spans(tokens), layout.owners(tokens)
     assert len(owners) == tokens and owners == sorted(owners)
     assert all(spans[owner][0] <= at < spans[owner][1] for at, owner in enumerate(owners))
@@ -75,7 +75,7 @@ def test_a_texts_logits_are_the_mean_over_texts_that_are_its_windows() -> None:
         logits = task.forward(model, batch)
         for row, note in enumerate(LONG):
             ids = TOKENIZER(note.text, add_special_tokens=False)["input_ids"]
-            layout = Layout.of(TOKENIZER, task)
+            layout = WindowLayout.of(TOKENIZER, task)
             parts = [
                 model(input_ids=torch.tensor([[*layout.before, *ids[a:b], *layout.after]])).logits
                 for a, b in layout.spans(len(ids))

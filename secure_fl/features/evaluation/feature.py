@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from secure_fl.errors import SettingsError
 from secure_fl.features.evaluation.algorithm import Evaluate
-from secure_fl.federation.run_feature import RunFeature, SiteLimits
+from secure_fl.federation.run_feature import RunFeature
 from secure_fl.federation.run_spec import RunSpec
-from secure_fl.party.hooks import RoundHook
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
-
-
-class Report(RoundHook):
-    """Hook that copies the findings of an evaluation into result.json."""
-
-    def __init__(self, findings: Mapping[str, Any]) -> None:
-        self._findings = findings
-
-    def report(self) -> Mapping[str, Any]:
-        """Return the findings, the same at all members."""
-        return {EVALUATION.section: self._findings or None}
 
 
 class EvaluationFeature(RunFeature):
@@ -52,9 +40,11 @@ class EvaluationFeature(RunFeature):
                 field="training.pooled_scores",
             )
 
-    def hook(self, spec: RunSpec, site: Site, limits: SiteLimits) -> RoundHook | None:
-        """Make the hook that reports the findings."""
-        return Report(site.findings) if isinstance(spec.algorithm, Evaluate) else None
+    def report(self, spec: RunSpec, sites: Sequence[Site]) -> Mapping[str, Any]:
+        """Return the findings of an evaluation, which are equal at all members."""
+        if not isinstance(spec.algorithm, Evaluate):
+            return {}
+        return {self.section: sites[0].findings or None}
 
 
 EVALUATION = EvaluationFeature()

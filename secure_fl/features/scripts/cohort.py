@@ -18,9 +18,9 @@ from secure_fl.features.scripts.turns import (
     End,
     Ended,
     Entered,
-    Refused,
     SumCall,
     Summed,
+    TurnRefused,
 )
 from secure_fl.party.rounds import Round
 
@@ -126,7 +126,7 @@ class ScriptCohort:
 
     def _wait(self) -> Any:
         answer = self._end.recv()
-        if isinstance(answer, Refused):
+        if isinstance(answer, TurnRefused):
             raise answer.error
         if isinstance(answer, Ended):
             self._over = True

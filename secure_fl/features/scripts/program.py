@@ -27,9 +27,9 @@ from secure_fl.features.scripts.turns import (
     AgreeCall,
     Ended,
     Entered,
-    Refused,
     SumCall,
     Summed,
+    TurnRefused,
 )
 from secure_fl.party.cohort import Cohort
 
@@ -117,7 +117,7 @@ class ScriptProgram:
             try:
                 self._check(request)
             except SecureFLError as error:
-                script.answer(Refused(error.at(party=self._cohort.me)))
+                script.answer(TurnRefused(error.at(party=self._cohort.me)))
                 continue
             began = script.round
             answer = await self._carry_out(request)

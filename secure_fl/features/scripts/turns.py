@@ -78,7 +78,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class TurnRefused:
     """The answer to a request that fails: the script raises the error."""
 
     error: BaseException

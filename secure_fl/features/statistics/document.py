@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from secure_fl.features.statistics.codebook import Codebook, Survival, Variable
 from secure_fl.features.statistics.partitions import Flags, Integers, Tabulation
-from secure_fl.features.statistics.release import Blocks, Layout, total_of
+from secure_fl.features.statistics.release import Blocks, TableLayout, total_of
 
 QUANTILES = (0.25, 0.5, 0.75)
 REST = "(other or missing)"
@@ -21,7 +21,7 @@ MOST_NAMED = 3  # categories of a merged block that its label names
 
 def document_of(
     codebook: Codebook,
-    layouts: Mapping[str, Layout],
+    layouts: Mapping[str, TableLayout],
     tables: Sequence[Tabulation],
     hospitals: Sequence[str],
 ) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def document_of(
     }
 
 
-def _table(codebook: Codebook, name: str, layout: Layout, table: Tabulation) -> dict[str, Any]:
+def _table(codebook: Codebook, name: str, layout: TableLayout, table: Tabulation) -> dict[str, Any]:
     shown = np.where(table.shown, np.maximum(table.counts, 0), -1)
     counts = [None if value < 0 else int(value) for value in shown.ravel()]
     variables = [codebook.variables[one] for one in layout.scope]
@@ -95,7 +95,7 @@ def _edge(variable: Variable, value: float) -> str:
     return f"{value:g}"
 
 
-def _notes(codebook: Codebook, layout: Layout) -> list[str]:
+def _notes(codebook: Codebook, layout: TableLayout) -> list[str]:
     found = []
     for name, blocks in zip(layout.scope, layout.blocks, strict=True):
         *cells, rest = blocks

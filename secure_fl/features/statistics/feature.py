@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from secure_fl.errors import SettingsError
 from secure_fl.features.statistics.codebook import Codebook
-from secure_fl.federation.run_feature import RunFeature, SiteLimits
+from secure_fl.federation.run_feature import RunFeature
 from secure_fl.federation.run_spec import RunSpec
-from secure_fl.party.hooks import RoundHook
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
 
 LEAST_BITS = 8
-
-
-class Report(RoundHook):
-    """Hook that copies the released tables into result.json."""
-
-    def __init__(self, findings: Mapping[str, Any]) -> None:
-        self._findings = findings
-
-    def report(self) -> Mapping[str, Any]:
-        """Return the tables, the same at all members."""
-        return {STATISTICS.section: self._findings.get("statistics")}
 
 
 class StatisticsFeature(RunFeature):
@@ -54,9 +42,11 @@ class StatisticsFeature(RunFeature):
                     field=field,
                 )
 
-    def hook(self, spec: RunSpec, site: Site, limits: SiteLimits) -> RoundHook | None:
-        """Make the hook that reports the tables."""
-        return Report(site.findings) if isinstance(spec.algorithm, Codebook) else None
+    def report(self, spec: RunSpec, sites: Sequence[Site]) -> Mapping[str, Any]:
+        """Return the released tables, which are equal at all members."""
+        if not isinstance(spec.algorithm, Codebook):
+            return {}
+        return {self.section: sites[0].findings.get("statistics")}
 
 
 STATISTICS = StatisticsFeature()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.build import RunSettings, algorithm_settings
-from secure_fl.config.toml import Text
+from secure_fl.config.toml import SettingsText
 from secure_fl.config.validation import validate
 from secure_fl.errors import SettingsError, nearest
 from secure_fl.events import Event, Warned
@@ -73,7 +73,7 @@ def load_codebook(path: str | Path) -> Codebook:
 def loads_codebook(content: str, file: str | None = None) -> Codebook:
     """Read a codebook from a text."""
     tree = config_toml.parse(content, file)
-    text = Text(file, config_toml.lines(content))
+    text = SettingsText(file, config_toml.lines(content))
     for name in tree:
         if name not in SECTIONS:
             raise text.error("there is no such section", (name,), fix=nearest(name, SECTIONS))
@@ -93,7 +93,7 @@ def load_rules(file: Path) -> StatisticsRules:
     )
     site = config_toml.parse(content, str(file)).get("site", {})
     raw = site.get("statistics") if isinstance(site, dict) else None
-    text = Text(str(file), config_toml.lines(content))
+    text = SettingsText(str(file), config_toml.lines(content))
     if not isinstance(raw, dict):
         fix = "write [site.statistics] and its fields below it"
         raise text.error("there is no table [site.statistics]", ("site", "statistics"), fix=fix)

@@ -15,7 +15,7 @@ Blocks = tuple[int, ...]  # the block of each cell of a variable
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """The cells of each table, and the blocks that the release merges them into."""
 
     scope: tuple[str, ...]
@@ -36,7 +36,7 @@ class Layout:
         )
 
 
-def layouts(codebook: Codebook, opened: Integers, *, merging: bool) -> dict[str, Layout]:
+def layouts(codebook: Codebook, opened: Integers, *, merging: bool) -> dict[str, TableLayout]:
     """Cut the opened sum into tables, and merge small bins and categories of each variable."""
     sizes = {name: codebook.shape(scope) for name, scope in codebook.scopes.items()}
     ends = np.cumsum([int(np.prod(size)) for size in sizes.values()])[:-1]
@@ -56,7 +56,7 @@ def layouts(codebook: Codebook, opened: Integers, *, merging: bool) -> dict[str,
         blocks = {one: single[one] for one in scope}
         if merging and name in codebook.survival:
             blocks |= _times(codebook, codebook.survival[name].time, scope, counts, blocks)
-        found[name] = Layout(scope, tuple(blocks[one] for one in scope), counts)
+        found[name] = TableLayout(scope, tuple(blocks[one] for one in scope), counts)
     return found
 
 
@@ -114,11 +114,11 @@ def _merged(codebook: Codebook, name: str, counts: Integers) -> Blocks:
     return tuple(blocks.tolist())
 
 
-def total_of(layouts: Mapping[str, Layout]) -> int:
+def total_of(layouts: Mapping[str, TableLayout]) -> int:
     """Return the number of counted records, which every table adds up to."""
     return int(next(iter(layouts.values())).counts.sum())
 
 
-def tabulations(codebook: Codebook, found: Mapping[str, Layout]) -> Sequence[Tabulation]:
+def tabulations(codebook: Codebook, found: Mapping[str, TableLayout]) -> Sequence[Tabulation]:
     """Return the merged tables in the order of the codebook."""
     return [layout.tabulation(codebook) for layout in found.values()]

@@ -47,7 +47,7 @@ from secure_fl.learning.noised_counts import NOISE, noised_intervals, noised_rat
 from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.task import Encoded, Reduction, Task, expect, wrong_label
 from secure_fl.learning.tasks.token_table import TokenTable, token_columns, tokenise
-from secure_fl.learning.tasks.window_table import Layout, Table, WindowTable, window_table
+from secure_fl.learning.tasks.window_table import Table, WindowLayout, WindowTable, window_table
 
 Array: TypeAlias = NDArray[Any]
 
@@ -200,7 +200,7 @@ class Classification(Task):
 
 
 def encode_texts(
-    examples: Sequence[Example], tokenizer: Any, task: Task, layout: Layout | None = None
+    examples: Sequence[Example], tokenizer: Any, task: Task, layout: WindowLayout | None = None
 ) -> Table:
     """Tokenise texts, with their second texts if any has one; kind "pair" requires them.
 
@@ -232,7 +232,7 @@ def encode_texts(
         empty = torch.zeros((0, 1), dtype=torch.int32)
         return TokenTable({"input_ids": empty}, torch.zeros(0, dtype=torch.long), {})
     if task.windows > 1 and layout is None:
-        layout = Layout.of(tokenizer, task)
+        layout = WindowLayout.of(tokenizer, task)
     if layout is not None:
         pieces = tokenise(tokenizer, texts, None, layout.longest, beyond=True)
         table = window_table(layout, tokenizer, pieces, {})

@@ -28,7 +28,7 @@ from secure_fl.learning.tasks.token_table import (
     token_columns,
     tokenise,
 )
-from secure_fl.learning.tasks.window_table import Layout, Table, window_table
+from secure_fl.learning.tasks.window_table import Table, WindowLayout, window_table
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class NER(Task):
         tokens = [[space + token for token in tagged.tokens] for tagged in sentences]
         if not tokens:
             return TokenTable({}, torch.zeros(0, dtype=torch.long), {})
-        layout = Layout.of(tokenizer, self) if self.windows > 1 else None
+        layout = WindowLayout.of(tokenizer, self) if self.windows > 1 else None
         longest = self.max_length if layout is None else layout.longest
         pieces = tokenise(tokenizer, tokens, None, longest, words=True, beyond=layout is not None)
         firsts = [first_pieces(encoding.word_ids) for encoding in pieces.encodings]

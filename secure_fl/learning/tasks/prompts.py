@@ -22,7 +22,7 @@ from secure_fl.learning.anatomy import body_of
 from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.classification import Classification, encode_texts
 from secure_fl.learning.tasks.task import Head
-from secure_fl.learning.tasks.window_table import Layout, Table
+from secure_fl.learning.tasks.window_table import Table, WindowLayout
 from secure_fl.settings import MASK
 
 ANSWERS = "answers"  # of each record: the token of each class
@@ -49,7 +49,7 @@ class PromptClassification(Classification):
         """Tokenise every text with the prompt after it, and number its label."""
         answers = torch.tensor(word_ids(tokenizer, self.label_words))
         prompt = prompt_ids(tokenizer, self.prompt)
-        layout = Layout.of(tokenizer, self, prompt)
+        layout = WindowLayout.of(tokenizer, self, prompt)
         table = encode_texts(examples, tokenizer, self, layout)
         after = [*prompt, *layout.after[len(prompt) :]]
         place = len(after) - after.index(tokenizer.mask_token_id)

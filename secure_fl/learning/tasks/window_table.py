@@ -21,7 +21,7 @@ from secure_fl.settings import TaskSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WindowLayout:
     """The places of windows in a text's tokens, without the special tokens around each window."""
 
     before: tuple[int, ...]  # special tokens
@@ -32,7 +32,9 @@ class Layout:
     windows: int
 
     @classmethod
-    def of(cls, tokenizer: Any, task: Task | TaskSettings, prompt: Sequence[int] = ()) -> Layout:
+    def of(
+        cls, tokenizer: Any, task: Task | TaskSettings, prompt: Sequence[int] = ()
+    ) -> WindowLayout:
         """Fit windows with a prompt and the tokenizer's special tokens to the model's input."""
         length = min(task.max_length, tokenizer.model_max_length)
         one = tokenizer("a", return_special_tokens_mask=True)
@@ -136,7 +138,10 @@ Table: TypeAlias = TokenTable | WindowTable
 
 
 def window_table(
-    layout: Layout, tokenizer: Any, pieces: Any, columns: Mapping[str, Sequence[Sequence[int]]]
+    layout: WindowLayout,
+    tokenizer: Any,
+    pieces: Any,
+    columns: Mapping[str, Sequence[Sequence[int]]],
 ) -> WindowTable:
     """Cut tokenised texts into windows; `columns`: further values of their tokens.
 
