@@ -27,8 +27,7 @@ from secure_fl.audits.attacks.reading import (
     counted_by_one,
 )
 from secure_fl.audits.attacks.released_tables import CLOSE, ReleasedTables
-from secure_fl.audits.audited_run import sent_in
-from secure_fl.audits.controls import recorded
+from secure_fl.audits.audited_run import recorded, sent_in
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, View
 from secure_fl.audits.made_up_studies import Study, large_groups, random_study
 from secure_fl.capture.opening import RecordedRun

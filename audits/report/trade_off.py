@@ -13,7 +13,7 @@ from secure_fl.audits.report.sentences import NO_CURVE, OVER_EPSILON, verdict
 from secure_fl.audits.roles import PUBLIC
 from secure_fl.display import html
 from secure_fl.display.charts import SOFT, Chart, draw_svg, figure
-from secure_fl.display.epsilon_chart import EpsilonPoint, draw_over_epsilon, ends_of
+from secure_fl.display.compare_page import EpsilonPoint, draw_over_epsilon, ends_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""Records every role's view of a run in its folder.
+"""Recorders of a run: one that records nothing, and one of each role's view, in the run's folder.
 
 RUN/views/run.jsonl              the members and the protection
 RUN/views/wire.{jsonl,bin}       the coordinator's: all frames
@@ -8,6 +8,7 @@ RUN/parties/NAME/view/           a party's: notes.{jsonl,bin}, and the keys that
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -18,6 +19,41 @@ from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import RunError
 from secure_fl.files import replace_whole
 from secure_fl.protocol.ports import PrivacyLayer
+
+
+class Capture(Protocol):
+    """A recorder that wraps the engine and each party's sums, and changes nothing."""
+
+    def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
+        """Note that a run begins, or begins again after a crash, with new keys."""
+
+    def engine(self, engine: Engine) -> Engine:
+        """Record the coordinator's wires."""
+
+    def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
+        """Record one party's sums and envelopes."""
+
+    def close(self) -> None:
+        """Finish the recording: the run has ended or failed."""
+
+
+class NoCapture:
+    """A recorder that records nothing."""
+
+    def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
+        """Note nothing."""
+
+    def engine(self, engine: Engine) -> Engine:
+        """Return the engine unchanged."""
+        return engine
+
+    def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
+        """Return the layer unchanged."""
+        return layer
+
+    def close(self) -> None:
+        """Close nothing."""
+
 
 VIEWS, VIEW, RUN = "views", "view", "run"
 KEYS = "sums-{}.keys"  # of each session: the pad key, and the cohort's key if there is one

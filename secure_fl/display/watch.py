@@ -15,9 +15,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from secure_fl.display.eta import MOST, Eta, bar, sparkline
 from secure_fl.display.figures import counted, duration, number, size
 from secure_fl.display.grid import Grid
+from secure_fl.display.status_line import MOST, Eta, bar, sparkline
 from secure_fl.events import (
     Crossing,
     Event,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from secure_fl.capture.capture import Capture, NoCapture
+from secure_fl.capture.recording import Capture, NoCapture
 from secure_fl.coordinator.assembly import links_to
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.capture.capture import Capture, NoCapture
-from secure_fl.capture.recording import FolderCapture
+from secure_fl.capture.recording import Capture, FolderCapture, NoCapture
 from secure_fl.config.build import Settings
 from secure_fl.config.load import dump, settings_to_resume, silos
 from secure_fl.coordinator.assembly import lead_run
@@ -23,14 +22,13 @@ from secure_fl.display.run_page import PageWriter
 from secure_fl.display.watch import watching
 from secure_fl.errors import SecureFLError, nearest
 from secure_fl.events import Event, EventLog, Listener, MembershipChanged, RoundStarted
-from secure_fl.federation.arguments import Model, model_of, section_of
 from secure_fl.federation.assembly import COORDINATOR, connect
 from secure_fl.federation.keys import make_keys
 from secure_fl.federation.outcome import ResultContext, deliver, document_of, export_to
 from secure_fl.federation.prepared import Prepared, RunContext, prepare
 from secure_fl.federation.result import Result
 from secure_fl.federation.run_feature import SiteLimits, finish_run
-from secure_fl.federation.run_spec import RunSpec, algorithm_of
+from secure_fl.federation.run_spec import Model, RunSpec, algorithm_of, model_of, section_of
 from secure_fl.federation.validation import (
     check_members,
     check_spec,

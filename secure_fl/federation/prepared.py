@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from secure_fl.capture.capture import Capture, NoCapture
+from secure_fl.capture.recording import Capture, NoCapture
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.audits import code_trials
-from secure_fl.audits.controls import prior_of
+from secure_fl.audits.audited_run import prior_of
 from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.metadata_trials import metadata_trials, probe_settings
 from secure_fl.audits.run import audit

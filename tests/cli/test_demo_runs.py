@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.audits.controls import recorded
+from secure_fl.audits.audited_run import recorded
 from secure_fl.audits.report.page import render
 from secure_fl.cli import demo
 from secure_fl.cli.demo_runs import ALONE, together

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from secure_fl.cli.main import main
-from secure_fl.display.epsilon_chart import score_chart, scores_over_epsilon
+from secure_fl.display.compare_page import score_chart, scores_over_epsilon
 from secure_fl.display.run_history import RunHistory, read_run_history
 from tests.support.stories import written
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from secure_fl.display.eta import late
-from secure_fl.display.status_line import CoordinatorStatus, SiteStatus
+from secure_fl.display.status_line import CoordinatorStatus, SiteStatus, late
 from secure_fl.events import (
     PlanAccepted,
     RoundSaved,

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from secure_fl import FedAvg
-from secure_fl.display.eta import sparkline
+from secure_fl.display.status_line import sparkline
 from secure_fl.display.watch import COORDINATOR, Watch
 from secure_fl.events import (
     Crossing,

@@ -17,8 +17,7 @@ from secure_fl.errors import CohortError, DataError
 from secure_fl.events import Event, Refused
 from secure_fl.features.scripts.algorithm import Script
 from secure_fl.features.scripts.cohort import ScriptCohort
-from secure_fl.features.scripts.handle import ScriptHandle
-from secure_fl.features.scripts.turns import Ended, ThreadEnd, ends
+from secure_fl.features.scripts.turns import Ended, ScriptHandle, ThreadEnd, ends
 
 if TYPE_CHECKING:
     from secure_fl.crypto.keys.roster import Member

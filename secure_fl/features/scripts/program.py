@@ -21,12 +21,12 @@ from secure_fl.errors import (
     nearest,
 )
 from secure_fl.features.scripts.algorithm import WEIGHT, Script, Shape
-from secure_fl.features.scripts.handle import ScriptHandle
 from secure_fl.features.scripts.turns import (
     Advance,
     AgreeCall,
     Ended,
     Entered,
+    ScriptHandle,
     SumCall,
     Summed,
     TurnRefused,

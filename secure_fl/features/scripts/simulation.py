@@ -18,8 +18,7 @@ from secure_fl.config.toml import write
 from secure_fl.errors import CohortError, RunError, SettingsError
 from secure_fl.features.scripts.algorithm import Script, Shape
 from secure_fl.features.scripts.cohort import ScriptCohort
-from secure_fl.features.scripts.handle import ScriptHandle
-from secure_fl.features.scripts.turns import End, Ended, ends
+from secure_fl.features.scripts.turns import End, Ended, ScriptHandle, ends
 from secure_fl.settings import ProtectionSettings
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def simulate(
         record (bool): Record each role's view in the folder, for `secure-fl audit`.
 
     """
-    from secure_fl.federation.arguments import section_of
+    from secure_fl.federation.run_spec import section_of
 
     names = [f"site-{k + 1}" for k in range(sites)] if isinstance(sites, int) else list(sites)
     shapes: dict[str, Shape] = {}

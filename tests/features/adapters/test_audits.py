@@ -16,8 +16,7 @@ from secure_fl.audits.attacks.layer_inputs import with_factors
 from secure_fl.audits.attacks.simulated_training import best_case
 from secure_fl.audits.attacks.span_check import FULL, guess_texts, span_check
 from secure_fl.audits.attacks.whole_texts import recovered, whole_texts
-from secure_fl.audits.audited_run import AuditedRun
-from secure_fl.audits.controls import unprotected
+from secure_fl.audits.audited_run import AuditedRun, unprotected
 from secure_fl.audits.findings import AuditTrial, CoordinatorView, Prior, Reading, Verdict
 from secure_fl.config.load import dump, loads
 from secure_fl.learning.anatomy import adapted
