@@ -83,9 +83,16 @@ _SIMPLE: Mapping[str, type[Section]] = MappingProxyType(
 )
 
 
+_FIX = "add [{}] and below it {}; secure-fl init writes a complete file"
+NEEDED = {
+    "data": _FIX.format("data", 'corpus = "ade"'),
+    "algorithm": _FIX.format("algorithm", 'name = "fedavg"'),
+}
+
+
 def build(tree: Table, text: SettingsText, base: Path | None) -> Settings:
     """Validate tables; relative paths refer to `base`, or stay as they are without it."""
-    _check_sections(tree, text)
+    text.check_sections(tree, list(Settings.model_fields), NEEDED)
     parts: dict[str, Any] = {}
     errors: list[SettingsError] = []
     for name in (*_SIMPLE, "data", "algorithm"):
@@ -125,20 +132,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(entry) for name, entry in value.items()}
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
-
-
-def _check_sections(tree: Table, text: SettingsText) -> None:
-    allowed = list(Settings.model_fields)
-    for name, value in tree.items():
-        if name not in allowed:
-            raise text.error("there is no such section", (name,), fix=nearest(name, allowed))
-        if not isinstance(value, dict):
-            what = f"found {value!r}; allowed: a table"
-            raise text.error(what, (name,), fix=f"write [{name}] on a separate line")
-    for name, field in {"data": 'corpus = "ade"', "algorithm": 'name = "fedavg"'}.items():
-        if name not in tree:
-            fix = f"add [{name}] and below it {field}; secure-fl init writes a complete file"
-            raise text.error(f"the section [{name}] is missing", (name,), fix=fix)
 
 
 def _data_form(raw: Table, text: SettingsText) -> type[Section]:

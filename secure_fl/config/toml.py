@@ -12,7 +12,7 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from secure_fl.errors import SettingsError
+from secure_fl.errors import SettingsError, nearest
 from secure_fl.files import TooLarge, read_bounded
 
 Key: TypeAlias = tuple[str | int, ...]  # a field: names, and numbers from 0 in lists of tables
@@ -39,6 +39,18 @@ class SettingsText:
         line = None if option else next((self.lines[k] for k in parents if k in self.lines), None)
         places = {"file": self.file, "line": line, "option": option, "field": dotted(key)}
         return SettingsError(what, fix=fix, **places)
+
+    def check_sections(self, tree: Table, known: Sequence[str], needed: Mapping[str, str]) -> None:
+        """Refuse unknown sections and values outside sections; `needed`: section -> its fix."""
+        for name, value in tree.items():
+            if name not in known:
+                raise self.error("there is no such section", (name,), fix=nearest(name, known))
+            if not isinstance(value, dict):
+                what = f"found {value!r}; allowed: a table"
+                raise self.error(what, (name,), fix=f"write [{name}] on a separate line")
+        for name, fix in needed.items():
+            if name not in tree:
+                raise self.error(f"the section [{name}] is missing", (name,), fix=fix)
 
 
 def dotted(key: Key) -> str:

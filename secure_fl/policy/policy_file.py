@@ -24,7 +24,7 @@ from secure_fl.config import toml as config_toml
 from secure_fl.config.data import HUB, ColumnSettings, Fraction, PartyName, Source
 from secure_fl.config.toml import Key, SettingsText, Table
 from secure_fl.config.validation import validate
-from secure_fl.errors import SettingsError, nearest
+from secure_fl.errors import SettingsError
 from secure_fl.policy.site_rules import with_feature_fields
 from secure_fl.settings import Positive, PositiveReal, Protection, Section
 
@@ -220,7 +220,8 @@ def load_site(path: str | Path) -> SiteFile:
     content = _text(file)
     tree = config_toml.parse(content, str(file))
     text = SettingsText(str(file), config_toml.lines(content))
-    _check_sections(tree, text)
+    fix = 'add [site] and below it algorithms = ["fedavg"]; without it nothing is allowed'
+    text.check_sections(tree, ("site", "data", "keys"), {"site": fix})
     _days_as_text(tree)
     for key, found in config_toml.odd_values(tree):
         raise text.error(f"{found}; no field takes that", key)
@@ -240,19 +241,6 @@ def _text(file: Path) -> str:
         what, fix = "everybody on this machine may change it", "chmod o-w it, and read it again"
         raise SettingsError(what, fix=fix, file=str(file))
     return text
-
-
-def _check_sections(tree: Table, text: SettingsText) -> None:
-    allowed = ["site", "data", "keys"]
-    for name, value in tree.items():
-        if name not in allowed:
-            raise text.error("there is no such section", (name,), fix=nearest(name, allowed))
-        if not isinstance(value, dict):
-            what = f"found {value!r}; allowed: a table"
-            raise text.error(what, (name,), fix=f"write [{name}] on a line of its own")
-    if "site" not in tree:
-        fix = 'add [site] and below it algorithms = ["fedavg"]; without it nothing is allowed'
-        raise text.error("the section [site] is missing", ("site",), fix=fix)
 
 
 def _days_as_text(tree: Table) -> None:
