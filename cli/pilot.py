@@ -54,7 +54,8 @@ def init(roster: Path, folder: Path, passphrase_file: Path | None, **options: An
     from secure_fl.cli.rosters import shared_layers
     from secure_fl.crypto.keys.roster_files import load_roster
     from secure_fl.errors import KeyringError, RunError
-    from secure_fl.pilot.kits import load_kit, require_host, write_sealed_kits
+    from secure_fl.pilot.kit_files import write_sealed_kits
+    from secure_fl.pilot.kits import load_kit, require_host
     from secure_fl.pilot.plan import load_plan, write_plan
 
     hosts, output = list(options["hosts"]), options["output"]

@@ -150,7 +150,8 @@ def check(
     """Open this site's kit, approve the roster, and check that the site is ready to join."""
     from secure_fl.cli.doctor import show_checks
     from secure_fl.cli.site_check import examine
-    from secure_fl.pilot.kits import ROSTER, load_kit, open_kit, put_in_place, require_own
+    from secure_fl.pilot.kit_files import open_kit, put_in_place
+    from secure_fl.pilot.kits import ROSTER, load_kit, require_own
     from secure_fl.pilot.site_file import set_roster
     from secure_fl.policy.policy_file import load_site
 
@@ -212,7 +213,7 @@ def _approve_roster(file: Path, ring: KeyRing, expected: str | None, before: Ros
 def _accept_keys(kit: Kit, ring: KeyRing) -> None:
     """Store the cohort's keys from the kit, unless this site has them."""
     from secure_fl.crypto.keys.files import read_bounded
-    from secure_fl.pilot.kits import BUNDLE
+    from secure_fl.pilot.kit_files import BUNDLE
 
     held, file = ring.held(), kit.folder / BUNDLE
     if held is None or held.roster != kit.roster.digest():

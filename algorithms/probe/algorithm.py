@@ -145,38 +145,6 @@ def balances(site: Site) -> bool:
     return given == "balanced" or (given is None and site.task.positive is not None)
 
 
-def settings_of(site: Site, cfg: Probe) -> bytes:
-    """Encode what all parties must have alike."""
-    public = site.public_digest.hex() if site.silo.public else ""
-    training = site.training.model_dump(mode="json", include={"learning_rate", "class_weights"})
-    return json.dumps([site.fingerprint().decode(), public, cfg.model_dump(), training]).encode()
-
-
-def require_fit(site: Site, cfg: Probe) -> None:
-    """Refuse tasks and settings that this algorithm cannot serve, before anything is computed."""
-    kind, dp = site.task.kind, site.training.dp
-    if kind in ("ranking", "completion") or (kind == "regression" and cfg.fit != "ridge"):
-        raise SettingsError(
-            f'a probe with fit = "{cfg.fit}" cannot learn a task of {kind}',
-            fix='classes, several labels and entities work; regression works with fit = "ridge"',
-            field="task.kind",
-        )
-    if site.task.head == "prompt":
-        raise SettingsError(
-            "a probe trains a head on fixed features, and a prompt has no head of its own",
-            fix="remove task.prompt and task.label_words",
-            field="task.prompt",
-        )
-    if dp is not None and (cfg.fit == "ridge" or kind == "ner"):
-        raise SettingsError(
-            "DP-SGD covers a probe's steps of gradient descent on texts, not its moments and not "
-            "words",
-            fix='set algorithm.fit = "logistic" and a task of texts, or remove training.dp',
-            field="training.dp",
-        )
-    require_public(site)
-
-
 BOUND = 0.5  # of a record's gradient: features of length 1 give no longer ones at the start
 SLOWEST, FASTEST = 3.0, 20.0  # rates for features of length 1, C = 0.5 and momentum 0.9
 AT_ONCE = 1 << 22  # values of single gradients in memory
@@ -231,3 +199,35 @@ def private_rate(steps: NoisedSteps, rounds: int) -> float:
     """
     rate = steps.signal_to_noise(rounds) * steps.expected / 300
     return float(f"{min(max(rate, SLOWEST), FASTEST):.3g}")
+
+
+def settings_of(site: Site, cfg: Probe) -> bytes:
+    """Encode what all parties must have alike."""
+    public = site.public_digest.hex() if site.silo.public else ""
+    training = site.training.model_dump(mode="json", include={"learning_rate", "class_weights"})
+    return json.dumps([site.fingerprint().decode(), public, cfg.model_dump(), training]).encode()
+
+
+def require_fit(site: Site, cfg: Probe) -> None:
+    """Refuse tasks and settings that this algorithm cannot serve, before anything is computed."""
+    kind, dp = site.task.kind, site.training.dp
+    if kind in ("ranking", "completion") or (kind == "regression" and cfg.fit != "ridge"):
+        raise SettingsError(
+            f'a probe with fit = "{cfg.fit}" cannot learn a task of {kind}',
+            fix='classes, several labels and entities work; regression works with fit = "ridge"',
+            field="task.kind",
+        )
+    if site.task.head == "prompt":
+        raise SettingsError(
+            "a probe trains a head on fixed features, and a prompt has no head of its own",
+            fix="remove task.prompt and task.label_words",
+            field="task.prompt",
+        )
+    if dp is not None and (cfg.fit == "ridge" or kind == "ner"):
+        raise SettingsError(
+            "DP-SGD covers a probe's steps of gradient descent on texts, not its moments and not "
+            "words",
+            fix='set algorithm.fit = "logistic" and a task of texts, or remove training.dp',
+            field="training.dp",
+        )
+    require_public(site)
