@@ -228,7 +228,10 @@ def checkpoint_folder(data: bytes) -> None:
     """Load a checkpoint's folder: the same bytes as the state that is handed over."""
     size = int.from_bytes(data[:8], "big")
     with folder() as place:
-        document = b'{"format": "%s", "state": %s}' % (checkpoint.FORMAT.encode(), data[8:8 + size])
+        document = b'{"format": "%s", "state": %s}' % (
+            checkpoint.FORMAT.encode(),
+            data[8 : 8 + size],
+        )
         (place / "state.json").write_bytes(document if data[:1] != b"\1" else data[8 : 8 + size])
         (place / "tensors.safetensors").write_bytes(data[8 + size :])
         checkpoint.load(place)
