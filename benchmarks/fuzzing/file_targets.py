@@ -6,12 +6,9 @@ that the decoder behind it is reached: a member can sign what it likes.
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,7 +28,7 @@ from benchmarks.fuzzing.world import (
 )
 from secure_fl.crypto.keys import keyring
 from secure_fl.crypto.keys.identity import seal_to
-from secure_fl.crypto.keys.keyring import CohortKeys, decode_keys, encode_keys, open_bundle
+from secure_fl.crypto.keys.keyring import decode_keys, encode_keys, open_bundle
 from secure_fl.crypto.keys.roster_files import card_bytes, read_card, read_roster, roster_bytes
 from secure_fl.crypto.privacy import ledger
 from secure_fl.crypto.privacy.ledger_store import NOTHING, Chain, LedgerRow, head_digest

@@ -3,8 +3,8 @@
     python -m benchmarks.fuzzing.worker CPU_SECONDS FOLDER TARGET...
 
 It collects new inputs in FOLDER/TARGET/corpus and findings in FOLDER/TARGET/findings, and writes
-FOLDER/TARGET/result.json. Its memory is limited, so an input that makes a decoder ask for much more than
-its own size is a finding.
+FOLDER/TARGET/result.json. Its memory is limited, so an input that makes a decoder ask for much
+more than its own size is a finding.
 """
 
 from __future__ import annotations
