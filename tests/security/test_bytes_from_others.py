@@ -8,7 +8,12 @@ let another exception through would end the process of a hospital or of the coor
 from __future__ import annotations
 
 import json
+import random
+import re
+import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +26,25 @@ from secure_fl.crypto.keys.identity import Identity, seal_to
 from secure_fl.crypto.keys.keyring import FORMAT, decode_keys, open_bundle
 from secure_fl.crypto.keys.roster import Member, Roster, make_roster
 from secure_fl.crypto.keys.roster_files import roster_bytes
-from secure_fl.errors import KeyringError, RunError, SecureFLError, WireError
+from secure_fl.crypto.privacy.accounting import GaussianRelease, decode_event
+from secure_fl.crypto.privacy.ledger import (
+    Account,
+    Budget,
+    Ledger,
+    export,
+    load_chain,
+    notes,
+    totals,
+)
+from secure_fl.crypto.privacy.ledger_store import SCHEMA, Chain, LedgerRow
+from secure_fl.errors import (
+    BudgetError,
+    KeyringError,
+    RunError,
+    SecureFLError,
+    TamperError,
+    WireError,
+)
 from secure_fl.integrations import site_messages
 from secure_fl.integrations.site_messages import Ask, Give, Vector
 from secure_fl.pilot import approvals, kit_files
@@ -117,6 +140,82 @@ def test_an_approval_of_something_that_is_no_plan_is_refused(text: str) -> None:
         assert refused.reason == "signature" and "a.json" in str(refused)
     else:
         assert changes  # an empty plan is read, and is another one
+
+
+# --- ledgers --------------------------------------------------------------------------------------
+
+GAUSSIAN = {"kind": "gaussian", "noise_multiplier": 1.0, "count": 1}
+SKELLAM = {"kind": "skellam", "mu": 1.0, "l1": 1.0, "l2": 1.0, "count": 1}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        GAUSSIAN | {"count": 10**400},  # overflows a float
+        GAUSSIAN | {"noise_multiplier": 1e-300},  # its square is 0
+        GAUSSIAN | {"noise_multiplier": 1e300},
+        SKELLAM | {"mu": 1e-320},
+        SKELLAM | {"l2": 1e300},
+        {"kind": "dp-sgd", "noise_multiplier": 1.0, "sample_rate": 1e-320, "steps": 1},
+    ],
+)
+def test_an_event_that_no_formula_composes_is_refused(event: dict[str, Any]) -> None:
+    with pytest.raises(BudgetError):
+        decode_event(json.dumps(event))
+    with raises(BudgetError, reason="unknown-event"):
+        decode_event("[" * DEEP)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    found = Ledger(tmp_path / "ledger.db", NORTH)
+    account, budget = Account("notes", "patient"), Budget(8.0, 1e-5)
+    found.reserve(GaussianRelease(5.0), account, budget, run="first")
+    return found
+
+
+def test_a_damaged_ledger_is_an_error_wherever_a_byte_is_wrong(ledger: Ledger) -> None:
+    """SQLite cites damaged names as text that is not UTF-8, and reads NULL in columns without."""
+    whole, rng = ledger.path.read_bytes(), random.Random(0)
+    starts = [match.start() for match in re.finditer(rb"CREATE|entries|anchor", whole)]
+    for start in starts:
+        for place in (start + rng.randrange(40), rng.randrange(len(whole))):
+            ledger.path.write_bytes(whole[:place] + b"\xe1" + whole[place + 1 :])
+            with suppress(SecureFLError):
+                export(load_chain(ledger.path))
+    assert len(starts) > 10
+
+
+def test_a_ledger_whose_table_is_an_endless_view_is_refused(ledger: Ledger) -> None:
+    rows = "WITH RECURSIVE n(i) AS (VALUES (0) UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+    with sqlite3.connect(ledger.path) as db:
+        db.execute("DROP TABLE entries")
+        db.execute(f"CREATE VIEW entries AS {rows}")
+    with raises(TamperError, reason="row-changed"):
+        load_chain(ledger.path)
+
+
+@pytest.mark.parametrize("column", ["hash", "signature", "run"])
+def test_a_damaged_column_without_a_value_is_refused(ledger: Ledger, column: str) -> None:
+    with sqlite3.connect(ledger.path) as db:
+        db.execute("CREATE TABLE copy AS SELECT * FROM entries")
+        db.execute(f"UPDATE copy SET {column} = NULL")  # noqa: S608 - one of the names above
+        db.execute("DROP TABLE entries")
+        db.execute("ALTER TABLE copy RENAME TO entries")
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_master SET sql = ? WHERE name = 'entries'", SCHEMA[:1])
+    with raises(TamperError, reason="row-changed"):
+        load_chain(ledger.path)
+
+
+def test_notes_and_budgets_of_another_form_are_shown_or_refused() -> None:
+    row = LedgerRow(1, "now", "erased", "", "", "", "[" * DEEP, None, None, "first", None, None)
+    assert "first" in notes(Chain((row,), (b"",), (b"",), None))[0]
+    spent = replace(row, state="reserved", event=json.dumps(GAUSSIAN), delta=1e-5)
+    with raises(TamperError, reason="row-changed"):
+        totals(Chain((spent,), (b"",), (b"",), None))
+    with raises(TamperError, reason="owner"):
+        Chain((row,), (b"",), (b"",), None).owner  # noqa: B018 - a property that decodes
 
 
 # --- states of other parties ----------------------------------------------------------------------
