@@ -34,7 +34,7 @@ from secure_fl.crypto.privacy import ledger
 from secure_fl.crypto.privacy.ledger_store import NOTHING, Chain, LedgerRow, head_digest
 from secure_fl.crypto.sealing.secret import SecretKey
 from secure_fl.errors import SecureFLError, WireError
-from secure_fl.learning.exporting import CARD, WEIGHTS, export, load_exported
+from secure_fl.learning.exporting import CARD, export, load_exported
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import make_task
 from secure_fl.pilot import approvals, kit_files
@@ -231,15 +231,16 @@ def checkpoint_folder(data: bytes) -> None:
 
 
 def model_folder(data: bytes) -> None:
-    """Load an exported model, of which some files are others."""
+    """Load an exported model, of which some files of JSON are others."""
     try:
-        files = msgspec.msgpack.decode(data, type=dict[str, bytes])
+        files = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise WireError("these are no files") from None
     with folder() as place:
-        for name, content in {**_model(), **files}.items():
-            if name in _model():
-                (place / name).write_bytes(content)
+        for name, content in _model().items():
+            (place / name).write_bytes(content)
+            if name.endswith(".json") and name in files:
+                (place / name).write_bytes(msgspec.json.encode(files[name]))
         load_exported(place)
 
 
@@ -255,8 +256,8 @@ def _model() -> Mapping[str, bytes]:
 
 
 def _models() -> dict[str, bytes]:
-    few = {name: data for name, data in _model().items() if name != WEIGHTS and len(data) < 5000}
-    return {"card": msgspec.msgpack.encode({CARD: few[CARD]}), "few": msgspec.msgpack.encode(few)}
+    few = {n: msgspec.json.decode(d) for n, d in _model().items() if n in (CARD, "config.json")}
+    return {"card": msgspec.json.encode({CARD: few[CARD]}), "both": msgspec.json.encode(few)}
 
 
 FILES = {
@@ -276,5 +277,5 @@ FILES = {
     "checkpoint-folders": FuzzTarget(
         checkpoint_folder, lambda: {"state": checkpoint.to_bytes(_state())}
     ),
-    "models": FuzzTarget(model_folder, _models, "msgpack"),
+    "models": FuzzTarget(model_folder, _models, "json"),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -40,6 +41,7 @@ from secure_fl.crypto.privacy.ledger_store import SCHEMA, Chain, LedgerRow
 from secure_fl.errors import (
     BudgetError,
     KeyringError,
+    ModelError,
     RunError,
     SecureFLError,
     TamperError,
@@ -47,11 +49,16 @@ from secure_fl.errors import (
 )
 from secure_fl.integrations import site_messages
 from secure_fl.integrations.site_messages import Ask, Give, Vector
+from secure_fl.learning.exporting import export as export_model
+from secure_fl.learning.exporting import load_exported
+from secure_fl.learning.models import load_model, load_tokenizer
+from secure_fl.learning.tasks import make_task
 from secure_fl.pilot import approvals, kit_files
 from secure_fl.pilot.approvals import Approval
 from secure_fl.pilot.kit_files import open_kit
 from secure_fl.runs import checkpoint
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
+from secure_fl.settings import ModelSettings, TaskSettings
 from tests.support.local_pilot import plan_of
 from tests.support.raising import raises
 
@@ -276,6 +283,37 @@ def test_a_newcomer_refuses_a_state_without_its_parts(
     assert (
         kept.adopt(checkpoint.to_bytes({"shared": {"a": {}}, "sums": {}}), {"a": _Counter()}) == {}
     )
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    task = make_task(TaskSettings(labels=("no", "yes")))
+    tokenizer = load_tokenizer(ModelSettings(layers=1))
+    model = load_model(ModelSettings(layers=1), task, tokenizer, 0)
+    return export_model(model, tokenizer, folder, task)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.json", "{"),
+        ("config.json", '"bert"'),
+        ("config.json", '{"model_type": "bert", "use_cache": "yes"}'),
+        ("config.json", '{"model_type": "bert", "initializer_range": []}'),
+        ("secure_fl.json", "[" * DEEP),
+        ("secure_fl.json", "[]"),
+        ("secure_fl.json", '{"version": 1, "pooling": "cls", "kind": [], "labels": ["a", "b"]}'),
+    ],
+)
+def test_a_model_folder_with_another_content_is_refused(
+    name: str, text: str, exported: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(exported, tmp_path / "model"))
+    load_exported(folder)
+    (folder / name).write_text(text)
+    with raises(ModelError):
+        load_exported(folder)
 
 
 def test_refusals_say_what_to_do() -> None:
