@@ -39,7 +39,7 @@ from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import make_task
 from secure_fl.pilot import approvals, kit_files
 from secure_fl.pilot.approvals import Approval
-from secure_fl.pilot.kits import load_kit, write_kits
+from secure_fl.pilot.kits import CONNECTION, load_kit, write_kits
 from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.runs import checkpoint
 from secure_fl.settings import ModelSettings, TaskSettings
@@ -87,7 +87,7 @@ def _kit() -> Mapping[str, bytes]:
     with folder() as place:
         made = write_kits(roster(), place, ["localhost"], 8443, days=3650)["north"]
         files = {file.name: file.read_bytes() for file in made.iterdir() if file.suffix != ".json"}
-        files[kit_files.CONNECTION] = (made / kit_files.CONNECTION).read_bytes()
+        files[CONNECTION] = (made / CONNECTION).read_bytes()
     return files | {kit_files.PLAN: write_plan(plan()).encode(), kit_files.BUNDLE: BUNDLE}
 
 

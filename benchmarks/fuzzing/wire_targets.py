@@ -24,6 +24,7 @@ from secure_fl.crypto.sealing import public, secret
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal, blind_totals
 from secure_fl.crypto.sealing.clear_sum import ClearTotal
 from secure_fl.crypto.sealing.envelopes import Envelopes, PartyKeys
+from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.errors import SecureFLError, WireError
 from secure_fl.features.air_gap.file_message import Endpoint, FileMessage, Kind
@@ -239,7 +240,7 @@ def upload(data: bytes) -> None:
 
 
 def _uploads() -> dict[str, bytes]:
-    found = {}
+    found: dict[str, bytes] = {}
     for mode in ("secagg", "he+secagg"):
         for _, _, text in recording(mode)["frames"]:
             data = b64decode(text)
@@ -256,7 +257,7 @@ def _uploads() -> dict[str, bytes]:
 
 @cache
 def _context() -> public.PublicContext:
-    return public.load(public.context_bytes(public.COHORT))
+    return public.load(public.context_bytes(COHORT))
 
 
 def total(data: bytes) -> None:
@@ -283,13 +284,11 @@ def _totals() -> dict[str, bytes]:
 
 def sealed(data: bytes) -> None:
     """Open messages between sites: sealed ones, those of a channel, and those for all parties."""
-    for opened in (
-        lambda: open_sealed(SOUTH, NORTH.public, data, CONTEXT),
-        lambda: Channel(SOUTH, NORTH.public, RUN).open(data, CONTEXT),
-        lambda: Envelopes(PartyKeys(SOUTH, {}, None, KEY, KEY), RUN).open(data, CONTEXT),
-    ):
-        with suppress(SecureFLError):
-            opened()
+    with suppress(SecureFLError):
+        open_sealed(SOUTH, NORTH.public, data, CONTEXT)
+    with suppress(SecureFLError):
+        Channel(SOUTH, NORTH.public, RUN).open(data, CONTEXT)
+    Envelopes(PartyKeys(SOUTH, {}, None, KEY, KEY), RUN).open(data, CONTEXT)
 
 
 def _sealed() -> dict[str, bytes]:

@@ -16,6 +16,7 @@ import resource
 import sys
 import time
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ class Worker:
 
 def fuzz(name: str, seconds: float, folder: Path) -> None:
     """Fuzz one target until the CPU time is over, which ends the process."""
-    import atheris
+    atheris: Any = import_module("atheris")
 
     worker = Worker(name, seconds, folder)
     options = [
@@ -104,7 +105,7 @@ def fuzz(name: str, seconds: float, folder: Path) -> None:
 
 def main(seconds: float, folder: Path, names: list[str]) -> None:
     """Import the product once, and fuzz one target after the other in processes of their own."""
-    import atheris
+    atheris: Any = import_module("atheris")
 
     with atheris.instrument_imports(include=INSTRUMENTED):
         import benchmarks.fuzzing.targets  # noqa: F401

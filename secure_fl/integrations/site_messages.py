@@ -39,7 +39,7 @@ class Vector(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
         """Return the array; its size must fit the data."""
         try:
             return np.frombuffer(self.data, np.dtype(self.kind)).reshape(self.shape)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError):
             raise WireError("a message has an array of another type or size") from None
 
 

@@ -79,7 +79,7 @@ def roster() -> Roster:
 @pytest.mark.parametrize(
     "vector",
     [
-        ["(1", [1], bytes(4)],  # NumPy compiles such names as Python
+        ["(1,", [1], bytes(4)],  # NumPy compiles such names as Python
         ["O", [1], bytes(8)],
         ["<f4,<f4", [1], bytes(8)],
         ["<f4\n", [1], bytes(4)],
