@@ -17,6 +17,7 @@ from benchmarks.fuzzing.mutate import mutated
 from benchmarks.fuzzing.target import FuzzTarget, attempt
 from benchmarks.fuzzing.targets import TARGETS
 from secure_fl.errors import RunError, WireError
+from tests.support.raising import raises
 
 SMALL = 300_000  # bytes of all committed inputs
 targets = pytest.mark.parametrize("name", TARGETS)
@@ -85,17 +86,20 @@ def test_a_corpus_keeps_the_smallest_inputs_that_reach_more(
     assert committed("site-requests") == {"000": b"junk", "001": b"x"}
 
 
-def test_the_command_lists_fuzzes_and_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_lists_decoders_and_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listed = CliRunner().invoke(main, ["fuzz", "--list"])
     assert [line.split()[0] for line in listed.output.splitlines()] == list(TARGETS)
-    ask = ["fuzz", "--target", "transport", "--minutes", "0.02", "--out", str(tmp_path)]
     monkeypatch.setattr(command, "find_spec", lambda name: None)
-    without = CliRunner().invoke(main, ask)
-    assert without.exit_code != 0 and "pip install" in str(without.exception) + without.output
-    monkeypatch.undo()
+    with raises(RunError, "pip install", reason="missing-extra"):
+        command.fuzzed(["transport"], 1.0, Path())
+
+
+@pytest.mark.slow
+def test_a_decoder_is_fuzzed_in_a_process_of_its_own(tmp_path: Path) -> None:
     pytest.importorskip("atheris")
+    ask = ["fuzz", "--target", "transport", "--minutes", "0.02", "--out", str(tmp_path)]
     done = CliRunner().invoke(main, ask)
     assert done.exit_code == 0, done.output
     result = json.loads((tmp_path / "transport" / "result.json").read_text())
