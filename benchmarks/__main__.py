@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "blame": Lazy(
             "benchmarks.blame", "blame", "Compare sums with another checkout, and with an inquiry."
         ),
+        "fuzz": Lazy("benchmarks.fuzzing.command", "fuzz", "Fuzz decoders, guided by coverage."),
         "golden": Lazy(
             "benchmarks.golden", "golden", "Record small runs, or compare with a recording."
         ),

@@ -215,8 +215,8 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             ),
             alone=True,
         ),
-        "fuzz": Benchmark(
-            "benchmarks.micro.fuzz",
+        "fuzz-run": Benchmark(
+            "benchmarks.micro.fuzz_run",
             "Mutated frames at both ends of a run.",
             {"mutants": 3_000},
             (_count("--mutants", "Mutants, at least. [default: 1000000]"), SEED),

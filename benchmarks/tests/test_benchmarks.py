@@ -141,7 +141,7 @@ def test_tune_ends_at_a_point_of_the_grid() -> None:
 
 
 def test_mutants_are_counted_by_the_command() -> None:
-    done = CliRunner().invoke(main, ["fuzz", "--mutants", "3000", "--json"])
+    done = CliRunner().invoke(main, ["fuzz-run", "--mutants", "3000", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
     assert found["thrown"] == sum(found["at"].values()) >= 3000

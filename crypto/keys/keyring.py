@@ -87,7 +87,7 @@ def decode_keys(data: bytes) -> CohortKeys:
     """Decode the result of `encode_keys`."""
     try:
         form, *_ = read = msgspec.msgpack.decode(data, type=_Keys)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         raise KeyringError(
             "these are not a cohort's keys", fix="ask the dealer again", reason="malformed"
         ) from None
@@ -133,7 +133,7 @@ def open_bundle(identity: Identity, roster: Roster, bundle: bytes) -> CohortKeys
     roster.verify(me=identity.public)
     try:
         form, dealer, recipient, sealed = msgspec.msgpack.decode(bundle, type=_Bundle)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         raise KeyringError(
             "is not a ceremony bundle, or is cut short",
             fix="ask the dealer for it again",

@@ -40,7 +40,7 @@ class DpSgdSteps:
     def __post_init__(self) -> None:
         _noise(self, self.noise_multiplier)
         _count(self, self.steps)
-        if not 0 < self.sample_rate <= 1:
+        if not LEAST <= self.sample_rate <= 1:
             raise _bad(self, f"sample rate {self.sample_rate}")
 
 
@@ -71,7 +71,7 @@ class SkellamRelease:
     def __post_init__(self) -> None:
         _noise(self, self.mu)
         _count(self, self.count)
-        if not (0 < self.l2 < math.inf and 0 < self.l1 < math.inf):
+        if not (LEAST <= self.l2 <= LARGEST and LEAST <= self.l1 <= LARGEST):
             raise _bad(self, f"sensitivities {self.l1}, {self.l2}")
 
     @property
@@ -112,7 +112,7 @@ def decode_event(text: str) -> Event:
         if set(fields) != {f.name for f in dataclasses.fields(cls)}:
             raise ValueError
         return msgspec.convert(fields, type=cls)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         raise unsupported(text[:80]) from None
 
 
@@ -125,20 +125,24 @@ def unsupported(what: str) -> BudgetError:
     )
 
 
+LEAST, LARGEST = 1e-50, 1e50  # of noise, sensitivities and rates: no formula divides by 0
+
+
 def _noise(event: Event, value: float) -> None:
-    if not 0 < value < math.inf:
+    if not LEAST <= value <= LARGEST:
         raise _bad(event, f"noise {value}")
 
 
 def _count(event: Event, value: int) -> None:
-    if int(value) != value or value < 1:
-        raise _bad(event, f"count {value}")
+    if not 1 <= value <= 2**53 or int(value) != value:
+        raise _bad(event, f"count {str(value)[:20]}")
 
 
 def _bad(event: Event, what: str) -> BudgetError:
     return BudgetError(
         f"{type(event).__name__} with {what} gives no privacy guarantee",
-        fix="noise and sensitivity must be positive, rates in (0, 1], counts 1 or more",
+        fix="noise and sensitivity must be positive, rates in (0, 1], counts from 1 to 2^53; "
+        f"numbers below {LEAST:g} or above {LARGEST:g} are refused",
         reason="no-guarantee",
     )
 

@@ -322,7 +322,10 @@ def totals(chain: Chain) -> list[AccountTotal]:
     for dataset, unit in dict.fromkeys((e.dataset, e.unit) for e in reserved):
         mine = [e for e in reserved if (e.dataset, e.unit) == (dataset, unit)]
         last = mine[-1]
-        assert last.delta is not None and last.epsilon is not None  # noqa: S101 - reserved rows
+        if last.delta is None or last.epsilon is None:
+            raise TamperError(
+                f"row {last.sequence} of the ledger reserves under no budget", reason="row-changed"
+            )
         total = AccountTotal(
             dataset,
             unit,
@@ -345,8 +348,16 @@ def notes(chain: Chain) -> list[str]:
 
 
 def _by(entry: LedgerRow) -> str:
-    note = json.loads(entry.event)
-    return f" by {note['who']}" if "who" in note else f" ({note['why']})"
+    try:
+        note = json.loads(entry.event)
+    except (ValueError, RecursionError):
+        note = None
+    match note:
+        case {"who": who}:
+            return f" by {who}"
+        case {"why": why}:
+            return f" ({why})"
+    return f" ({entry.event[:80]!r})"
 
 
 def export(chain: Chain) -> dict[str, object]:

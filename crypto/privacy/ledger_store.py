@@ -18,6 +18,8 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+import msgspec
+
 from secure_fl.crypto.keys.identity import PublicIdentity, digest_of
 from secure_fl.errors import BudgetError, CryptoError, TamperError, TamperReason
 
@@ -42,6 +44,12 @@ SCHEMA = (
     """CREATE TRIGGER forward_anchor BEFORE UPDATE ON anchor WHEN NEW.sequence <= OLD.sequence
         BEGIN SELECT RAISE(ABORT, 'the anchor only moves forward'); END""",
 )
+
+
+_Columns = tuple[  # a row with its hash and signature
+    int, str, str, str, str, str, str, float | None, float | None, str, int | None, int | None,
+    bytes, bytes,
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ class Chain:
                 )
             keys = bytes.fromhex(owner["signing"]), bytes.fromhex(owner["agreement"])
             return PublicIdentity(owner["name"], *keys)
-        except (ValueError, KeyError, TypeError, IndexError, CryptoError):
+        except (ValueError, LookupError, TypeError, RecursionError, CryptoError):
             raise TamperError(
                 "the ledger's first row does not name its owner", reason="owner"
             ) from None
@@ -158,7 +166,7 @@ def connected(path: Path, *, create: bool = False) -> Iterator[sqlite3.Connectio
             db.execute("PRAGMA synchronous=FULL")
             db.execute("PRAGMA secure_delete=ON")  # an overwritten anchor must not linger
             yield db
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # SQLite cites damaged names
         raise BudgetError(
             f"the ledger cannot be used: {error}",
             file=path,
@@ -180,11 +188,22 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def read_chain(db: sqlite3.Connection) -> Chain | None:
-    """Read everything; None: a fresh file without tables."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchone():
+    """Read everything; None: a fresh file without tables.
+
+    Other tables, or views of these names, are refused before they are read: a view can be endless.
+    """
+    made = db.execute("SELECT name, sql FROM sqlite_master WHERE name IN ('entries', 'anchor')")
+    if not (tables := dict(made.fetchall())):
         return None
-    rows = db.execute("SELECT * FROM entries ORDER BY sequence").fetchall()
-    anchor = db.execute("SELECT sequence, hash, signature FROM anchor").fetchone()
+    if (tables.get("entries"), tables.get("anchor")) != SCHEMA[:2]:
+        raise _tampered("its tables are others", "row-changed")
+    read = db.execute("SELECT * FROM entries ORDER BY sequence").fetchall()
+    last = db.execute("SELECT sequence, hash, signature FROM anchor").fetchone()
+    try:  # SQLite does not check the types in a damaged file
+        rows = msgspec.convert(read, list[_Columns])
+        anchor = msgspec.convert(last, tuple[int, bytes, bytes] | None)
+    except msgspec.ValidationError:
+        raise _tampered("a column holds another type", "row-changed") from None
     return Chain(
         tuple(LedgerRow(*row[:12]) for row in rows),
         tuple(row[12] for row in rows),

@@ -6,6 +6,7 @@ local socket, and sends the reply back. Only the service has keys, kit and rules
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from secure_fl.protocol.frames import Frame
 MOST_BYTES = 2**32
 MOST_TEXT = 2000  # characters of an error
 LENGTH = 8
-KINDS = "fiub"  # of arrays
+KINDS = r"^[<>|][fiub][0-9]{1,2}\Z"  # of arrays, as NumPy writes them
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
@@ -30,19 +31,16 @@ Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
 class Vector(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """An array without pickles."""
 
-    kind: Annotated[str, msgspec.Meta(max_length=8)]
+    kind: Annotated[str, msgspec.Meta(pattern=KINDS)]
     shape: tuple[Count, ...]
     data: bytes
 
     def array(self) -> NDArray[Any]:
         """Return the array; its size must fit the data."""
         try:
-            kind = np.dtype(self.kind)
-            if kind.kind in KINDS:
-                return np.frombuffer(self.data, kind).reshape(self.shape)
+            return np.frombuffer(self.data, np.dtype(self.kind)).reshape(self.shape)
         except (TypeError, ValueError):
-            pass
-        raise WireError("a message has an array of another type or size")
+            raise WireError("a message has an array of another type or size") from None
 
 
 Vectors: TypeAlias = dict[str, Vector]
@@ -138,7 +136,7 @@ def read_reply(data: bytes) -> Reply:
 def vectors(arrays: Mapping[str, Any]) -> Vectors:
     """Encode arrays by name."""
     found = {name: np.asarray(array) for name, array in arrays.items()}
-    if other := [name for name, array in found.items() if array.dtype.kind not in KINDS]:
+    if other := [name for name, array in found.items() if not re.match(KINDS, array.dtype.str)]:
         raise SettingsError(
             f"{other[0]} is of the type {found[other[0]].dtype}, which cannot be summed",
             fix="send arrays of numbers",

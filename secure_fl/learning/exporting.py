@@ -175,7 +175,7 @@ def _read_card(folder: Path) -> tuple[Task, Any]:
             raise _incomplete(folder)
         pooling = card.pop("pooling")
         return task_from(card), pooling
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _incomplete(folder) from error
 
 
@@ -189,7 +189,7 @@ def _read_attentive(folder: Path, attention: Attention) -> tuple[Any, Any]:
                 use_safetensors=True,
             )
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, SafetensorError, RuntimeError) as error:
+    except Exception as error:  # each family checks its configuration with errors of its own
         raise _incomplete(folder) from error
     if info["missing_keys"] or info["mismatched_keys"]:
         raise _incomplete(folder)

@@ -226,11 +226,10 @@ def fetch(load: Callable[..., Any], name: str, **options: Any) -> Any:
     """Load from a folder or the local cache, else from the hub if it answers."""
     folder = Path(name).expanduser()
     source = str(folder) if folder.is_dir() else name
-    failures = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
     try:
         with quiet():
             return load(source, local_files_only=True, **options)
-    except failures as error:
+    except Exception as error:  # each family checks its configuration with errors of its own
         if folder.is_dir():
             raise unusable_folder(folder, name) from error
     if name.count("/") > 1 or name[:1] in "./~":
@@ -248,7 +247,7 @@ def fetch(load: Callable[..., Any], name: str, **options: Any) -> Any:
     try:
         with quiet():
             return load(name, **options)
-    except failures as error:
+    except Exception as error:
         raise ModelError(
             "the hub does not provide this model",
             model=name,

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,10 +33,10 @@ from secure_fl.algorithms.registry import ALGORITHMS, package_of
 from secure_fl.crypto.keys.files import read_bounded, write_atomic
 from secure_fl.crypto.keys.identity import Identity, PublicIdentity, digest_of
 from secure_fl.crypto.privacy.ledger import Ledger, load_chain
-from secure_fl.errors import CryptoError, KeyringError, RunError
+from secure_fl.errors import KeyringError, RunError, SecureFLError
 from secure_fl.files import replace_whole
 from secure_fl.learning.dp.scope import LEDGER
-from secure_fl.pilot.plan import require_run_name, write_plan
+from secure_fl.pilot.plan import plan_tables, require_run_name, write_plan
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import ApprovalRule, SiteFile
 from secure_fl.policy.violations import PolicyRefusal, Violation, shown
@@ -141,7 +140,8 @@ def read(data: bytes, file: str) -> Approval:
     try:
         approval = msgspec.json.decode(data, type=Approval)
         approval.card.verify_document(approval.digest(), approval.signature)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, CryptoError):
+        plan_tables(approval.plan)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, SecureFLError):
         fix = "remove it, and have the plan approved again"
         raise KeyringError(
             "is not a valid approval", file=file, fix=fix, reason="signature"
@@ -159,7 +159,7 @@ def rules_of(site: SiteFile) -> dict[str, str]:
 
 
 def _fields(plan: str) -> dict[str, str]:
-    return dict(_flat("", tomllib.loads(plan)))
+    return dict(_flat("", plan_tables(plan)))
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -69,7 +69,7 @@ def open_kit(file: Path, me: Identity, folder: Path) -> Path:
     """Open this site's kit into a folder."""
     try:
         read = msgspec.msgpack.decode(read_bounded(file), type=_File)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         raise KeyringError(
             "is not a kit, or is incomplete", file=file, fix=ANOTHER, reason="malformed"
         ) from None
@@ -87,7 +87,7 @@ def open_kit(file: Path, me: Identity, folder: Path) -> Path:
     try:
         plain = open_sealed(me, roster.coordinator, read.sealed, _context(roster))
         contents = msgspec.msgpack.decode(plain, type=dict[str, bytes])
-    except (CryptoError, msgspec.MsgspecError):
+    except (CryptoError, msgspec.MsgspecError, UnicodeDecodeError):
         raise KeyringError(
             "cannot be opened with this site's keys: it was changed, or sealed to another card",
             file=file,

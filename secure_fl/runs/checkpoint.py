@@ -110,6 +110,8 @@ def load(folder: Path) -> dict[str, Any]:
     try:
         tensors = load_file(folder / "tensors.safetensors")
         document = json.loads((folder / "state.json").read_text())
+        form = document["format"]
+        state = _state(document["state"], tensors) if form == FORMAT else {}
     except Exception as error:
         raise RunError(
             f"the checkpoint cannot be read ({error})",
@@ -117,15 +119,13 @@ def load(folder: Path) -> dict[str, Any]:
             file=folder,
             reason="unreadable",
         ) from error
-    if document.get("format") != FORMAT:
+    if form != FORMAT:
         raise RunError(
-            f"unknown checkpoint format {document.get('format')!r}",
+            f"unknown checkpoint format {form!r}",
             fix="resume with the version of secure_fl that started the run",
             file=folder,
             reason="malformed",
         )
-    state = _unflatten(document["state"], tensors)
-    assert isinstance(state, dict)  # noqa: S101 - save() takes a mapping
     return state
 
 
@@ -140,15 +140,13 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     """Decode the bytes of `to_bytes`."""
     end = 8 + int.from_bytes(data[:8], "big")
     try:
-        state = _unflatten(json.loads(data[8:end]), safetensors.torch.load(data[end:]))
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        return _state(json.loads(data[8:end]), safetensors.torch.load(data[end:]))
+    except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError) as error:
         raise RunError(
             "a state from another party cannot be read",
             fix="install the same version at all sites",
             reason="unreadable",
         ) from error
-    assert isinstance(state, dict)  # noqa: S101 - to_bytes() takes a mapping
-    return state
 
 
 def _beside(folder: Path, state: str) -> Path:
@@ -179,6 +177,14 @@ def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
                 fix="return tensors, arrays, numbers, texts, lists and mappings from state_dict",
                 reason="malformed",
             )
+
+
+def _state(node: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Rebuild a state from its flat form; anything but a mapping is a TypeError."""
+    state = _unflatten(node, tensors)
+    if not isinstance(state, dict):
+        raise TypeError(f"a state is a mapping, not a {type(state).__name__}")
+    return state
 
 
 def _unflatten(node: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:

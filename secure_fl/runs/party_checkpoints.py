@@ -63,15 +63,15 @@ class PartyCheckpoints(Checkpoints):
     def adopt(self, data: bytes, shared: Mapping[str, Stateful]) -> Mapping[str, Any]:
         """Take what a newcomer is given."""
         state = checkpoint.from_bytes(data)
-        if set(state["shared"]) != set(shared):
+        given, sums = state.get("shared"), state.get("sums")
+        if not isinstance(given, dict) or not isinstance(sums, dict) or set(given) != set(shared):
             raise RunError(
                 "the state handed over by another party is of another program",
                 fix="install the same version at all sites, and give them the same settings",
                 reason="other-program",
             )
         for name, thing in shared.items():
-            thing.load_state_dict(state["shared"][name])
-        sums: Mapping[str, Any] = state["sums"]
+            thing.load_state_dict(given[name])
         return sums
 
     def save(self, round: int, keep: Mapping[str, Stateful], sums: Mapping[str, Any]) -> None:

@@ -52,7 +52,7 @@ def measure(mutants: int = 1_000_000, seed: int = 0) -> Report:
         if isinstance(value, int | float)
     ]
     return Report(
-        "fuzz",
+        "fuzz-run",
         {"mutants": mutants, "parties": len(pilot.processes)},
         seed,
         results,
