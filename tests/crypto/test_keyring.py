@@ -279,6 +279,24 @@ def test_rotation_archives_and_refuses_the_old_keys(rings: dict[str, KeyRing]) -
         north.ceremony(old, SECRET)
 
 
+def test_a_kit_of_no_later_roster_is_refused_unless_it_is_the_present_one(
+    rings: dict[str, KeyRing],
+) -> None:
+    """The check comes before a kit replaces anything: keys of a later roster are never given up."""
+    old, new = signed(*NAMES), signed("north", "south", version=2)
+    north = rings["north"]
+    north.require_newer(old)  # no keys yet
+    north.ceremony(old, SECRET)
+    north.require_newer(old)
+    north.require_newer(new)
+    with raises(KeyringError, reason="newer-keys-present"):
+        north.require_newer(signed("north", "south"))  # another roster with the same version
+    north.rotate(new, b"a fresh secret")
+    north.require_newer(new)
+    with raises(KeyringError, reason="newer-keys-present"):
+        north.require_newer(old)
+
+
 # --- who may open a file with secrets -----------------------------------------------------------
 
 

@@ -301,6 +301,13 @@ def test_export_is_json_with_everything(ledger: Ledger) -> None:
     assert OWNER.to_private_bytes()[1:33].hex() not in json.dumps(said)
 
 
+def test_a_first_event_creates_the_folders_of_the_ledger(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "north" / "accounts" / "north.ledger", OWNER)
+    fill(ledger, 1)
+    assert ledger.path.stat().st_mode & 0o777 == 0o600
+    assert ledger.path.parent.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_file_that_is_no_ledger(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"not a database, but long enough to look at" * 40)
