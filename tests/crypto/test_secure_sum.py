@@ -14,7 +14,7 @@ from secure_fl.crypto.sealing import packing
 from secure_fl.crypto.sealing.packing import CLIP_IN_RMS, SLOT_BYTES, Codec
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.step_keys import StepKeys
-from secure_fl.crypto.sealing.transcript import Transcript
+from secure_fl.crypto.sealing.transcript import Scales, Transcript
 from secure_fl.errors import BudgetError, CohortError, CryptoError, TamperError, TrainingError
 from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.party.cohort import Cohort
@@ -228,6 +228,13 @@ def begun(rule: Rule) -> SumInProgress:
     with pytest.raises(CohortError, match="no keys are left"):
         sums["a"].begin([group], rule, (1, 2))  # no key serves two sums
     return under_way
+
+
+def test_noise_that_fits_takes_no_more_bits() -> None:
+    group = Group(NAMES, {"w": np.zeros(20, np.float32)})
+    scales = Scales(8)
+    plain = scales.layout(group, Rule(bound=1.0), 4).codec
+    assert scales.layout(group, Rule(bound=1.0, noise=ThinNoise()), 4).codec.extra == plain.extra
 
 
 def test_a_sum_that_lost_too_much_noise_is_not_unmasked() -> None:
