@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secure_fl.errors import PartyFailed
+from secure_fl.errors import PartyFailed, RunError
 from secure_fl.party import parts, summing
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.context import Checkpoints
 from secure_fl.party.parts import parts_of, pieces, whole
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.ports import Group
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
+from tests.support.raising import raises
 
 NAMES = ("east", "north", "south", "west")
 MODES: tuple[Protection, ...] = get_args(Protection)
@@ -196,3 +198,15 @@ def test_what_cannot_wait_stops_the_run(mode: Protection, carry: bool) -> None:
         except PartyFailed as error:
             stopped += error.reason == "cohort"
     assert stopped
+
+
+def test_a_run_without_a_folder_is_neither_resumed_nor_joined() -> None:
+    """Parties stop instead of continuing from a state that nobody kept."""
+    nothing = Checkpoints()
+    for use in (
+        lambda: nothing.restore(1, {}),
+        lambda: nothing.export({}, {}),
+        lambda: nothing.adopt(b"", {}),
+    ):
+        with raises(RunError, reason="no-folder"):
+            use()
