@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secure_fl.errors import PartyFailed, RunError
+from secure_fl.errors import CohortError, PartyFailed, RunError
 from secure_fl.party import parts, summing
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.context import Checkpoints
 from secure_fl.party.parts import parts_of, pieces, whole
 from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
@@ -210,3 +211,15 @@ def test_a_run_without_a_folder_is_neither_resumed_nor_joined() -> None:
     ):
         with raises(RunError, reason="no-folder"):
             use()
+
+
+@pytest.mark.parametrize("host", [None, "d"])
+def test_no_party_reads_what_it_contributes_or_a_sum_of_the_host(host: str | None) -> None:
+    async def program(cohort: Cohort) -> Any:
+        read = {"y" if host else "x": np.zeros(4)}
+        reveal = Audience.HOST if host else Audience.PARTIES
+        await cohort.sum({"x": np.ones(4)}, partial=True, read=read, reveal=reveal, bound=2.0)
+
+    out = federate(dict.fromkeys("abcd", program), host=host, mode="none", catch=True)
+    error = out.sessions["a"].error
+    assert isinstance(error, CohortError) and "contributes a name or reads it" in error.what
