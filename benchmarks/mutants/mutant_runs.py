@@ -30,7 +30,8 @@ SERVER = Path(__file__).parent / "fork_server.py"
 CORE = ("secure_fl/crypto", "secure_fl/party", "secure_fl/coordinator", "secure_fl/protocol")
 TESTS = (
     *("tests/crypto", "tests/party", "tests/coordinator", "tests/protocol", "tests/security"),
-    *("tests/conformance", "tests/pilot", "tests/engines", "tests/policy"),
+    *("tests/conformance", "tests/learning/dp", "tests/federation", "tests/cli/test_budget.py"),
+    *("tests/pilot", "tests/engines", "tests/policy", "tests/test_portability.py"),
 )
 LIBRARIES = (
     "click", "cryptography.hazmat.primitives.ciphers.aead", "msgspec", "numpy", "opacus",

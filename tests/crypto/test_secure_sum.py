@@ -325,6 +325,18 @@ def test_a_transcript_continues_from_its_state() -> None:
     assert transcript.rng.integers(2**62) == again.rng.integers(2**62)
 
 
+@pytest.mark.parametrize("host", [None, "d"])
+def test_after_sums_over_all_parties_newcomers_can_still_join(host: str | None) -> None:
+    async def program(cohort: Cohort) -> Any:
+        await cohort.sum({} if cohort.is_host else {"w": inputs("a")}, carry=True)
+
+    out = federate(dict.fromkeys(NAMES, program), host=host, mode="secagg", catch=True)
+    sums: Any = out.sessions["a"]._sums
+    transcript: Transcript = sums.context.transcript
+    transcript.turn()
+    assert out.error is None and transcript.seen.common() != {}
+
+
 def test_a_program_that_sums_in_another_way_gets_nothing() -> None:
     async def program(cohort: Cohort) -> Any:
         return await cohort.sum({"w": np.ones(20)}, bound=2.0 if cohort.me == "d" else 1.0)
