@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mutants.mutant_runs import Trial, continued, drawn, known, summary
+from benchmarks.mutants.mutant_runs import Mutant, Trial, continued, drawn, known, summary
 from benchmarks.mutants.mutations import mutated, original, sites
 
 SOURCE = '''"""A module."""
@@ -75,16 +75,17 @@ def trial(tmp_path: Path) -> Trial:
 def test_a_new_test_kills_a_survivor(trial: Trial) -> None:
     mutants = drawn(trial, 100, 1)
     assert len(mutants) == 7 and mutants == drawn(trial, 100, 1)
-    boundary = [m for m in mutants if m.site.kind == "comparison"]
+    site = next(m.site for m in mutants if m.site.kind == "comparison")
+    boundary, beyond = (Mutant("core/rest.py", site, text, "") for text in site.texts)
     results, shown = trial.work / "results.jsonl", list[str]()
     trial.record_lines()
-    limit = Trial(trial.copy, trial.work, trial.core, trial.tests, ())
-    (row,) = continued(trial, boundary, results, 9.0, False, shown.append)
-    assert (row["failed"] is None) == boundary[0].text.startswith("(len(values) >= ")
+    rows = continued(trial, [boundary, beyond], results, 9.0, False, shown.append)
+    assert [bool(row["failed"]) for row in rows] == [False, True]  # >= passes, <= does not
     assert (trial.copy / "core" / "rest.py").read_text() == SOURCE
     (trial.copy / "tests" / "test_limit.py").write_text(STRONG)
-    limit.record_lines()
-    assert continued(limit, boundary, results, 9.0, False, shown.append) == [row]
-    (row,) = continued(limit, boundary, results, 9.0, True, shown.append)
-    assert row["failed"] and list(known(results)) == [row["mutant"]]
+    again = Trial(trial.copy, trial.work, trial.core, trial.tests, ())
+    again.record_lines()
+    assert continued(again, [boundary], results, 9.0, False, shown.append) == rows[:1]
+    (row,) = continued(again, [boundary], results, 9.0, True, shown.append)
+    assert row["failed"] and set(known(results)) == {boundary.name, beyond.name}
     assert summary([row]).startswith("1 of 1 mutants killed (100.0 %)")
