@@ -81,7 +81,7 @@ def pytest_runtest_protocol(item: pytest.Function) -> Iterator[Any]:
     sys.settrace(_enter)
     result = yield
     sys.settrace(None)
-    threading.settrace(None)  # type: ignore[arg-type]  # typeshed does not allow what resets it
+    threading.settrace(None)
     seconds = sum(os.times()[:4]) - began  # CPU time, with child processes
     for definitions in item._fixtureinfo.name2fixturedefs.values():
         for definition in definitions:
