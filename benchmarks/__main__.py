@@ -31,6 +31,9 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "benchmarks.golden", "golden", "Record small runs, or compare with a recording."
         ),
         "house": Lazy("benchmarks.house", "house", "Print the size and structure of the checkout."),
+        "mutants": Lazy(
+            "benchmarks.mutants.mutant_runs", "mutants", "Change the core at random, and test it."
+        ),
         "removable": Lazy(
             "benchmarks.removable", "removable", "Delete each feature from a copy, and test it."
         ),

@@ -36,17 +36,22 @@ TESTS = (
 )
 
 
-def copy_without(name: str, folder: Path) -> None:
-    """Copy the tracked files of the checkout, without one feature."""
-    listed = ["git", "ls-files", "-z"]
+def copy_checkout(folder: Path, without: tuple[str, ...] = ()) -> None:
+    """Copy the files of the checkout that git does not ignore, except those below some paths."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    own = (f"secure_fl/features/{name}/", f"tests/features/{name}/")
     for file in filter(None, files.split("\0")):
         source = ROOT / file
-        if file.startswith(own) or not os.path.lexists(source):
+        if file.startswith(without) or not os.path.lexists(source):
             continue
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, folder / file, follow_symlinks=False)
+        (folder / file).unlink(missing_ok=True)
+        shutil.copy2(source, folder / file, follow_symlinks=False)
+
+
+def copy_without(name: str, folder: Path) -> None:
+    """Copy the checkout, without one feature."""
+    copy_checkout(folder, (f"secure_fl/features/{name}/", f"tests/features/{name}/"))
     table = folder / TABLE
     table.write_text(without_entry(table.read_text(encoding="utf-8"), name), encoding="utf-8")
     project = folder / "pyproject.toml"

@@ -8,11 +8,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from secure_fl.crypto.keys import vault
 from secure_fl.crypto.keys.files import write_atomic
-from secure_fl.crypto.keys.keyring import CohortKeys, KeyRing, deal, open_bundle, seal_bundles
+from secure_fl.crypto.keys.keyring import (
+    FORMAT,
+    CohortKeys,
+    KeyRing,
+    deal,
+    decode_keys,
+    open_bundle,
+    seal_bundles,
+)
 from secure_fl.crypto.keys.vault import (
     ACL,
     ACL_ENTRY,
@@ -136,8 +145,9 @@ def test_modes_are_narrow_and_wide_ones_refused(tmp_path: Path) -> None:
     assert (path.stat().st_mode & 0o777, north.folder.stat().st_mode & 0o777) == (0o600, 0o700)
     for target, wide, narrow in ((path, 0o640, 0o600), (north.folder, 0o750, 0o700)):
         target.chmod(wide)
-        with raises(KeyringError, f"{wide:04o}", reason="permissions"):
+        with raises(KeyringError, f"{wide:04o}", reason="permissions") as caught:
             north.identity()
+        assert f"chmod {narrow:o} it" in caught.value.fix
         target.chmod(narrow)
     assert north.identity().public == site("north").public
 
@@ -254,6 +264,24 @@ def test_expired_keys_are_refused() -> None:
         keys.check(roster, now=roster.expires)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (FORMAT - 1, SECRET, bytes(32), bytes(32)),
+        (FORMAT + 1, SECRET, bytes(32), bytes(32)),
+        (FORMAT, b"", bytes(32), bytes(32)),
+        (FORMAT, SECRET, bytes(31), bytes(32)),
+        (FORMAT, SECRET, bytes(32), bytes(31)),
+    ],
+)
+def test_keys_of_another_format_are_refused(fields: tuple[int, bytes, bytes, bytes]) -> None:
+    form, *keys = fields
+    roster = fixed_roster()
+    encoded = (form, roster.digest(), 1, roster.expires, "north", *keys)
+    with raises(KeyringError, reason="other-format"):
+        decode_keys(msgspec.msgpack.encode(encoded))
+
+
 def test_an_expired_roster_closes_the_ring(rings: dict[str, KeyRing]) -> None:
     roster = signed(*NAMES)
     rings["north"].ceremony(roster, SECRET)
@@ -277,6 +305,24 @@ def test_rotation_archives_and_refuses_the_old_keys(rings: dict[str, KeyRing]) -
         assert (member.folder / "archive" / "cohort-1.key").exists()
     with raises(KeyringError, reason="newer-keys-present"):
         north.ceremony(old, SECRET)
+
+
+def test_a_kit_of_no_later_roster_is_refused_unless_it_is_the_present_one(
+    rings: dict[str, KeyRing],
+) -> None:
+    """The check comes before a kit replaces anything: keys of a later roster are never given up."""
+    old, new = signed(*NAMES), signed("north", "south", version=2)
+    north = rings["north"]
+    north.require_newer(old)  # no keys yet
+    north.ceremony(old, SECRET)
+    north.require_newer(old)
+    north.require_newer(new)
+    with raises(KeyringError, reason="newer-keys-present", file=north.folder / "cohort.key"):
+        north.require_newer(signed("north", "south"))  # another roster with the same version
+    north.rotate(new, b"a fresh secret")
+    north.require_newer(new)
+    with raises(KeyringError, reason="newer-keys-present"):
+        north.require_newer(old)
 
 
 # --- who may open a file with secrets -----------------------------------------------------------

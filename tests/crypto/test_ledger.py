@@ -58,13 +58,13 @@ def test_spent_grows_until_the_budget_refuses(ledger: Ledger) -> None:
         try:
             reservation = ledger.reserve(step, NOTES, BUDGET, run="r1", round=i)
         except BudgetError as error:
-            text = str(error)
+            text, reason = str(error), error.reason
             break
         assert reservation.before == spent < reservation.spent <= BUDGET.epsilon
         spent = reservation.spent
         assert spent == epsilon([step] * (i + 1), BUDGET.delta)
     assert "run r1, round" in text and "ε = 4 at δ = 1e-05" in text and f"{spent:.4g}" in text
-    assert "Nothing was computed" in text
+    assert "Nothing was computed" in text and reason == "spent"
     assert ledger.spent(NOTES, BUDGET.delta) == spent
 
 
@@ -299,6 +299,24 @@ def test_export_is_json_with_everything(ledger: Ledger) -> None:
     assert [e["state"] for e in said["entries"]] == ["opened", "reserved", "reserved"]
     assert said["accounts"][0]["spent"] == ledger.spent(NOTES, BUDGET.delta)
     assert OWNER.to_private_bytes()[1:33].hex() not in json.dumps(said)
+
+
+def test_notes_continue_the_rows_of_a_ledger_and_spend_nothing(ledger: Ledger) -> None:
+    fill(ledger, 1)
+    spent = ledger.spent(NOTES, BUDGET.delta)
+    for text in ("first", "second"):
+        ledger.note("approved", text, run="r1")
+    rows = load_chain(ledger.path).entries
+    assert [row.sequence for row in rows] == [0, 1, 2, 3]
+    assert [row.state for row in rows] == ["opened", "reserved", *["approved"] * 2]
+    assert ledger.spent(NOTES, BUDGET.delta) == spent
+
+
+def test_a_first_event_creates_the_folders_of_the_ledger(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "north" / "accounts" / "north.ledger", OWNER)
+    fill(ledger, 1)
+    assert ledger.path.stat().st_mode & 0o777 == 0o600
+    assert ledger.path.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_file_that_is_no_ledger(tmp_path: Path) -> None:

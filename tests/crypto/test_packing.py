@@ -23,7 +23,7 @@ from secure_fl.crypto.sealing.packing import (
     squared_norm,
 )
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.errors import CryptoError
+from secure_fl.errors import CryptoError, WireError
 from tests.support.raising import raises
 
 PRIME42 = 4398046486529  # another prime, of 42 bits
@@ -212,6 +212,20 @@ def test_an_integer_beyond_its_field_is_refused():
 def test_codecs_that_do_not_fit_are_refused(bits, parties, extra, modulus):
     with pytest.raises(CryptoError):
         Codec(bits, parties, modulus, extra)
+
+
+def test_a_slot_of_the_modulus_is_not_reduced_and_refused() -> None:
+    slots = np.array([0, COHORT.modulus - 1], np.uint64)
+    assert packing.to_slots(packing.from_slots(slots), 2, COHORT.modulus).tolist() == slots.tolist()
+    slots[1] += np.uint64(1)
+    with raises(WireError, field="slots"):
+        packing.to_slots(packing.from_slots(slots), 2, COHORT.modulus)
+
+
+def test_a_codec_has_room_for_a_million_parties_and_no_more() -> None:
+    assert Codec(4, 1 << 20, COHORT.modulus).per_slot == 1
+    with raises(CryptoError, field="bits"):
+        Codec(4, (1 << 20) + 1, COHORT.modulus)
 
 
 def test_opening_with_the_wrong_codec_is_refused():

@@ -180,6 +180,12 @@ def test_collusion_bound_by_brute_force(n: int, t: int) -> None:
     assert ("Raise the threshold" in bound.sentence()) == (not safe_lying)
 
 
+def test_the_threshold_of_a_roster_replaces_the_default() -> None:
+    roster = signed("a", "b", "c", "d")
+    assert roster.t == 3
+    assert replace(roster, threshold=4).t == 4 and replace(roster, threshold=2).bound.honest == 1
+
+
 def test_a_host_is_no_party() -> None:
     roster = signed("a", "b", "c", "d", host="d")
     assert roster.t == 3 and roster.host is not None and roster.host.name == "d"

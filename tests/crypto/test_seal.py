@@ -27,7 +27,7 @@ from secure_fl.crypto.sealing.public import (
     to_parts,
 )
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.errors import CryptoError
+from secure_fl.errors import CryptoError, WireError
 from tests.support.raising import raises
 
 T = COHORT.modulus
@@ -125,6 +125,14 @@ def test_a_129th_party_is_refused(key, context):
     with pytest.raises(CryptoError):
         secret.rehearse(key, 129)
     assert secret.open(key, total.result(), 1)[0] == 128 * int(draw(1)[0]) % T
+
+
+def test_joined_ciphertexts_are_split_where_they_were_joined() -> None:
+    parts = [b"a" * 80, b"", b"c" * 140]
+    assert to_parts(from_parts(parts), 3 * COHORT.degree) == parts
+    for wrong in (from_parts(parts[:2]), from_parts(parts) + b"x", from_parts(parts)[:-1]):
+        with raises(WireError, field="parts"):
+            to_parts(wrong, 3 * COHORT.degree)
 
 
 def test_beyond_capacity_a_sum_would_be_wrong(key, context):

@@ -14,6 +14,7 @@ from secure_fl.crypto.sealing import packing
 from secure_fl.crypto.sealing.packing import CLIP_IN_RMS, SLOT_BYTES, Codec
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.step_keys import StepKeys
+from secure_fl.crypto.sealing.transcript import Scales, Transcript
 from secure_fl.errors import BudgetError, CohortError, CryptoError, TamperError, TrainingError
 from secure_fl.federation.keys import make_keys, privacy_layer
 from secure_fl.party.cohort import Cohort
@@ -229,6 +230,13 @@ def begun(rule: Rule) -> SumInProgress:
     return under_way
 
 
+def test_noise_that_fits_takes_no_more_bits() -> None:
+    group = Group(NAMES, {"w": np.zeros(20, np.float32)})
+    scales = Scales(8)
+    plain = scales.layout(group, Rule(bound=1.0), 4).codec
+    assert scales.layout(group, Rule(bound=1.0, noise=ThinNoise()), 4).codec.extra == plain.extra
+
+
 def test_a_sum_that_lost_too_much_noise_is_not_unmasked() -> None:
     rule = Rule(bound=1.0, noise=ThinNoise())
     assert begun(rule).settle(messages.Unmask(NAMES, (), sum=1)) is None
@@ -299,6 +307,34 @@ def test_checkpoints_hold_no_keys() -> None:
     out = federate({n: carrying(n, (1,)) for n in NAMES}, mode="he+secagg")
     sums: Any = out.sessions["a"]._sums
     assert set(sums.context.transcript.state()) == {"scales", "seen", "rng"}
+
+
+def test_a_transcript_continues_from_its_state() -> None:
+    """A resumed party has the same scales, leftovers, history and rounding as one that ran on."""
+    out = federate({n: carrying(n, (1, 2)) for n in NAMES}, mode="secagg")
+    sums: Any = out.sessions["a"]._sums
+    transcript: Transcript = sums.context.transcript
+    transcript.turn()
+    again = Transcript(8, np.random.default_rng(0))
+    again.restore(transcript.state())
+    for mine, theirs in ((transcript.scales.rms, again.scales.rms),
+                         (transcript.scales.grid, again.scales.grid)):  # fmt: skip
+        assert mine == theirs and set(mine) == {"w"}
+    assert np.array_equal(leftover(out, "a"), again.scales.leftovers["w"])
+    assert transcript.seen.state() == again.seen.state() != {}
+    assert transcript.rng.integers(2**62) == again.rng.integers(2**62)
+
+
+@pytest.mark.parametrize("host", [None, "d"])
+def test_after_sums_over_all_parties_newcomers_can_still_join(host: str | None) -> None:
+    async def program(cohort: Cohort) -> Any:
+        await cohort.sum({} if cohort.is_host else {"w": inputs("a")}, carry=True)
+
+    out = federate(dict.fromkeys(NAMES, program), host=host, mode="secagg", catch=True)
+    sums: Any = out.sessions["a"]._sums
+    transcript: Transcript = sums.context.transcript
+    transcript.turn()
+    assert out.error is None and transcript.seen.common() != {}
 
 
 def test_a_program_that_sums_in_another_way_gets_nothing() -> None:

@@ -126,6 +126,11 @@ def test_counts_are_exact(mu: float, cells: int, delta: float) -> None:
         assert once == pytest.approx(ours, rel=1e-6)
 
 
+def test_counts_with_hardly_any_noise_have_no_bound() -> None:
+    assert counts_epsilon({1e-6: 1}, DELTA) < math.inf
+    assert counts_epsilon({0.9e-6: 1}, DELTA) == counts_epsilon({}, DELTA) == math.inf
+
+
 def test_counts_of_different_noise_compose() -> None:
     events = [SkellamRelease(30.0, 1, 1, 4), SkellamRelease(90.0, 2, math.sqrt(2), 5)]
     both = [(30.0, 1, 4), (90.0, 1, 10)]

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secure_fl.errors import PartyFailed
+from secure_fl.errors import CohortError, PartyFailed, RunError
 from secure_fl.party import parts, summing
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.context import Checkpoints
 from secure_fl.party.parts import parts_of, pieces, whole
 from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
+from tests.support.raising import raises
 
 NAMES = ("east", "north", "south", "west")
 MODES: tuple[Protection, ...] = get_args(Protection)
@@ -196,3 +199,27 @@ def test_what_cannot_wait_stops_the_run(mode: Protection, carry: bool) -> None:
         except PartyFailed as error:
             stopped += error.reason == "cohort"
     assert stopped
+
+
+def test_a_run_without_a_folder_is_neither_resumed_nor_joined() -> None:
+    """Parties stop instead of continuing from a state that nobody kept."""
+    nothing = Checkpoints()
+    for use in (
+        lambda: nothing.restore(1, {}),
+        lambda: nothing.export({}, {}),
+        lambda: nothing.adopt(b"", {}),
+    ):
+        with raises(RunError, reason="no-folder"):
+            use()
+
+
+@pytest.mark.parametrize("host", [None, "d"])
+def test_no_party_reads_what_it_contributes_or_a_sum_of_the_host(host: str | None) -> None:
+    async def program(cohort: Cohort) -> Any:
+        read = {"y" if host else "x": np.zeros(4)}
+        reveal = Audience.HOST if host else Audience.PARTIES
+        await cohort.sum({"x": np.ones(4)}, partial=True, read=read, reveal=reveal, bound=2.0)
+
+    out = federate(dict.fromkeys("abcd", program), host=host, mode="none", catch=True)
+    error = out.sessions["a"].error
+    assert isinstance(error, CohortError) and "contributes a name or reads it" in error.what

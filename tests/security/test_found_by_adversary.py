@@ -150,6 +150,28 @@ def test_relayed_values_of_other_numbers_than_their_senders_are_refused() -> Non
     assert isinstance(error, CohortError) and "other values than it lists" in error.what
 
 
+@pytest.mark.parametrize("more", ["ghost", NAMES[1]])
+def test_relayed_values_of_other_senders_than_the_members_are_refused(more: str) -> None:
+    async def program(cohort: Cohort) -> Any:
+        return await cohort.share({"x": np.ones(2, np.float32)})
+
+    def add(party: str, message: Any, bulk: bytes) -> tuple[Any, bytes]:
+        if not isinstance(message, Relayed):
+            return message, bulk
+        copied = bulk[: message.sizes[0]]
+        return Relayed((*message.senders, more), (*message.sizes, len(copied))), bulk + copied
+
+    out = federate(
+        dict.fromkeys(NAMES, program),
+        mode="he+secagg",
+        keys=KEYS,
+        lead=lying_coordinator(add),
+        catch=True,
+    )
+    error = out.sessions[NAMES[0]].error
+    assert isinstance(error, CohortError) and "did not begin with" in error.what
+
+
 @pytest.mark.parametrize("liars", [(LIAR, "east"), (LIAR, "east", "west")])
 def test_half_of_the_members_do_not_have_another_named_alone(liars: tuple[str, ...]) -> None:
     """By a majority of the *others*, two of four would exclude an honest member."""

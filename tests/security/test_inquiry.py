@@ -153,11 +153,19 @@ def test_who_complains_of_an_older_total_convicts_nobody_and_is_lost() -> None:
     assert [event["parties"] for event in out.events if event["event"] == "lost"] == [[LIAR]]
 
 
+def test_who_complains_of_a_part_that_the_total_does_not_have_is_lost() -> None:
+    out, _ = run(engine=lambda sessions: Complaining(sessions, segment=1))
+    assert out.error is None and convicted(out) == {""}
+    assert [event["parties"] for event in out.events if event["event"] == "lost"] == [[LIAR]]
+
+
 class Complaining:
     """One party answers its first total with a complaint."""
 
-    def __init__(self, sessions: Mapping[str, Session], *, older: bool = False) -> None:
-        self.sessions, self.done, self.older = sessions, False, older
+    def __init__(
+        self, sessions: Mapping[str, Session], *, older: bool = False, segment: int = 0
+    ) -> None:
+        self.sessions, self.done, self.older, self.segment = sessions, False, older, segment
         self.kept: Frame | None = None
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
@@ -171,7 +179,7 @@ class Complaining:
                     continue
                 self.done, frame = True, self.kept or frame
                 bulk = wire.Bulk.of(frame.bulk)
-                answer = session._link.pack(Complaint(frame.head), bulk)
+                answer = session._link.pack(Complaint(frame.head, self.segment), bulk)
             yield party, answer
 
 

@@ -21,6 +21,25 @@ from tests.support.attacker import NAMES, Liar, Wiretap, lying, marked, summing,
 VICTIM = "east"
 
 
+class Stuttering:
+    """An engine that delivers every answer twice."""
+
+    def __init__(self, sessions: Mapping[str, Session]) -> None:
+        self.sessions = sessions
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        for party, frame in frames.items():
+            answer = self.sessions[party].step(frame)
+            yield party, answer
+            yield party, answer
+
+
+def test_an_answer_that_is_delivered_twice_counts_once() -> None:
+    out = federate(marked(size=20), mode="secagg", engine=Stuttering, catch=True)
+    assert out.error is None and not [e for e in out.events if e["event"] == "refused"]
+    np.testing.assert_allclose(out.results[VICTIM][0]["x"], np.full(20, 10.0), rtol=0.02)
+
+
 def test_unmasking_is_answered_once() -> None:
     class Insistent(Liar):
         def _exchange(self, reply: Any) -> Any:

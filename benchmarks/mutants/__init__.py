@@ -1,0 +1,1 @@
+"""Random changes of the trusted core, against its tests."""
