@@ -9,8 +9,11 @@ from secure_fl import FedAvg, Silo, TrainingSettings
 from secure_fl.corpora import make
 from secure_fl.features.personal.temperatures import LossCurves, LossSums, cooled, losses_at
 from secure_fl.features.personal.thresholds import RiskSums, TrueOdds, true_odds
+from secure_fl.learning.tasks import Batch
 from secure_fl.settings import ModelSettings
 from secure_fl.testing.hospitals import small
+
+Outcomes = tuple[list[torch.Tensor], list[Batch]]
 
 WANTED, NEAR = 0.9, 0.02
 DEV = 1200  # records of each hospital
@@ -35,7 +38,9 @@ def test_own_values_reach_the_coverage_on_built_in_notes_where_the_pooled_one_mi
         model=ModelSettings(layers=1, freeze_embeddings=False),
         training=TrainingSettings(device="cpu", batch_size=16, learning_rate=2e-3),
     ).run()
-    task, dev, test = result.task, [], []
+    task = result.task
+    dev: list[Outcomes] = []
+    test: list[Outcomes] = []
     for seed, (one, wrong) in enumerate(zip(splits, WRONG, strict=True)):
         unseen = task.encode([*one.train[200:], *one.dev, *one.test], result.tokenizers["model"])
         logits, batches = task.outcomes(result.model, unseen, 64)
