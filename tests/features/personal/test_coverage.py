@@ -58,8 +58,8 @@ def test_own_values_reach_the_coverage_on_built_in_notes_where_the_pooled_one_mi
     parts = [one.sums() for one in curves]
     sums = LossSums(sum(x.records for x in parts), np.sum([x.losses for x in parts], axis=0))
     found = [sums.own(one) for one in curves]
-    for one, T in zip(test, found, strict=True):
-        losses = [losses_at(task, *one, t).mean() for t in (T, 1.0, sums.pooled)]
+    for tested, T in zip(test, found, strict=True):
+        losses = [losses_at(task, *tested, t).mean() for t in (T, 1.0, sums.pooled)]
         assert losses[0] < losses[1] and losses[0] < losses[2] + 1e-3
     calibrated = [
         [true_odds(task, cooled(z, T), b) for (z, b), T in zip(part, found, strict=True)]
