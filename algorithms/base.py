@@ -10,7 +10,7 @@ from inspect import isabstract
 from typing import Any
 
 from secure_fl.errors import SettingsError
-from secure_fl.settings import ModelSettings, Positive, Section, TrainingSettings
+from secure_fl.settings import ModelSettings, Positive, Section, TaskSettings, TrainingSettings
 
 Program = Callable[..., Coroutine[Any, Any, None]]  # (cohort, site, settings)
 
@@ -74,6 +74,9 @@ class Algorithm(Section):
 
     def check_model(self, model: ModelSettings, shared: ModelSettings) -> None:
         """Refuse a party's model that these settings cannot train; `shared` is [model]."""
+
+    def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
+        """Refuse a task or a training that these settings do not fit."""
 
     def sharing(self, tiers: Mapping[str, str], model: ModelSettings, min_cohort: int) -> str:
         """Describe the parts of [model] that each hospital shares; "": all share everything."""

@@ -40,14 +40,6 @@ class PublicRecords:
     """The records of D⁰ in batches. All members draw the same order from the run's public seed."""
 
     def __init__(self, site: Site, batch: int | None = None) -> None:
-        exclusive = site.task.labels and site.task.exclusive
-        if site.task.head not in ("sequence", "prompt") or not exclusive:
-            has = "several per record" if site.task.labels else "none here"
-            raise SettingsError(
-                f"this algorithm sums predictions of classes, and {site.task.kind} has {has}",
-                fix='set task.kind = "classification" or "pair", or choose another algorithm',
-                field="task.kind",
-            )
         self._site = site
         self.classes = len(site.task.labels)
         self.batch = min(batch or site.training.batch_size, len(site.public))

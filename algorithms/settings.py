@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from secure_fl.algorithms.base import Demands, Entry, WholeModel, deferred
 from secure_fl.errors import SettingsError
-from secure_fl.settings import ModelSettings, Positive, TrainingSettings
+from secure_fl.settings import ModelSettings, Positive, TaskSettings, TrainingSettings
 
 Rate = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -124,6 +124,17 @@ class FedExP(Averaging):
         )
 
 
+def require_classes(task: TaskSettings) -> None:
+    """Refuse a task whose predictions are not one class per record."""
+    if task.kind not in ("classification", "pair"):
+        has = "several per record" if task.kind in ("multilabel", "ner") else "none"
+        raise SettingsError(
+            f"this algorithm distils predictions of classes, and {task.kind} has {has}",
+            fix='set task.kind = "classification" or "pair", or choose another algorithm',
+            field="task.kind",
+        )
+
+
 class Teaching(WholeModel):
     """Settings of an algorithm whose finished model can teach a student on public texts."""
 
@@ -132,6 +143,11 @@ class Teaching(WholeModel):
     the public texts. It costs no ε and is not sent. Default: none."""
     student_epochs: Positive = 10
     """Passes of the student over the public texts."""
+
+    def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
+        """Refuse a student of a task without classes."""
+        if self.student_layers is not None:
+            require_classes(task)
 
     def student(self, model: ModelSettings) -> ModelSettings | None:
         """Return the student: the first layers of the shared model, without adapters."""
@@ -238,6 +254,10 @@ class PublicDistillation(WholeModel):
                 "of parties reveal how many each hospital has"
             )
         return self
+
+    def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
+        """Refuse a task without classes."""
+        require_classes(task)
 
     @property
     def balances(self) -> bool:

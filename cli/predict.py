@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,9 @@ The output contains the texts: protect it like the records."""
 @click.option(
     "--pair", "pairs", multiple=True, metavar="TEXT", help="Second text for each TEXT, in order."
 )
-@click.option("--party", metavar="NAME", help="Use the model that this hospital serves.")
+@click.option(
+    "--party", metavar="NAME", help="Answer as this hospital: its model, temperature and threshold."
+)
 @json_option
 def predict(
     run: Path,
@@ -64,6 +67,8 @@ def predict(
     from secure_fl.learning.exporting import load_exported
 
     model, tokenizer, task = load_exported(folder)
+    own = (_result(run).get("answers") or {}).get(party) or {}
+    task = replace(task, **own)
     answers = task.predict(model, examples, tokenizer)
     if as_json:
         show.print_json({"model": str(folder), "task": task.kind, "predictions": answers})
@@ -164,7 +169,7 @@ def _class_row(example: Any, answer: Mapping[str, Any]) -> list[str]:
     ranked = sorted(chances, key=chances.__getitem__, reverse=True)[:3]
     shown = ", ".join(f"{label} {chances[label]:.3f}" for label in ranked)
     pair = f" | {_cut(example.pair)}" if example.pair else ""
-    given = answer["label"] if "label" in answer else ", ".join(answer["labels"]) or "-"
+    given = ", ".join(answer["labels"]) or "-" if "labels" in answer else answer["label"]
     return [_cut(example.text) + pair, given, shown]
 
 

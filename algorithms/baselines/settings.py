@@ -20,7 +20,7 @@ from secure_fl.algorithms.settings import (
     distillation_entry,
 )
 from secure_fl.errors import SettingsError
-from secure_fl.settings import Positive, TrainingSettings
+from secure_fl.settings import Positive, TaskSettings, TrainingSettings
 
 Scaled = Literal["always", "training"]
 
@@ -228,6 +228,15 @@ class HeteroFL(WholeModel):
         if not (self.widths or self.tiers or (self.widths is None and self.tiers is None)):
             raise ValueError("at least one tier")
         return self
+
+    def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
+        """Refuse prompts, whose output layer is the table of the words' vectors."""
+        if task.prompt is not None:
+            raise SettingsError(
+                "heterofl cuts the words' vectors, which a prompt also needs as its output layer",
+                fix="remove task.prompt and task.label_words, or use inclusivefl",
+                field="task.prompt",
+            )
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Ask for whole passes, or for counted steps."""

@@ -198,8 +198,6 @@ def hidden_size(model: nn.Module) -> int:
 
 def make_pair(site: Site, cfg: FedKD) -> Pair:
     """Make the site's teacher, and the student: the first layers of the shared model."""
-    if site.training.dp is not None:
-        require_private(site, cfg)
     require_tokens(site)
     if tied := cfg.tied and same_network(site):
         cfg = cfg.model_copy(update={"hidden": False})  # it would compare a network with itself
@@ -223,35 +221,6 @@ def make_pair(site: Site, cfg: FedKD) -> Pair:
     default = η / 4 if cfg.teachers == "private" else η
     words = Words.of(site.tokenizer) if cfg.made_up else None
     return Pair(teacher, student, site.task, cfg, (cfg.teacher_learning_rate or default, η), words)
-
-
-def require_private(site: Site, cfg: FedKD) -> None:
-    """Refuse losses and exchanges that DP-SGD does not cover."""
-    refused = {
-        "adaptive": (
-            cfg.adaptive == "batch",
-            "adaptive weights of a whole batch depend on several records, so DP-SGD has no valid ε",
-            'adaptive = "sample" (or "none")',
-        ),
-        "exchange": (
-            cfg.exchange == "gradient",
-            "DP-SGD accounts for passes over the records, not for single gradients",
-            'exchange = "epoch"',
-        ),
-        "made_up": (
-            cfg.made_up,
-            "made-up records are drawn at random, so DP-SGD cannot check the gradient of a record",
-            "made_up = false",
-        ),
-    }
-    for field, (found, what, fix) in refused.items():
-        if found:
-            raise SettingsError(
-                what,
-                fix=f"set algorithm.{fix} with training.dp",
-                party=site.name,
-                field=f"algorithm.{field}",
-            )
 
 
 def same_network(site: Site) -> bool:

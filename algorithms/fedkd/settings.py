@@ -10,7 +10,7 @@ from pydantic import model_validator
 from secure_fl.algorithms.base import Algorithm, Demands, Entry, deferred
 from secure_fl.algorithms.settings import ADAPTERS, Fraction, Rate
 from secure_fl.errors import SettingsError
-from secure_fl.settings import ModelSettings, Positive, Section, TrainingSettings
+from secure_fl.settings import ModelSettings, Positive, Section, TaskSettings, TrainingSettings
 
 FactorMode = Literal["joint", "per_party", "none"]
 Teachers = Literal["private", "personal", "shared"]
@@ -104,6 +104,32 @@ class FedKD(Algorithm, Distillation):
         """Name both models, first the larger one of those that are sent."""
         models = (self.teacher(model), self.student(model))
         return models if self.teachers != "private" else models[::-1]
+
+    def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
+        """Refuse losses and exchanges that DP-SGD does not cover."""
+        refused = {
+            'adaptive = "sample" (or "none")': (
+                self.adaptive == "batch",
+                "adaptive weights of a whole batch depend on several records, so DP-SGD has no "
+                "valid ε",
+            ),
+            'exchange = "epoch"': (
+                self.exchange == "gradient",
+                "DP-SGD accounts for passes over the records, not for single gradients",
+            ),
+            "made_up = false": (
+                self.made_up,
+                "made-up records are drawn at random, so DP-SGD cannot check the gradient of a "
+                "record",
+            ),
+        }
+        for fix, (found, problem) in refused.items():
+            if training.dp is not None and found:
+                raise SettingsError(
+                    problem,
+                    fix=f"set algorithm.{fix} with training.dp",
+                    field=f"algorithm.{fix.split()[0]}",
+                )
 
     def check_model(self, model: ModelSettings, shared: ModelSettings) -> None:
         """Refuse shared teachers without adapters, or of another checkpoint."""

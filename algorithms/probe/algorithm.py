@@ -32,7 +32,6 @@ from secure_fl.algorithms.probe.features import (
 from secure_fl.algorithms.probe.settings import Probe
 from secure_fl.algorithms.public_student import PublicStudent, require_public
 from secure_fl.algorithms.updates import RECORDS, SavedDict, digest
-from secure_fl.errors import SettingsError
 from secure_fl.learning.dp.noised_steps import NoisedSteps, per_patient
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
@@ -45,7 +44,7 @@ SCORED = 6  # times that a logistic fit is measured
 
 async def probe(cohort: Cohort, site: Site, cfg: Probe) -> None:
     """Run a probe at one party."""
-    require_fit(site, cfg)
+    require_public(site)
     model, state, rows = probe_of(site, cfg.components), SavedDict(), None
     student = PublicStudent.of(site, cfg)
     await cohort.agree(settings_of(site, cfg), "task, public texts or settings")
@@ -206,28 +205,3 @@ def settings_of(site: Site, cfg: Probe) -> bytes:
     public = site.public_digest.hex() if site.silo.public else ""
     training = site.training.model_dump(mode="json", include={"learning_rate", "class_weights"})
     return json.dumps([site.fingerprint().decode(), public, cfg.model_dump(), training]).encode()
-
-
-def require_fit(site: Site, cfg: Probe) -> None:
-    """Refuse tasks and settings that this algorithm cannot serve, before anything is computed."""
-    kind, dp = site.task.kind, site.training.dp
-    if kind in ("ranking", "completion") or (kind == "regression" and cfg.fit != "ridge"):
-        raise SettingsError(
-            f'a probe with fit = "{cfg.fit}" cannot learn a task of {kind}',
-            fix='classes, several labels and entities work; regression works with fit = "ridge"',
-            field="task.kind",
-        )
-    if site.task.head == "prompt":
-        raise SettingsError(
-            "a probe trains a head on fixed features, and a prompt has no head of its own",
-            fix="remove task.prompt and task.label_words",
-            field="task.prompt",
-        )
-    if dp is not None and (cfg.fit == "ridge" or kind == "ner"):
-        raise SettingsError(
-            "DP-SGD covers a probe's steps of gradient descent on texts, not its moments and not "
-            "words",
-            fix='set algorithm.fit = "logistic" and a task of texts, or remove training.dp',
-            field="training.dp",
-        )
-    require_public(site)

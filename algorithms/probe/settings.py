@@ -8,7 +8,8 @@ from pydantic import model_validator
 
 from secure_fl.algorithms.base import Entry, deferred
 from secure_fl.algorithms.settings import Teaching
-from secure_fl.settings import Positive
+from secure_fl.errors import SettingsError
+from secure_fl.settings import Positive, TaskSettings, TrainingSettings
 
 STEPS = 60  # default rounds of a logistic fit
 
@@ -39,6 +40,31 @@ class Probe(Teaching):
         if self.fit == "ridge" and self.rounds != 1:
             raise ValueError('rounds = 1 with fit = "ridge", or fit = "logistic"')
         return self
+
+    def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
+        """Refuse tasks that a linear model on fixed features cannot learn."""
+        super().check_task(task, training)
+        kind = task.kind
+        if kind in ("ranking", "completion") or (kind == "regression" and self.fit != "ridge"):
+            raise SettingsError(
+                f'a probe with fit = "{self.fit}" cannot learn a task of {kind}',
+                fix="classes, several labels and entities work; regression works with "
+                'fit = "ridge"',
+                field="task.kind",
+            )
+        if task.prompt is not None:
+            raise SettingsError(
+                "a probe trains a head on fixed features, and a prompt has no head of its own",
+                fix="remove task.prompt and task.label_words",
+                field="task.prompt",
+            )
+        if training.dp is not None and (self.fit == "ridge" or kind == "ner"):
+            raise SettingsError(
+                "DP-SGD covers a probe's steps of gradient descent on texts, not its moments and "
+                "not words",
+                fix='set algorithm.fit = "logistic" and a task of texts, or remove training.dp',
+                field="training.dp",
+            )
 
     @property
     def step_rate(self) -> float:

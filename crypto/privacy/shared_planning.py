@@ -121,7 +121,7 @@ class SharedPlan:
                 f"{self.multiplier:.4g} with {d} dropout{'s' * (d != 1)} and {c} "
                 f"colluder{'s' * (c != 1)}; {self.noise().present:.4g} when all are present",
             ),
-            ("steps", f"{self.steps}, each over {self.rate:g} of {self.units} {unit}s"),
+            ("steps", f"{self.steps}, each over {100 * self.rate:g} % of {self.units} {unit}s"),
         ]
         if self.probe:
             points = LOST_ACCURACY / self.signal, LOST_AUROC / self.signal

@@ -81,6 +81,7 @@ def _protection(run: ResultContext, parties: Sequence[Prepared]) -> dict[str, An
         "privacy": privacy_document(dp, spending) if dp else None,
         "noise": noise_document(noise, releasing) if noise else None,
         "serves": None,
+        "answers": None,
         "stays": None,
         **{feature.section: None for feature in run_features() if feature.section},
         **{name: part for hook in parties[0].hooks for name, part in hook.report().items()},
@@ -175,7 +176,7 @@ def deliver(sites: Sequence[Site], document: Mapping[str, Any]) -> Result:
             key = name if delivery.shared else f"{site.name}/{name}"
             models.setdefault(key, delivery.model)
             tokenizers.setdefault(key, site.tokenizer)
-            tasks.setdefault(key, site.task)
+            tasks.setdefault(key, delivery.task or site.task)
     return Result(document, models, tasks, tokenizers)
 
 
@@ -193,7 +194,8 @@ def export_to(run: Path, sites: Sequence[Site]) -> None:
                 continue
             shared |= {name} if delivery.shared else set()
             folder = run / name if delivery.shared else run / "parties" / site.name / name
-            export(delivery.model, site.tokenizer, folder, site.task)
+            task = delivery.task or site.task
+            export(delivery.model, site.tokenizer, folder, task)
             if site.model_settings.adapter is not None and site.model_settings.adapter.merge:
                 merged = model_parts()["adapter"].merged(delivery.model)
-                export(merged, site.tokenizer, folder / "merged", site.task)
+                export(merged, site.tokenizer, folder / "merged", task)

@@ -48,6 +48,7 @@ def check_spec(spec: RunSpec) -> None:
             require_shared(name, spec.protection.mode, steps=steps)
     if spec.protection.noise is not None:
         require_predictions(name, noised=entry.opens_predictions)
+    spec.algorithm.check_task(spec.task, spec.training)
     check_model(spec, spec.model)
     for feature in run_features():
         feature.check(spec)

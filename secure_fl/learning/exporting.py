@@ -56,6 +56,8 @@ def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
         "positive": task.positive,
         "pooling": _pooling(model),
     }
+    if (task.temperature, task.threshold) != (1.0, None):
+        card |= {"temperature": task.temperature, "threshold": task.threshold}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with quiet():

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from secure_fl.learning.fetching import Attention
     from secure_fl.learning.local_training import Objective
-    from secure_fl.learning.tasks import Batch, Encoded
+    from secure_fl.learning.tasks import Batch, Encoded, Task
 
 AT_ONCE = 64  # records in a batch that is only evaluated or predicted
 
@@ -41,6 +41,7 @@ class Delivery:
 
     model: torch.nn.Module
     shared: bool
+    task: Task | None = None  # with an own temperature and threshold; None: the run's task
 
 
 class Site:

@@ -71,11 +71,14 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "guard": "`null` without `[guard]`; else its `settings`, the `refused` rounds, and the "
         "parties `left_out` by a search",
         "personal": "`null` without `[personal]`; else its `settings`, `votes` {`better`, `worse`, "
-        "`undecided`} or the reason for `no_votes`, the pooled `thresholds`, and `party` → {`use`, "
+        "`undecided`} or the reason for `no_votes`, the pooled `temperatures` and "
+        "`thresholds`, and `party` → {`use`, "
         "`vote`, `problem`, `dev` and `test` scores of each model, `differences` (split "
-        "→ pair of models) with 95 % intervals, `threshold` {`pooled`, `own`, `weight`, "
-        "`test_coverage`}}",
+        "→ pair of models) with 95 % intervals, `temperature` {`pooled`, `own`, `weight`, "
+        "`test_loss`}, `threshold` {`pooled`, `own`, `weight`, `test_coverage`}}",
         "serves": "`null`, or party → folder of the model that this hospital serves",
+        "answers": "`null`, or party → {`temperature`, `threshold`} of the model that this "
+        "hospital serves; `predict --party` uses them",
         "stays": "`null`, or the names of models that must stay at their hospital, because DP-SGD "
         "does not cover them",
         "evaluation": "`null` without an evaluation; else its models, scores and differences",

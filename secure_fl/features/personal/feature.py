@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from secure_fl.errors import SettingsError
@@ -18,6 +18,7 @@ from secure_fl.seeds import seed_for
 if TYPE_CHECKING:
     from torch import nn
 
+    from secure_fl.features.personal.answers import Answers
     from secure_fl.features.personal.comparison import Vote
     from secure_fl.learning.site import Site
     from secure_fl.party.cohort import Cohort
@@ -66,22 +67,7 @@ class PersonalFeature(RunFeature):
                 fix="remove [personal], or use fedavg, fedadam or fedkd",
                 field="personal",
             )
-        if cfg.coverage is None:
-            return
-        from secure_fl.features.personal.thresholds import KINDS
-
-        if spec.task.kind not in KINDS:
-            raise SettingsError(
-                f"thresholds are for {', '.join(KINDS)}, and this task is {spec.task.kind}",
-                fix="remove personal.coverage",
-                field="personal.coverage",
-            )
-        if spec.training.dp is not None:
-            raise SettingsError(
-                "risk curves are sums over dev records without noise, and this run is under DP-SGD",
-                fix="remove personal.coverage, or training.dp",
-                field="personal.coverage",
-            )
+        require_curves(spec, cfg)
 
     async def after_rounds(self, spec: RunSpec, cohort: Cohort, site: Site) -> None:
         """Train this hospital's own models, compare them, and vote."""
@@ -99,15 +85,44 @@ class PersonalFeature(RunFeature):
 
     def report(self, spec: RunSpec, sites: Sequence[Site]) -> Mapping[str, Any]:
         """Return the votes, each hospital's comparison, and the folders of the served models."""
+        from secure_fl.features.personal.answers import options_of
+
         cfg = settings_of(spec)
         found = {site.name: dict(site.findings.get(FINDING, {})) for site in sites}
         if cfg is None or not all(found.values()):
             return {}
         party = {name: one.pop("own") for name, one in found.items()}
         section = {"settings": cfg.model_dump(mode="json"), **found[sites[0].name], "party": party}
-        serves = {site.name: folder_of(site, party[site.name]["use"]) for site in sites}
-        stays = [PERSONAL, ALONE] if spec.training.dp is not None else None
-        return {self.section: section, "serves": serves, "stays": stays}
+        return {
+            self.section: section,
+            "serves": {site.name: folder_of(site, party[site.name]["use"]) for site in sites},
+            "answers": {n: options_of(one) for n, one in party.items()} if cfg.curves else None,
+            "stays": [PERSONAL, ALONE] if spec.training.dp is not None else None,
+        }
+
+
+def require_curves(spec: RunSpec, cfg: PersonalSettings) -> None:
+    """Refuse temperatures and thresholds for a task or a protection that they do not fit."""
+    names = [name for name in ("coverage", "calibrate") if getattr(cfg, name)]
+    if not names:
+        return
+    given = " and ".join(f"personal.{name}" for name in names)
+    from secure_fl.features.personal.thresholds import KINDS
+
+    if spec.task.kind not in KINDS:
+        raise SettingsError(
+            f"temperatures and thresholds are for {', '.join(KINDS)}, and this task is "
+            f"{spec.task.kind}",
+            fix=f"remove {given}",
+            field=f"personal.{names[0]}",
+        )
+    if spec.training.dp is not None:
+        raise SettingsError(
+            "temperatures and thresholds come from sums over dev records without noise, and this "
+            "run is under DP-SGD",
+            fix=f"remove {given}, or training.dp",
+            field=f"personal.{names[0]}",
+        )
 
 
 def settings_of(spec: RunSpec) -> PersonalSettings | None:
@@ -141,7 +156,7 @@ class Comparison:
     problem: str | None = None
     scores: dict[str, dict[str, float]] = field(default_factory=dict)  # split -> model -> metric
     differences: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)  # by split
-    threshold: dict[str, Any] | None = None
+    answers: Answers | None = None
 
     def measure(self, site: Site, models: Mapping[str, nn.Module], seed: int) -> None:
         """Score all models, choose the one to serve, and compare it with training alone."""
@@ -193,7 +208,8 @@ class Comparison:
             "metric": site.task.metric,
             **{split: self.scores.get(split) for split in SPLITS},
             "differences": self.differences,
-            "threshold": self.threshold,
+            "temperature": self.answers and self.answers.temperature,
+            "threshold": self.answers and self.answers.threshold,
         }
 
 
@@ -208,10 +224,10 @@ async def together(
     """Form the sums of all hospitals: the votes and the risk curves."""
     from secure_fl.features.personal.comparison import count_votes, sentence, voters_of
 
-    found: dict[str, Any] = {"votes": None, "no_votes": None, "thresholds": None}
+    found: dict[str, Any] = dict.fromkeys(("votes", "no_votes", "temperatures", "thresholds"))
     if spec.training.dp is not None:
         found["no_votes"] = OF_DP
-    elif cfg.alone or cfg.coverage is not None:
+    elif cfg.alone or cfg.curves:
         voters = await voters_of(cohort, bool(site.silo.dev))
         if voters < cohort.min_cohort:
             found["no_votes"] = (
@@ -222,8 +238,8 @@ async def together(
             if cfg.alone:
                 found["votes"] = await count_votes(cohort, own.vote, voters)
                 found["no_votes"] = None if found["votes"] else NOT_COUNTED
-            if cfg.coverage is not None:
-                found["thresholds"] = await thresholds(cohort, site, own, cfg.coverage)
+            if cfg.curves:
+                found |= await answer(cohort, site, own, cfg)
     if cfg.alone:
         votes = found["votes"]
         text = sentence(votes) if votes else f"no votes were counted: {found['no_votes']}"
@@ -231,27 +247,18 @@ async def together(
     return found
 
 
-async def thresholds(
-    cohort: Cohort, site: Site, own: Comparison, coverage: float
-) -> dict[str, Any] | None:
-    """Sum the risk curves of the used models, and derive this hospital's threshold."""
-    from secure_fl.features.personal.thresholds import probability, sum_risks, true_odds
+async def answer(
+    cohort: Cohort, site: Site, own: Comparison, cfg: PersonalSettings
+) -> dict[str, Any]:
+    """Set the temperature and the threshold of the served model; return the pooled ones."""
+    from secure_fl.features.personal.answers import answers_of, options_of
 
-    model, odds = site.delivered[own.use].model, None
-    if site.silo.dev:
-        odds = true_odds(site.task, *site.outcomes(model, "dev"))
-    sums = await sum_risks(cohort, odds)
-    if sums is None:
-        return None
-    if odds is not None:
-        at = {"pooled": sums.pooled(coverage), "own": sums.own(odds, coverage)}
-        own.threshold = {name: probability(x) for name, x in at.items()}
-        own.threshold["weight"] = sums.weight(odds, coverage)
-        if site.silo.test:
-            test = true_odds(site.task, *site.outcomes(model, "test"))
-            own.threshold["test_coverage"] = {name: test.coverage(x) for name, x in at.items()}
-    pooled = probability(sums.pooled(coverage))
-    return {"coverage": coverage, "pooled": pooled, "records": round(sums.records)}
+    own.answers = await answers_of(cohort, site, own.use, cfg)
+    delivery = site.delivered[own.use]
+    if not delivery.shared:  # hospitals answer differently with the shared model's one folder
+        task = replace(site.task, **options_of(asdict(own.answers)))
+        site.delivered[own.use] = replace(delivery, task=task)
+    return {"temperatures": own.answers.temperatures, "thresholds": own.answers.thresholds}
 
 
 PERSONAL_FEATURE = PersonalFeature()

@@ -19,6 +19,11 @@ def personal_part(document: Mapping[str, Any], *, shared: bool = False) -> str:
     votes, why = section["votes"], section["no_votes"]
     said = sentence(votes) if votes else f"no votes were counted: {why}" if why else ""
     body = paragraph(said and f"{said[0].upper()}{said[1:]}.")
+    if found := section["temperatures"]:
+        body += paragraph(
+            f"A temperature of {found['pooled']:.2f} calibrates the probabilities over the dev "
+            "records of all hospitals."
+        )
     if found := section["thresholds"]:
         body += paragraph(
             f"For a coverage of {100 * found['coverage']:g} %, the threshold over the dev records "
@@ -26,27 +31,56 @@ def personal_part(document: Mapping[str, Any], *, shared: bool = False) -> str:
         )
     if shared:
         return body
-    rows = [_row(name, one) for name, one in section["party"].items()]
     metric = metric_name(document["main_metric"], document.get("scored_class"))
-    heads = ["hospital", "serves", *(f"{split} {metric}, {name}" for split in ("dev", "test")
-                                     for name in MODELS.values())]  # fmt: skip
-    body += table("Models of each hospital", [*heads, "served − alone, dev", "threshold"], rows)
+    return body + _models(section["party"], metric) + _answers(section["party"])
+
+
+def _models(parties: Mapping[str, Any], metric: str) -> str:
+    """Render each hospital's scores, choice and problem."""
+    rows = [
+        [name, MODELS[one["use"]], *_scores(one["dev"]), _interval(one["differences"])]
+        for name, one in parties.items()
+    ]
+    heads = ["hospital", "serves", *MODELS.values(), "served − alone"]
+    body = table(f"Models of each hospital, dev {metric}", heads, rows)
+    tested = [[name, *_scores(one["test"])] for name, one in parties.items() if one["test"]]
+    body += table(f"Models of each hospital, test {metric}", ["hospital", *MODELS.values()], tested)
     return body + "".join(
-        paragraph(f"{name}: {one['problem']}.")
-        for name, one in section["party"].items()
-        if one["problem"]
+        paragraph(f"{name}: {one['problem']}.") for name, one in parties.items() if one["problem"]
     )
 
 
-def _row(name: str, one: Mapping[str, Any]) -> list[str]:
-    scores = [
-        number((one[split] or {}).get(model)) for split in ("dev", "test") for model in MODELS
+def _answers(parties: Mapping[str, Any]) -> str:
+    """Render each hospital's temperature and threshold, and their effects on its test records."""
+    return "".join(
+        _curves(parties, name, effect, without)
+        for name, effect, without in (
+            ("temperature", "test_loss", "uncalibrated"),
+            ("threshold", "test_coverage", "pooled"),
+        )
+    )
+
+
+def _curves(parties: Mapping[str, Any], name: str, effect: str, without: str) -> str:
+    """Render one value of each hospital; `effect`: a score with it and with a common one."""
+    found = {party: one[name] for party, one in parties.items() if one[name]}
+    shown = effect.replace("_", " ")
+    heads = ["hospital", name, "weight of own records", f"{shown}, {without}", f"{shown}, own"]
+    rows = [
+        [party, *map(number, (at["own"], at["weight"], *(scores.get(n) for n in (without, "own"))))]
+        for party, at in found.items()
+        for scores in [at.get(effect, {})]
     ]
-    apart = (one["differences"].get("dev") or {}).get("served - alone")
-    interval = "-"
-    if apart is not None:
-        low, high = apart["interval"]
-        interval = f"{apart['difference']:+.3f} ({low:+.3f} to {high:+.3f})"
-    threshold = one["threshold"]
-    at = "-" if threshold is None else f"{threshold['own']:.3f}"
-    return [name, MODELS[one["use"]], *scores, interval, at]
+    return table(f"{name.capitalize()}s", heads, rows)
+
+
+def _scores(scores: Mapping[str, float] | None) -> list[str]:
+    return [number((scores or {}).get(model)) for model in MODELS]
+
+
+def _interval(differences: Mapping[str, Any]) -> str:
+    apart = (differences.get("dev") or {}).get("served - alone")
+    if apart is None:
+        return "-"
+    low, high = apart["interval"]
+    return f"{apart['difference']:+.3f} ({low:+.3f} to {high:+.3f})"

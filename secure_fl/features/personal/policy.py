@@ -18,7 +18,7 @@ class PersonalFields(Section):
 
     compares: bool = True
     """This site may train models of its own after a run. Its vote on the served model, and its
-    losses at a grid of thresholds, may enter sums."""
+    losses at grids of thresholds and temperatures, may enter sums."""
 
 
 class PersonalRules(SiteRules[PersonalFields]):

@@ -32,3 +32,11 @@ class PersonalSettings(Section):
     """Share of records whose true label must be among the answers. Each hospital then gets its own
     threshold on probabilities; with several labels, it is the share of a record's labels. Default:
     no thresholds."""
+    calibrate: bool = False
+    """Each hospital gets a temperature, which divides the model's logits, so that its
+    probabilities are right on its own records. Thresholds then are on these probabilities."""
+
+    @property
+    def curves(self) -> bool:
+        """True if hospitals sum curves of losses."""
+        return self.calibrate or self.coverage is not None

@@ -21,17 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from secure_fl.learning.metric_counts import Counts, from_pieces, pieces
+from secure_fl.features.personal.curve_sums import Array, CurveSums, own_weight
 from secure_fl.learning.tasks import Batch, Task
-from secure_fl.party.cohort import Cohort
 
 GRID = np.linspace(-8.0, 8.0, 129)  # log-odds of thresholds
 KINDS = ("classification", "pair", "multilabel")
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +68,15 @@ def true_odds(task: Task, logits: Sequence[Tensor], batches: Sequence[Batch]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class RiskSums:
-    """Sums over hospitals: of records, and of losses at each threshold."""
-
-    records: float
-    losses: Array
+class RiskSums(CurveSums):
+    """Sums of records, and of their losses at each threshold of the grid."""
 
     @classmethod
     def of(cls, own: TrueOdds | None) -> RiskSums:
-        """Return what one hospital adds; zeros without records."""
+        """Return the sums that one hospital adds; zeros without records."""
         if own is None:
             return cls(0.0, np.zeros(GRID.size))
         return cls(float(own.records), own.losses())
-
-    def counts(self) -> Counts:
-        """Return the sums under names, for `pieces`."""
-        return {"records": np.array([self.records]), "losses": self.losses}
-
-    @classmethod
-    def from_counts(cls, counts: Counts) -> RiskSums:
-        """Return the inverse of `counts`."""
-        return cls(float(counts["records"][0]), counts["losses"])
 
     @property
     def valid(self) -> bool:
@@ -109,8 +93,7 @@ class RiskSums:
         at = int(np.argmin(np.abs(GRID - self.pooled(coverage))))
         risk = float(self.losses[at]) / self.records
         apart = float(own.losses()[at]) / own.records - risk
-        chance = risk * (1 - risk) / own.records
-        return max(0.0, 1 - chance / apart**2) if apart else 0.0
+        return own_weight(apart, risk * (1 - risk) / own.records)
 
     def own(self, own: TrueOdds, coverage: float) -> float:
         """Return the log-odds of one hospital's threshold."""
@@ -139,10 +122,3 @@ def _threshold(losses: Array, records: float, coverage: float) -> float:
 def probability(odds: float) -> float:
     """Return the probability of log-odds."""
     return float(1 / (1 + np.exp(-odds)))
-
-
-async def sum_risks(cohort: Cohort, own: TrueOdds | None) -> RiskSums | None:
-    """Sum the risk curves over the members of the last sum; None: one has left, or lied."""
-    opened = await cohort.sum(pieces(RiskSums.of(own).counts()), together=True)
-    sums = RiskSums.from_counts(from_pieces(opened)) if opened else None
-    return sums if sums is not None and sums.valid else None

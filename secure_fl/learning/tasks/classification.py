@@ -194,9 +194,13 @@ class Classification(Task):
         return None
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
-        """The label and every class's probability."""
-        chances = dict(zip(self.labels, logits[0].softmax(-1).tolist(), strict=True))
-        return {"label": max(chances, key=chances.__getitem__), "probabilities": chances}
+        """The likeliest label, those that reach the threshold, and every class's probability."""
+        shares = (logits[0] / self.temperature).softmax(-1).tolist()
+        chances = dict(zip(self.labels, shares, strict=True))
+        answer = {"label": max(chances, key=chances.__getitem__), "probabilities": chances}
+        if self.threshold is None:
+            return answer
+        return answer | {"labels": [n for n, p in chances.items() if p >= self.threshold]}
 
 
 def encode_texts(

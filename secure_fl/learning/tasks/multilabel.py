@@ -192,9 +192,13 @@ class MultiLabel(Task):
         return mean_bounds(counts)
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
-        """The labels with a probability above 0.5, and every label's probability."""
-        chances = dict(zip(self.labels, logits[0].sigmoid().tolist(), strict=True))
-        return {"labels": list(self.decode(logits, batch)[0]), "probabilities": chances}
+        """The labels that reach the threshold (default: above 0.5), and all probabilities."""
+        shares = (logits[0] / self.temperature).sigmoid().tolist()
+        chances = dict(zip(self.labels, shares, strict=True))
+        given = list(self.decode(logits, batch)[0])
+        if self.threshold is not None:
+            given = [name for name, p in chances.items() if p >= self.threshold]
+        return {"labels": given, "probabilities": chances}
 
 
 def labels_at(example: Example, row: int) -> tuple[str, ...]:

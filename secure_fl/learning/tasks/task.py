@@ -111,6 +111,8 @@ class Task(ABC):
     positive: str | None = None
     windows: int = 1  # of `max_length` tokens, in which longer texts are read
     overlap: int | None = None  # of neighbouring windows; None: a quarter of their tokens
+    temperature: float = 1.0  # divides the logits of `describe`
+    threshold: float | None = None  # smallest probability of a label that `describe` gives
 
     head: ClassVar[Head] = "sequence"
     exclusive: ClassVar[bool] = True  # a record has one class at most: probabilities add up to 1

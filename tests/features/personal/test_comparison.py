@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import numpy as np
 import pytest
 import torch
@@ -19,12 +22,13 @@ from secure_fl.features.personal.comparison import (
     vote_on,
     voters_of,
 )
+from secure_fl.features.personal.curve_sums import CurveSums
+from secure_fl.features.personal.temperatures import NOTHING, LossCurves, LossSums, losses_at
 from secure_fl.features.personal.thresholds import (
     GRID,
     RiskSums,
     TrueOdds,
     probability,
-    sum_risks,
     true_odds,
 )
 from secure_fl.learning.metric_counts import from_pieces, pieces
@@ -32,6 +36,8 @@ from secure_fl.learning.tasks.classification import Classification
 from secure_fl.learning.tasks.multilabel import MultiLabel
 from secure_fl.party.cohort import Cohort
 from secure_fl.testing.harness import federate
+
+Curves = TypeVar("Curves", bound=CurveSums)
 
 TASK = Classification("classification", labels=("ade", "no-ade"), max_length=8)
 WANTED = 0.9
@@ -118,12 +124,16 @@ def drawn(rng: np.random.Generator, level: float, records: int) -> TrueOdds:
     return TrueOdds(records, rng.normal(level, 1.5, records), np.ones(records))
 
 
-def added(hospitals: list[TrueOdds]) -> RiskSums:
+def summed(sums: Sequence[Curves]) -> Curves:
     """Add the sums of hospitals as the sealed sum does, piece by piece."""
-    parts = [pieces(RiskSums.of(one).counts()) for one in hospitals]
+    parts = [pieces(one.counts()) for one in sums]
     names = parts[0]
     total = {n: np.stack([p[n] for p in parts]).sum(0, dtype=np.float64) for n in names}
-    return RiskSums.from_counts(from_pieces(total))
+    return type(sums[0]).from_counts(from_pieces(total))
+
+
+def added(hospitals: list[TrueOdds]) -> RiskSums:
+    return summed([RiskSums.of(one) for one in hospitals])
 
 
 def test_own_thresholds_reach_the_coverage_where_a_pooled_one_misses_it() -> None:
@@ -184,10 +194,85 @@ def test_risk_curves_are_summed_under_seal_with_hospitals_that_have_none() -> No
         async for _ in cohort.rounds(1):
             pass
         await voters_of(cohort, cohort.me in own)
-        return await sum_risks(cohort, own.get(cohort.me))
+        return await RiskSums.of(own.get(cohort.me)).over(cohort)
 
     found = federate(dict.fromkeys((*own, "d"), program), mode="he+secagg").results["d"]
     expected = added(list(own.values()))
     assert isinstance(found, RiskSums)
     for name, vector in expected.counts().items():
         assert np.allclose(found.counts()[name], vector, rtol=1e-12)
+
+
+# --- temperatures ---------------------------------------------------------------------------------
+
+
+def curves_of(rng: np.random.Generator, records: int, true: float) -> LossCurves:
+    """Records of a hospital at which a temperature of `true` calibrates the model."""
+    z = rng.normal(0, 2.0, (records, 2)).astype(np.float32)
+    chances = 1 / (1 + np.exp((z[:, 0] - z[:, 1]) / true))
+    labels = torch.from_numpy((rng.random(records) < chances).astype(np.int64))
+    return LossCurves.of(TASK, [torch.from_numpy(z)], [{"labels": labels}])
+
+
+def test_own_temperatures_calibrate_where_the_pooled_one_does_not() -> None:
+    rng, true = np.random.default_rng(0), (0.5, 1.0, 1.5, 3.0)
+    own = [curves_of(rng, 3000, T) for T in true]
+    sums = summed([one.sums() for one in own])
+    assert 1.0 < sums.pooled < 2.0
+    for one, T in zip(own, true, strict=True):
+        assert sums.own(one) == pytest.approx(T, rel=0.1)
+    assert abs(np.log(sums.pooled / 3.0)) > 0.5
+
+
+def test_hospitals_that_are_alike_share_a_temperature_and_few_records_lean_on_it() -> None:
+    rng = np.random.default_rng(1)
+    alike = [curves_of(rng, 300, 2.0) for _ in range(6)]
+    sums = summed([one.sums() for one in alike])
+    assert sum(sums.weight(one) == 0.0 for one in alike) >= 3
+    assert sums.pooled == pytest.approx(2.0, rel=0.1)
+    other, few, single = (curves_of(rng, n, 0.5) for n in (2000, 20, 1))
+    both = summed([*(one.sums() for one in (*alike, other, few, single))])
+    assert both.weight(single) == 0.0 and both.own(single) == pytest.approx(both.pooled)
+    assert both.weight(few) < both.weight(other) < 1.0 and both.weight(other) > 0.9
+
+
+def test_the_lowest_point_of_a_curve_is_the_temperature_that_a_search_finds() -> None:
+    from scipy.optimize import minimize_scalar
+
+    rng = np.random.default_rng(2)
+    z = torch.from_numpy(rng.normal(0, 3.0, (500, 3)).astype(np.float32))
+    several = MultiLabel("multilabel", labels=("x", "y", "z"))
+    truth = torch.from_numpy(rng.random((500, 3)) < 1 / (1 + np.exp(-z.numpy() / 1.7)))
+    given = [z], [{"labels": truth}]
+    found = minimize_scalar(
+        lambda x: losses_at(several, *given, float(np.exp(x))).mean(), bounds=(-2, 2)
+    )
+    sums = LossCurves.of(several, *given).sums()
+    assert sums.pooled == pytest.approx(float(np.exp(found.x)), rel=2e-3)
+
+
+def test_loss_curves_are_summed_under_seal_with_hospitals_that_have_none() -> None:
+    rng = np.random.default_rng(0)
+    own = {name: curves_of(rng, 40, T) for name, T in (("a", 0.7), ("b", 1.0), ("c", 2.0))}
+
+    async def program(cohort: Cohort) -> LossSums | None:
+        async for _ in cohort.rounds(1):
+            pass
+        await voters_of(cohort, cohort.me in own)
+        mine = own.get(cohort.me)
+        return await (NOTHING if mine is None else mine.sums()).over(cohort)
+
+    found = federate(dict.fromkeys((*own, "d"), program), mode="he+secagg").results["d"]
+    assert isinstance(found, LossSums) and found.records == 120
+    assert np.allclose(found.losses, sum(one.rows.sum(0) for one in own.values()), rtol=1e-12)
+
+
+def test_losses_that_no_records_have_leave_no_temperature() -> None:
+    async def program(cohort: Cohort) -> LossSums | None:
+        async for _ in cohort.rounds(1):
+            pass
+        await voters_of(cohort, True)
+        false = LossSums(1.0, np.full(NOTHING.losses.size, -9.0 if cohort.me == "c" else 1.0))
+        return await false.over(cohort)
+
+    assert not any(federate(dict.fromkeys("abc", program), mode="none").results.values())

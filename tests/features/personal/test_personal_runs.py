@@ -61,7 +61,7 @@ def personal(cfg: PersonalSettings = ONE, mode: Any = "none", **options: Any) ->
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sealed run of four hospitals, one of which has no dev records."""
     folder = tmp_path_factory.mktemp("personal") / "run"
-    cfg = PersonalSettings(method="ditto", epochs=2, coverage=0.8)
+    cfg = PersonalSettings(method="ditto", epochs=2, coverage=0.8, calibrate=True)
     personal(cfg, "he+secagg", folder=folder, progress=False).run()
     return folder
 
@@ -115,10 +115,38 @@ def test_the_hospital_s_own_files_say_which_model_it_serves(run: Path) -> None:
     assert result["stays"] is None
 
 
+def test_predict_answers_with_the_hospital_s_temperature_and_threshold(run: Path) -> None:
+    from secure_fl.learning.exporting import load_exported
+
+    result = json.loads((run / "result.json").read_text())
+    text = FOUR[0].test[0].text  # type: ignore[union-attr]
+    for name, answers in result["answers"].items():
+        own = result["personal"]["party"][name]
+        assert answers == {part: own[part]["own"] for part in ("temperature", "threshold")}
+        model, tokenizer, task = load_exported(run / result["serves"][name])
+        if own["use"] != "model":  # the hospital's own folder answers in the same way
+            assert (task.temperature, task.threshold) == tuple(answers.values())
+        record = Text("1", text)
+        z = task.forward(model, task.encode([record], tokenizer, labelled=False).batch([0]))[0]
+        shares = (z / answers["temperature"]).softmax(-1).tolist()
+        expected = dict(zip(task.labels, shares, strict=True))
+        asked = ["predict", str(run), text, "--party", name, "--json"]
+        done = CliRunner().invoke(main, asked, catch_exceptions=False)
+        (found,) = json.loads(done.stdout)["predictions"]
+        assert found["probabilities"] == pytest.approx(expected, abs=1e-5)
+        assert found["labels"] == [n for n, p in expected.items() if p >= answers["threshold"]]
+    assert result["answers"][NAMES[3]]["temperature"] == pytest.approx(
+        result["personal"]["temperatures"]["pooled"]
+    )  # it has no dev records
+    raw = CliRunner().invoke(main, ["predict", str(run), text, "--json"], catch_exceptions=False)
+    assert "labels" not in json.loads(raw.stdout)["predictions"][0]
+
+
 def test_the_page_has_the_votes_and_only_the_own_page_the_hospitals(run: Path) -> None:
     said = sentence(section(run)["votes"])
     own = write_run_page(run).read_text()
     assert said[1:] in own and "Models of each hospital" in own and NAMES[0] in own
+    assert "Temperatures" in own and "test coverage, own" in own
     shared = write_run_page(run, shared=True).read_text()
     assert said[1:] in shared and "Models of each hospital" not in shared
 
@@ -236,6 +264,9 @@ def test_thresholds_need_probabilities_of_labels() -> None:
         FedAvg(), TaskSettings(kind="ner"), sections={"personal": PersonalSettings(coverage=0.9)}
     )
     with raises(SettingsError, "ner", field="personal.coverage"):
+        feature.PERSONAL_FEATURE.check(spec)
+    spec = replace(spec, sections={"personal": PersonalSettings(calibrate=True)})
+    with raises(SettingsError, "ner", field="personal.calibrate"):
         feature.PERSONAL_FEATURE.check(spec)
 
 
