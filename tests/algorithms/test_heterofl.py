@@ -41,7 +41,13 @@ from secure_fl.testing.harness import federate
 from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises
 from tests.support.saved_models import WORDS, save_family
-from tests.support.slices import require_slices
+
+
+def require_slices(wide: nn.Module, narrow: nn.Module, at: Mapping[str, Any]) -> None:
+    assert narrow.state_dict().keys() == wide.state_dict().keys()
+    for name, parameter in narrow.named_parameters():
+        assert torch.equal(parameter, select(wide.get_parameter(name), at[name])), name
+
 
 TIERS = ("weak", "medium", "strong")
 CPU = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu")
