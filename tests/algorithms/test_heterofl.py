@@ -162,24 +162,6 @@ def test_models_stay_nested_bit_for_bit(
     assert list(ends.values()) == [{"weak"}, {"weak", "medium"}, set(TIERS)]
 
 
-def test_a_round_is_the_mean_by_count_of_what_parties_trained() -> None:
-    """One round of the real models against numpy, with one party in each tier."""
-    cfg = HeteroFL(rounds=1, scaler="training")  # saved models are as they were averaged
-    only = ProtectionSettings(mode="none", min_cohort=1, threshold=1)
-    alone = [small(cfg, silos=[s], protection=only).run().model for s in tiered(*TIERS)]
-    wide = small(cfg, silos=tiered(*TIERS), protection=open_sums("none")).run().model
-    last = "encoder.layer.0.output.dense.weight"
-    name = next(n for n, _ in wide.named_parameters() if n.endswith(last))
-    total, count = np.zeros((64, 128)), np.zeros((64, 128))
-    for model in alone:
-        d, f = model.get_parameter(name).shape
-        total[:d, :f] += model.get_parameter(name).detach().numpy()
-        count[:d, :f] += 1
-    assert np.unique(count).tolist() == [1, 2, 3]
-    found = wide.get_parameter(name).detach().numpy()
-    np.testing.assert_allclose(found, total / count, atol=1e-6)
-
-
 def test_of_full_width_everywhere_it_is_fedavg() -> None:
     cfg = HeteroFL(rounds=1, widths={"all": 1.0}, weights="samples")
     ours, theirs = (trainable(small(a).run().model) for a in (cfg, FedAvg(rounds=1)))
