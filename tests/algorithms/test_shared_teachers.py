@@ -25,7 +25,7 @@ from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.equality import equal, kept_state, weights
 from tests.support.fedkd_runs import NAMES, SGD, kd, site_of
 from tests.support.raising import raises
-from tests.support.token_hospitals import corpora, ner
+from tests.support.token_hospitals import HEAD, corpora, ner
 
 LORA = ModelSettings(layers=2, adapter=AdapterSettings(rank=2, targets="linear"))
 shared = partial(kd, teachers="shared", student_rank=3)
@@ -128,6 +128,15 @@ def test_rates_and_scales_of_both_models() -> None:
         assert pair.rates == (η, η)
         scales = {la.scaling["default"] for la in adapted(pair).values()}
         assert scales == {3.0}  # alpha/r, whatever the rank is
+
+
+def test_heads_of_different_labels_stay_at_their_hospitals(sent: dict[str, set[str]]) -> None:
+    result = ner(shared(rounds=1), "he+secagg", silos=corpora(), model=LORA).run()
+    assert {f"{silo.name}/{m}" for silo in corpora() for m in ("model", "student")} == set(
+        result.models
+    )
+    names = {name for own in sent.values() for name in own}
+    assert len(names) > 5 and not any(head in name for name in names for head in HEAD)
 
 
 def test_a_guard_judges_the_shared_teacher() -> None:

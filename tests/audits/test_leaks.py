@@ -102,6 +102,13 @@ def test_the_public_reads_the_finished_model(access: Access, icon: str, words: s
     assert found.icon == icon and words in found.text
 
 
+def test_a_coordinator_that_reads_the_sum_reads_its_words() -> None:
+    rows = sealed(coordinator="of a sum")
+    rows["a sum of updates"][COORDINATOR] = "of a sum"
+    text = leaks(made(rows))[0].text
+    assert "any single hospital. It could read the sum of the updates, and tell which words" in text
+
+
 def test_compared_runs_share_a_sentence() -> None:
     one = made(sealed())
     other = replace(one, run=replace(one.run, name="b"))

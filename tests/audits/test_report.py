@@ -15,13 +15,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from secure_fl.audits.document import AuditDocument, encode
+from secure_fl.audits.document import ENTITIES, AuditDocument, encode
 from secure_fl.audits.report.page import compared_cells, render
 from secure_fl.audits.report.report_terms import ACCESS, STATUS, VERDICTS
 from secure_fl.audits.report.sentences import (
     NO_PRIVACY,
     NO_TRIALS,
     WITHOUT,
+    outcome,
     standing,
 )
 from tests.support.documents import document, finding, three, trial
@@ -107,6 +108,17 @@ def test_fields_need_no_colour(one: Page) -> None:
         assert len({t.word for t in terms.values()}) == len(terms)
 
 
+def test_the_status_is_in_words_with_its_reasons() -> None:
+    for status, term in STATUS.items():
+        made = document(status=status, reasons=("of this",), **EMPTY)
+        banner = Page(render([made])).all("div", "status")[0]
+        assert banner.text.lower().startswith(f"limits {term.word}. {standing(made)}".lower())
+        assert banner.text.endswith("of this")
+    reasons = tuple(f"reason {k}" for k in range(30))
+    many = document(status="beyond policy", reasons=reasons, **EMPTY)
+    assert "25 more, in audit.json" in render([many])  # the page to sign stays one page
+
+
 def test_it_never_claims_that_all_was_tested_where_something_was_not() -> None:
     open_run = replace(three()[0], status="within policy")
     assert {one.verdict for one in open_run.trials} & {"not tested", "inconclusive"}
@@ -114,6 +126,12 @@ def test_it_never_claims_that_all_was_tested_where_something_was_not() -> None:
     assert kept not in standing(open_run)
     held = tuple(one for one in open_run.trials if one.verdict == "holds")
     assert standing(replace(open_run, trials=held)) == kept
+
+
+def test_words_of_entities_are_listed_by_type() -> None:
+    by_type = replace(finding(0.984), details={ENTITIES: {"Drug": 0.984, "Dose": 0.5}})
+    made = trial("token bag", "coordinator", by_type, by_type, finding(0.0))
+    assert outcome(made).endswith("Dose 50 %, Drug 98 %.")
 
 
 def test_compared_fields_that_differ_are_marked() -> None:

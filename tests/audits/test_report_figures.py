@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from secure_fl.audits.document import RocPart, SeriesPart
-from secure_fl.audits.report import plots, report_tables
+from secure_fl.audits.report import plots, report_tables, report_terms
 from secure_fl.audits.report.sentences import in_words
 from tests.support.documents import document, privacy
 
@@ -55,6 +55,27 @@ def test_the_largest_loss_counts_and_one_without_bound_takes_all() -> None:
     assert "∞" in report_tables.largest_epsilon(document(privacy=tuple(changed)))
     assert "∞" in report_tables.largest_epsilon(document(privacy=()))
     assert f"{math.exp(1.5):.3g} times" in in_words(changed[0])
+
+
+@pytest.mark.parametrize(
+    ("value", "statement"),
+    [
+        (None, "none"),
+        (0, "0"),
+        (4096, "4,096"),
+        (0.5, "0.500"),
+        (-0.25, "-0.250"),
+        (0.0017, "0.0017"),
+        (1e-5, "1e-5"),
+        (3.14159, "3.14"),
+        (12345.6, "12,346"),
+        (3e20, "3e20"),
+        (math.inf, "∞"),
+        (math.nan, "not a number"),
+    ],
+)
+def test_numbers(value: float | None, statement: str) -> None:
+    assert report_terms.number(value) == statement
 
 
 def test_an_unknown_leakage_is_not_zero() -> None:
