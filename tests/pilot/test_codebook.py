@@ -19,6 +19,7 @@ from secure_fl.pilot.progress import progress
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.rules import Company, check
+from secure_fl.policy.violations import PolicyRefusal
 from tests.support.local_pilot import LocalPilot
 from tests.support.raising import raises
 from tests.support.tables import hospitals
@@ -143,6 +144,29 @@ def policy(**changes: Any) -> SitePolicy:
         "statistics": StatisticsRules(),
     }
     return SitePolicy.model_construct(**{**SitePolicy().__dict__, **given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "rule"),
+    [
+        ({}, {}, None),
+        ({"algorithms": ()}, {}, "site.algorithms"),
+        ({"statistics": None}, {}, "site.statistics"),
+        ({"datasets": ("other",)}, {}, "site.datasets"),
+        ({"until": date(2025, 1, 1)}, {}, "site.until"),
+        ({"min_cohort": 4}, {}, "site.min_cohort"),
+        ({}, {"min_patients": 9}, "site.statistics.min_patients"),
+    ],
+)
+def test_a_site_compares_a_codebook_with_its_own_rules(
+    changes: dict[str, Any], asked: dict[str, Any], rule: str | None
+) -> None:
+    broken: list[str] = []
+    try:
+        check(policy(**changes), plan_of(**asked), COMPANY, today=DAY)
+    except PolicyRefusal as error:
+        broken = [one.rule for one in error.broken]
+    assert broken == ([] if rule is None else [rule])
 
 
 def test_an_older_codebook_than_the_approved_one_is_refused() -> None:
