@@ -30,11 +30,10 @@ def _text(flag: str, metavar: str, text: str) -> click.Option:
     return click.Option([flag], metavar=metavar, help=text)
 
 
-def _several(flag: str, name: str, text: str, choices: tuple[str, ...] = ()) -> click.Option:
+def _several(flag: str, name: str, text: str) -> click.Option:
     return click.Option(
         [flag, name],
         multiple=True,
-        type=click.Choice(choices) if choices else None,
         callback=lambda _ctx, _option, names: names or None,
         help=f"{text} Can be repeated. [default: all]",
     )
@@ -176,29 +175,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
                 _several("--set", "sets", "Data set, such as sst2."),
                 _text("--only", "TEXT", "Algorithms with this in the name."),
                 _path("--work", "FOLDER", "Finished cells. [default: benchmarks/results/defaults]"),
-            ),
-            alone=True,
-        ),
-        "probe": Benchmark(
-            "benchmarks.federations.probe",
-            "Probes of a checkpoint on real text, four hospitals.",
-            {"sets": ("sst2",), "records": 30, "test": 40, "seeds": 1, "model": "tiny"},
-            (
-                _several("--set", "sets", "Data set.", ("sst2", "ade_cls")),
-                _count("--records", "Records of each hospital. [default: 600]"),
-                _count("--seeds", "Seeds. [default: 3]"),
-                MODEL,
-                _path("--data", "FOLDER", "Folder of the data sets."),
-            ),
-            alone=True,
-        ),
-        "tuned": Benchmark(
-            "benchmarks.federations.tuned",
-            "FedAvg's defaults and tune's result, compared with a grid.",
-            {"corpora": ("ade",), "size": 16, "passes": (1,)},
-            (
-                _several("--corpus", "corpora", "Built-in records.", ("ade", "pairs", "ner")),
-                click.Option(["--seed"], type=int, help="Of records and models. [default: 7]"),
             ),
             alone=True,
         ),

@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 
 from secure_fl.runs.folder import EVENTS
 from tests.support.pilot_folders import HUB, PilotFolders
-from tests.support.processes import PROGRAM, this_code
+from tests.support.processes import KEYS, PROGRAM, this_code
 
-KEYS = ("--kit", "kit", "--passphrase-file", "passphrase")
 Key = TypeVar("Key")
 
 

@@ -119,7 +119,7 @@ def test_there_are_at_least_twenty() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").glob("*.md"))],
+    ["README.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))],
 )
 def test_anchors_exist(page: str) -> None:
     """Each link to a section of a page leads to a heading."""

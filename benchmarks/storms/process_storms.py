@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import jsonl
-from benchmarks.measuring import KEYS
 from benchmarks.report import Report
 from benchmarks.storms.draw import EPSILON, EXCHANGES, ROUNDS, StormDraw
 from benchmarks.storms.lies import COORDINATOR, Liar
@@ -40,7 +39,7 @@ from secure_fl.pilot.kits import load_kit
 from secure_fl.runs.folder import EVENTS, RESULT
 from secure_fl.runs.party_checkpoints import EVIDENCE
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
-from tests.support.processes import free_port
+from tests.support.processes import KEYS, free_port
 
 NAMES = ("east", "middle", "north", "south", "west")
 SIZE = 24

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.federations import adapters, audits, tuned
+from benchmarks.federations import adapters, audits
 from benchmarks.federations import round as round_
 from benchmarks.federations import statistics as statistics_
 from benchmarks.federations.leakage import audited
@@ -21,7 +21,6 @@ from secure_fl.audits.attacks.membership import LIRA, RMIA
 from secure_fl.audits.report import trade_off
 from secure_fl.audits.report.page import render
 from secure_fl.crypto.keys.identity import PublicIdentity
-from secure_fl.features.tuning.tuning import RATE
 from tests.support.fuzzing import Fuzzer, FuzzFinding
 from tests.support.local_pilot import local_pilot, plan_of
 from tests.support.mutants import MUTATORS
@@ -129,15 +128,6 @@ def test_audited_runs_become_a_curve(tmp_path: Path) -> None:
     assert [one.epsilon is None for one in found] == [False, False, True, True]
     assert all(one.value is not None and one.interval is not None for one in found)
     assert "all-epsilon-title" in render(documents)
-
-
-def test_tune_ends_at_a_point_of_the_grid() -> None:
-    (row,) = document(tuned.measure(("ade",), 24, (1e-3, 2e-3, 4e-3), (1,)))["rows"]
-    scores = {str(choice): score for choice, score in row["grid"]}
-    assert len(scores) == 3 and row["tuned"] == pytest.approx(scores[str(row["choice"])], abs=1e-4)
-    assert row["best"] in [pytest.approx(score, abs=1e-4) for score in scores.values()]
-    usual = str({RATE: 2e-3, tuned.EPOCHS: 1})  # the defaults: the same run again
-    assert row["default"] == pytest.approx(scores[usual], abs=1e-4)
 
 
 def test_mutants_are_counted_by_the_command() -> None:

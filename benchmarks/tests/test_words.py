@@ -31,9 +31,3 @@ def test_a_page_is_counted() -> None:
     assert found.sentences == [4, 5, 2, 4]
     assert found.cell == 4
     assert found.words == 2 + 9 + 6 + 7
-
-
-def test_no_page_is_too_long() -> None:
-    found = list(words.pages())
-    assert [page.name for page in found if page.words > words.LONG_PAGE] == []
-    assert len(found) > 10 and words.total(found).words > 1000

@@ -23,7 +23,7 @@ from secure_fl.learning.dp.dp_sgd import checked_clipping, fit_privately
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.local_training import make_optimizer
 from secure_fl.learning.site import Site
-from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.settings import DPSettings, ModelSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.equality import equal, kept_state, weights
 from tests.support.families import save
@@ -74,25 +74,6 @@ def test_a_teacher_learns_at_a_quarter_of_the_rate_unless_it_has_its_own() -> No
     η = SGD.learning_rate or 0.0
     assert make_pair(site, kd()).rates == (η / 4, η)
     assert make_pair(site, kd(teacher_learning_rate=0.5)).rates == (0.5, η)
-
-
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "ner": ("ner", {"labels": "shared"}),
-    "regression": ("similarity", {}),
-    "ranking": ("news", {}),
-    "pair": ("pairs", {}),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_task(kind: Any) -> None:
-    corpus, options = KINDS[kind]
-    splits = make(corpus, parties=3, seed=1, size=16, **options)
-    parties = [Silo(n, s.train, s.dev) for n, s in zip(NAMES, splits, strict=True)]
-    task = TaskSettings(kind=kind, max_length=48)
-    result = run(kd(rounds=1), "he+secagg", silos=parties, task=task).run()
-    assert "student" in result.models
-    assert all(w.isfinite().all() for m in result.models.values() for w in m.parameters())
 
 
 # --- against what it must equal -------------------------------------------------------------------
@@ -263,12 +244,6 @@ def test_a_pair_trains_privately_as_one_module(tmp_path: Path) -> None:
     assert {name.split(".")[0] for name in before} == {"teacher", "student"}  # one network
 
 
-def test_a_round_spends_one_pass_for_both_models() -> None:
-    result = run(kd(adaptive="sample", epochs=1), "he+secagg", training=PRIVATE).run()
-    steps = 2 * 2  # rounds, and steps of a pass over 20 records by 16
-    assert set(result.document["privacy"]["steps"].values()) == {steps}
-
-
 @pytest.mark.parametrize(
     ("how", "field"),
     [({"adaptive": "batch"}, "adaptive"), ({"exchange": "gradient"}, "exchange")],
@@ -334,6 +309,3 @@ def test_a_teacher_may_have_another_width(tmp_path: Path) -> None:
     assert config.hidden_size == 32
     states = [kept_state(tmp_path / "run", name, 2)["student"] for name in NAMES]
     assert all(equal(states[0], state) for state in states)
-
-
-# --- parties that join or drop out ----------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +180,6 @@ def test_every_label_of_a_ridge_is_calibrated_on_other_records() -> None:
     assert float(off[learned].max()) < 0.08
 
 
-def test_sums_of_several_labels_have_no_products_of_labels() -> None:
-    assert len(fits.moments(coded(20, 10, 7), 7)) == 11 * 12 // 2 + 11 * 7 + 7
-
-
 # --- steps ----------------------------------------------------------------------------------------
 
 
@@ -304,16 +299,6 @@ def test_a_private_gradient_has_noise_of_the_claimed_size() -> None:
 
 
 # --- runs -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("mode", "fit"),
-    mostly_slow(product(MODES, (Probe(), LOGISTIC)), ("he+secagg", Probe()), ("secagg", LOGISTIC)),
-)
-def test_a_probe_learns_in_every_mode(mode: str, fit: Probe) -> None:
-    parts = silos(3, 120)
-    result = run(fit, mode, silos=parts, model=ModelSettings())
-    assert result.pooled("test")["auroc"] > 0.62
 
 
 @pytest.mark.parametrize("fit", [Probe(), Probe(fit="logistic", rounds=30)])

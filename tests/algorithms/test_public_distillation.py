@@ -188,9 +188,6 @@ def test_protection_rounds_the_ensemble_and_nothing_else(name: str) -> None:
     assert (clear - clear.mean(0)).abs().max() > 0 or name == "mhat"
 
 
-# --- what is left behind --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", mostly_slow([*METHODS, "fedid"], "feddf", "mhat", "fedid"))
 def test_some_parties_are_drawn_and_the_host_may_ignore_its_labels(name: str) -> None:
     fields: dict[str, Any] = {"labelled": False, "sample": 0.5, "counted": "parties"}
@@ -198,6 +195,9 @@ def test_some_parties_are_drawn_and_the_host_may_ignore_its_labels(name: str) ->
     result = hosted(cfg, silos=members(6, size=8)).run()  # 4 of 6: a sum's worth, and a dropout
     assert sum("train" in own for own in result.document["seconds"]["party"].values()) >= 4
     assert all(w.isfinite().all() for w in weights(result).values())
+
+
+# --- what is left behind --------------------------------------------------------------------------
 
 
 def test_without_distillation_feddf_is_fedavg(tmp_path: Path) -> None:

@@ -109,11 +109,6 @@ def test_a_coordinator_that_reads_the_sum_reads_its_words() -> None:
     assert "any single hospital. It could read the sum of the updates, and tell which words" in text
 
 
-def test_sizes_are_an_exception_and_no_reading() -> None:
-    rows = sealed() | {"how many records a hospital has": {COORDINATOR: "sizes"}}
-    assert "except roughly its number of records" in leaks(made(rows))[0].text
-
-
 def test_compared_runs_share_a_sentence() -> None:
     one = made(sealed())
     other = replace(one, run=replace(one.run, name="b"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 from secure_fl.audits.document import RocPart, SeriesPart
 from secure_fl.audits.report import plots, report_tables, report_terms
 from secure_fl.audits.report.sentences import in_words
-from tests.support.documents import document, privacy, three
+from tests.support.documents import document, privacy
 
 
 def roc(hits: int, members: int, strangers: int) -> RocPart:
@@ -83,24 +82,3 @@ def test_an_unknown_leakage_is_not_zero() -> None:
     unknown = tuple(replace(p, leakage=None) for p in document().points)
     assert {row[2] for row in report_tables.points(unknown).rows} == {"not measured"}
     assert plots.accuracy_leakage(unknown, "x") is None
-
-
-def test_compared_points_bear_the_names_of_their_runs() -> None:
-    finding = report_tables.joint_points(three())
-    own = [p for p in finding if p.label[:3] in ("1. ", "2. ", "3. ")]
-    assert [p.deployed for p in own] == [False, True, True]
-    assert len(finding) == len(own) + 2  # what all three were compared with, once
-
-
-def test_labels_never_lie_on_each_other() -> None:
-    for levels in ([0.98] * 5, [0.0] * 12, [1.0, 0.5, 0.5, 0.02, 0.01, 0.0]):
-        heights = plots.label_heights(levels)
-        gap = 1.1 / max(len(levels), 9)
-        assert all(a - b > gap - 1e-9 for a, b in pairwise(heights))
-        assert heights[0] <= 1.06 and heights[-1] >= -0.06 - 1e-9
-
-
-def test_positions_are_drawn_together() -> None:
-    frames = ("wire/12", "wire/13", "wire/14", "wire/31", "model/32", "a digest")
-    assert report_terms.positions(frames) == "wire/12 to 14, wire/31, model/32, a digest"
-    assert report_terms.positions(()) == "none"

@@ -66,14 +66,6 @@ def test_an_impossible_plan_is_refused(arguments: str, code: int, named: str) ->
     assert named in run(*arguments.split(), code=code).stderr
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
-def test_it_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    text = run("--parties", "5", "--epsilon", "8").output
-    assert max(map(len, text.splitlines())) <= columns
-    assert "when all are present" in " ".join(text.split())
-
-
 def test_advice_is_useful() -> None:
     plan = PredictionPlan(5, 2, 1000, 1000, 1, 1, 1e-5, dropouts=1, colluders=1)
     found = plan_predictions(plan, epsilon=8.0)

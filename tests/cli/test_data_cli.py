@@ -121,11 +121,6 @@ PAIRS = {  # each task with one algorithm and with one that has a host, each alg
 }
 
 
-def test_an_algorithm_that_there_is_not(tmp_path: Path) -> None:
-    found = run("init", tmp_path, "--algorithm", "fedmagic")
-    assert found.exit_code == 2 and "fedavg, fedadam" in found.output
-
-
 def test_what_needs_no_sum_is_written_as_the_registry_has_it() -> None:
     assert set(WITHOUT_SUMS) == {name for name, entry in ALGORITHMS.items() if entry.sums_nothing}
     assert {n for n, word in WITHOUT_SUMS.items() if word == "POOLED"} == {

@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from secure_fl.algorithms.inclusivefl import InclusiveFL
-from secure_fl.cli.keys import keys
 from secure_fl.cli.main import main
 from secure_fl.pilot.plan import write_plan
 from secure_fl.settings import ProtectionSettings
@@ -129,9 +128,3 @@ def test_a_short_passphrase_is_refused_for_fresh_keys(monkeypatch: pytest.Monkey
     monkeypatch.setenv("SECURE_FL_PASSPHRASE", "short")
     run("identity", "north", "--keys", "north", code=6)
     assert not Path("north").exists()
-
-
-@pytest.mark.parametrize("command", ["", *sorted(keys.commands)])
-def test_every_command_has_help(command: str) -> None:
-    shown = run(*([command] if command else []), "--help").output
-    assert "Usage: secure-fl keys" in shown and len(shown.splitlines()) > 5

@@ -66,8 +66,3 @@ def test_export_to_screen_and_file(file: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     assert printed["head"] in run("export", file, "-o", target).output
     assert json.loads(target.read_text()) == printed
-
-
-def test_a_missing_ledger_is_a_wrong_command_line(tmp_path: Path) -> None:
-    assert "cannot be used" in run("show", tmp_path / "none", code=2).output
-    assert not (tmp_path / "none").exists()

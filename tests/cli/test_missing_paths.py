@@ -53,10 +53,6 @@ def test_a_missing_kit_and_a_second_init_are_wrong_command_lines() -> None:
     assert again.exit_code == 2 and "--force" in again.stderr
 
 
-def test_a_run_that_is_there_and_cannot_be_used_keeps_its_status() -> None:
-    assert run("runs", "show", "runs/first").exit_code == 4
-
-
 def test_a_page_that_does_not_exist_gets_a_suggestion() -> None:
     found = run("docs", "pilots")
     assert found.exit_code == 2 and "did you mean pilot?" in found.stderr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from click.testing import CliRunner
 
 from secure_fl.algorithms.fedavg import FedAvg
@@ -23,13 +21,6 @@ def test_every_field_is_described_once() -> None:
     for section in (*classes, *(entry.settings for entry in BUILT_IN.values())):
         names = [d.name for d in describe_fields(section)]
         assert names == list(section.model_fields), section
-
-
-def test_a_table_names_the_section_of_its_fields() -> None:
-    shown = CliRunner().invoke(main, ["settings", "data.set"]).output
-    assert re.search(r"^  columns +table: fields: see data.columns$", shown, re.M), shown
-    fields = {d.name: d.help for d in describe_fields(TrainingSettings)}
-    assert fields["dp"].endswith("see training.dp")
 
 
 def test_types_bounds_and_docstrings_are_read_off() -> None:

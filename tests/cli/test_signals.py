@@ -16,11 +16,10 @@ from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.progress import progress
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
-from tests.support.processes import PROGRAM, free_port, this_code
+from tests.support.processes import KEYS, PROGRAM, free_port, this_code
 
 STOPPED = 130
-COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
-HUBS = ["coordinate", "plan.toml", *COMMON, "--out", "run"]
+HUBS = ["coordinate", "plan.toml", *KEYS, "--out", "run"]
 LONGEST = 120.0
 
 
@@ -82,6 +81,6 @@ def test_a_hospital_is_stopped_before_it_has_read_its_files(trial: PilotFolders)
     """It opens a pipe in the place of its rules, and waits for whoever writes them."""
     pipe = trial.of("east") / "rules"
     os.mkfifo(pipe)
-    process = start(trial, "east", "join", pipe.name, *COMMON)
+    process = start(trial, "east", "join", pipe.name, *KEYS)
     with pipe.open("w"):  # it has begun to read
         assert "interrupted" in told_to_stop(process)

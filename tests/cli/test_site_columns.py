@@ -49,12 +49,6 @@ def test_named_columns_are_written_and_read() -> None:
     assert wrong.exit_code == 2
 
 
-def test_usual_columns_need_no_option() -> None:
-    Path("north.csv").write_text("text,label\nrash,ade\n", encoding="utf-8")
-    assert init().exit_code == 0
-    assert "# columns = {" in Path("site.toml").read_text(encoding="utf-8")
-
-
 def test_made_up_notes_can_have_patients(folder: Path) -> None:
     made = CliRunner().invoke(
         main, ["data", "make", "ade", "--out", "made", "--size", "24", "--patients"]

@@ -73,12 +73,6 @@ def test_quiet_prints_the_result_without_progress(place: Path) -> None:
     assert "test accuracy" in found.stdout and "means" in found.stdout
 
 
-def test_a_run_is_never_overwritten(place: Path) -> None:
-    found = run("train", place / "study.toml", "--out", place / "together")
-    assert found.exit_code == 4
-    assert "--resume" in found.stderr
-
-
 def test_resuming_with_other_settings_is_refused_with_their_list(place: Path) -> None:
     options = ("--resume", "--set", "algorithm.rounds=9", "--set", "training.batch_size=4")
     found = run("train", place / "study.toml", "--out", place / "together", *options)
@@ -91,13 +85,6 @@ def test_resuming_nothing_is_refused(place: Path) -> None:
     found = run("train", place / "study.toml", "--out", place / "nothing", "--resume")
     assert found.exit_code == 2
     assert not (place / "nothing").exists()
-
-
-def test_wrong_settings_exit_with_2_and_name_the_field(place: Path) -> None:
-    found = run("train", place / "study.toml", "--set", "algorithm.ronds=5")
-    assert found.exit_code == 2
-    assert "algorithm.ronds" in found.stderr
-    assert "did you mean rounds?" in found.stderr
 
 
 def test_ctrl_c_tells_how_to_go_on_and_that_command_does(place: Path) -> None:
@@ -163,14 +150,6 @@ def test_a_stopped_run_tells_its_scores_so_far(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", rounds=6, done=False)
     shown = run("runs", "show", folder).stdout
     assert "test accuracy 0.820 after round 5, over all hospitals" in shown
-
-
-def test_a_run_is_shown(place: Path) -> None:
-    shown = run("runs", "show", place / "together")
-    assert "finished, round 2 of 2" in shown.stdout
-    assert "torch" in shown.stdout
-    as_json = json.loads(run("runs", "show", place / "together", "--json").stdout)
-    assert as_json["algorithm"] == "fedavg"
 
 
 def test_folders_without_runs_are_said_to_be(tmp_path: Path) -> None:

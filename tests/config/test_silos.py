@@ -18,8 +18,7 @@ from secure_fl.data.examples import Example, Text
 from secure_fl.data.partition import partition
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import Columns, load, split
-from secure_fl.errors import DataError, RunError
-from secure_fl.federation.federation import Federation
+from secure_fl.errors import DataError
 from secure_fl.settings import ModelSettings
 from tests.support.raising import raises
 from tests.support.studies import FILE
@@ -194,16 +193,3 @@ def test_a_missing_file_names_its_party(tmp_path: Path) -> None:
     file.write_text("".join(tables) + '[algorithm]\nname = "fedavg"\n')
     with raises(DataError, party="a", file=tmp_path / "a.csv"):
         config.silos(config.load(file))
-
-
-def test_resuming_with_other_settings_lists_them(study: Path, tmp_path: Path) -> None:
-    found = config.load(study)
-    run = tmp_path / "run"
-    with raises(RunError, reason="missing"):
-        Federation.of(found, run, resume=True)
-    run.mkdir()
-    (run / "settings.toml").write_text(config.dump(found))
-    other = config.load(study, ["algorithm.rounds=9", "run.name=renamed"])
-    with raises(RunError, "algorithm.rounds: 2 -> 9") as caught:
-        Federation.of(other, run, resume=True)
-    assert "run.name" not in caught.value.what

@@ -19,7 +19,6 @@ from secure_fl.settings import Kind
 from tests.support.record_files import jsonl, put
 
 SECRET = "Mrs Example coughs"
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 RECORDS = (
     Text("7", SECRET, "no, she does not", "1"),
     Text("8", 'a line\nbreak, a comma; a "quote" and ü', None, None),
@@ -132,18 +131,6 @@ def test_loading_imports_nothing_heavy() -> None:
         "sys.exit(bool({'torch', 'datasets', 'pyarrow', 'transformers'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real corpora are not beside this checkout")
-def test_the_real_corpora_load_with_the_usual_names() -> None:
-    pairs = load(SHARED / "rte" / "dev.jsonl.gz", "pair")
-    assert len(pairs) == 277
-    assert {example.label for example in pairs if isinstance(example, Text)} == {"0", "1"}
-    scored = load(SHARED / "stsb" / "dev.jsonl.gz", "regression")
-    assert all(isinstance(e, Text) and isinstance(e.label, float) for e in scored)
-    tagged = load(SHARED / "psytar_ner" / "dev.jsonl.gz", "ner")
-    begun = [tag for e in tagged if isinstance(e, Tagged) for tag in e.tags or () if tag[0] == "B"]
-    assert len(begun) == 293 + 40 + 29 + 69  # as its README counts them
 
 
 # --- data sets of the `datasets` library, saved in folders or named on the hub, which no test asks

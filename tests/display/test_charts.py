@@ -7,7 +7,6 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
-import matplotlib
 import pytest
 
 from secure_fl.display.charts import (
@@ -43,24 +42,12 @@ def test_many_faint_lines_share_one_name_and_long_ones_are_thinned() -> None:
     assert 100 < text.count("<title>") <= 201
 
 
-def test_one_point_is_no_picture_unless_asked_for() -> None:
-    lone = [Curve("a", RISING[:1])]
-    assert chart("c", lone, "round", "Score", number) == ""
-    assert line_chart("c", lone, "round", "Score", number, fewest=1) is not None
-
-
 def test_bars_have_their_values_and_intervals() -> None:
     bars = [Bar("model", 0.5, (0.4, 0.6)), Bar("at north", 0.7, faint=True)]
     drawn = bar_chart("b", bars, "Scores", number, top=1.0)
     assert drawn is not None and drawn.alternative == "model: 0.500."
     assert "0.700" in drawn.svg and "at north" in drawn.svg
     assert bar_chart("b", [], "Scores", number) is None
-
-
-def test_equal_figures_give_equal_bytes_whatever_the_reader_has_set() -> None:
-    first = chart("c", [Curve("a", RISING)], "round", "Score", number)
-    with matplotlib.rc_context({"axes.linewidth": 9, "svg.hashsalt": "another"}):
-        assert chart("c", [Curve("a", RISING)], "round", "Score", number) == first
 
 
 def test_a_file_brings_its_own_colours_for_light_and_dark() -> None:

@@ -44,12 +44,6 @@ def test_runs_of_one_method_are_a_line_in_the_order_of_epsilon(tmp_path: Path) -
     assert ">none<" in chart.svg and chart == score_chart("scores", histories)
 
 
-def test_nothing_is_drawn_without_two_different_epsilons(tmp_path: Path) -> None:
-    for name, epsilons in (("none", (None, None)), ("same", (3.0, 3.0))):
-        histories = [run(tmp_path / f"{name}{k}", ε, 0.8) for k, ε in enumerate(epsilons)]
-        assert score_chart("scores", histories) is None
-
-
 def test_compare_and_report_draw_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, epsilon in (("strict", 1.0), ("loose", 8.0), ("plain", None)):
         run(tmp_path / name, epsilon, 0.8)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from secure_fl.cli import show
 from secure_fl.display.grid import Grid
-from tests.support.screens import drawn, require_screen
+from tests.support.screens import drawn
 
 words = st.text(st.characters(categories=["Lu", "Ll", "Nd"]), min_size=1, max_size=14)
 texts = st.lists(words, min_size=1, max_size=4).map(" ".join)
@@ -27,25 +25,3 @@ def test_no_character_is_lost_at_any_width(data: st.DataObject, columns: int, wi
     assert max(map(cell_len, shown.splitlines())) <= width
     given = Counter("".join([*heads, *(cell for row in rows for cell in row)]).replace(" ", ""))
     assert Counter(re.sub(r"\s", "", shown)) == given
-
-
-def result() -> dict[str, Any]:
-    scores = {"dev": {"accuracy": 0.69}, "test": {"accuracy": 0.755}}
-    names = ("north", "st-elsewhere-university-hospital", "west")
-    found = {
-        "round": 8,
-        "pooled": scores,
-        "mean": scores,
-        "party": dict.fromkeys(names, scores),
-    }
-    return {
-        "main_metric": "accuracy",
-        "parties": names,
-        "metrics": {"last": found, "best": found | {"round": 5}},
-        "bytes": {name: {"up": 549_700, "down": 552_500} for name in names},
-        "seconds": {"party": {name: {"train": 1.82} for name in names}},
-    }
-
-
-def test_a_runs_result() -> None:
-    require_screen("result", show.result_table(result(), "fedavg over the hospitals"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from secure_fl.display.compare_page import (
     comparison_page,
     difference,
     other_data,
-    settings_apart,
     side_by_side,
 )
 from secure_fl.display.run_history import LEAD, by_class, confusion, read_run_history
@@ -26,13 +24,9 @@ from secure_fl.display.run_page import PAGE, PageWriter, run_page, write_run_pag
 from secure_fl.errors import RunError
 from secure_fl.events import RoundSaved, RoundStarted
 from secure_fl.testing.hospitals import silos, small
-from tests.support import browser
 from tests.support.raising import raises
-from tests.support.screens import require_screen, require_text
+from tests.support.screens import require_screen
 from tests.support.stories import story, written
-
-FOUND = browser.find()
-needs_a_browser = pytest.mark.skipif(FOUND is None, reason="there is no browser here")
 
 
 class Outline(HTMLParser):
@@ -172,18 +166,6 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
     assert not outline.open and len(set(outline.ids)) == len(outline.ids)
 
 
-def test_settings_of_one_algorithm_alone_are_no_difference(tmp_path: Path) -> None:
-    one, other = story(tmp_path / "a"), story(tmp_path / "b", algorithm="fedkd")
-    kept = other.settings["algorithm"]
-    other.settings = dict(other.settings) | {"algorithm": kept | {"energy_end": 0.98, "epochs": 3}}
-    other.settings |= {"training": one.settings["training"] | {"dp": {"epsilon": 8.0}}}
-    assert settings_apart([one, other]) == [
-        ["algorithm.epochs", "2", "3"],
-        ["algorithm.name", "fedavg", "fedkd"],
-        ["training.dp.epsilon", "-", "8.0"],
-    ]
-
-
 def test_runs_on_different_data_are_not_compared_without_a_warning(tmp_path: Path) -> None:
     one, other = story(tmp_path / "a"), story(tmp_path / "b", algorithm="fedkd")
     assert other_data([one, other]) is None
@@ -195,16 +177,6 @@ def test_who_shares_nothing_has_no_protection_to_name(tmp_path: Path) -> None:
     alone = story(tmp_path / "alone", algorithm="local")
     assert side_by_side([alone, story(tmp_path / "b")]).rows[0][:3] == ["alone", "local", "-"]
     assert "local over 3 hospitals, finished. Nothing was shared." in run_page(alone)
-
-
-def test_that_nothing_is_protected_is_said_once(tmp_path: Path) -> None:
-    clear = story(tmp_path / "clear")
-    clear.settings = dict(clear.settings) | {"protection": {"mode": "none"}}
-    said = "UNPROTECTED: the coordinator can read every update."
-    clear.document = dict(clear.document) | {"protection": {"statement": said}}
-    page = run_page(clear)
-    assert "finished. No protection." in page and said not in page
-    assert page.count("could read every hospital&#x27;s update") == 1
 
 
 def test_trained_embeddings_are_named_where_a_sum_is_seen(tmp_path: Path) -> None:
@@ -253,48 +225,3 @@ def test_commands_write_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for command in ("report", "compare"):
         with raises(RunError, reason="missing"):
             main([command, str(a), str(tmp_path / "nowhere")], standalone_mode=False)
-
-
-# --- in a browser ------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Tab]:
-    assert FOUND
-    with browser.tab(FOUND, tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
-
-
-SEEN = """
-[...document.querySelectorAll('main *')].filter(e => e.checkVisibility()
-  && e.getClientRects().length
-  && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())
-  && !e.closest('svg')).map(e => e.tagName.toLowerCase() + ' ' + e.textContent.trim()
-    .replace(/\\s+/g, ' ')).join('\\n')
-"""
-WIDE = """
-[...document.querySelectorAll('figure, .scroll, p')].filter(e => e.getBoundingClientRect().right
-  > document.documentElement.clientWidth + 1).length
-"""
-
-
-@needs_a_browser
-@pytest.mark.parametrize("width", [1280])
-def test_what_a_reader_sees_at_both_widths(tab: browser.Tab, tmp_path: Path, width: int) -> None:
-    file = tmp_path / PAGE
-    file.write_text(run_page(story(tmp_path / "study")), encoding="utf-8")
-    tab.show(width)
-    tab.open(file)
-    assert tab.ask("document.documentElement.scrollWidth") <= width
-    assert tab.ask(WIDE) == 0
-    drawn = "[...document.querySelectorAll('.plot svg[role]')].map(s => s.getBoundingClientRect())"
-    assert tab.ask(f"{drawn}.every(r => r.width > 300 && r.height > 100)")
-    require_text(f"page-{width}", tab.ask(SEEN))
-
-
-@needs_a_browser
-def test_a_run_prints_on_few_pages(tab: browser.Tab, tmp_path: Path) -> None:
-    file = tmp_path / PAGE
-    file.write_text(run_page(story(tmp_path / "study")), encoding="utf-8")
-    tab.open(file)
-    assert 0 < len(re.findall(rb"/Type\s*/Page\b", tab.pdf())) <= 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from secure_fl.display.status_line import CoordinatorStatus, SiteStatus, late
+from secure_fl.display.status_line import CoordinatorStatus, SiteStatus
 from secure_fl.events import (
     PlanAccepted,
     RoundSaved,
@@ -119,9 +119,3 @@ def test_scores_that_stay_at_home_are_called_so() -> None:
     standing(RoundSaved(round=1, members=NAMES))
     standing(scored(1, loss=0.5, accuracy=0.75))
     assert standing.lines()[-1] == "dev accuracy here 0.750"
-
-
-def test_nothing_is_left_out_without_a_mark() -> None:
-    waited = {f"hospital-{n}": float(n) for n in range(1, 9)}
-    said = late(waited, ["hospital-8"])
-    assert said.startswith("hospital-8 (8.0 s, away), hospital-7 (7.0 s)") and "and 3 more" in said

@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 
 from secure_fl import FedAvg
-from secure_fl.display.status_line import sparkline
 from secure_fl.display.watch import COORDINATOR, Watch
 from secure_fl.events import (
     Crossing,
@@ -20,7 +19,7 @@ from secure_fl.events import (
     TrainingProgress,
 )
 from secure_fl.testing.hospitals import silos, small
-from tests.support.screens import drawn, require_screen
+from tests.support.screens import drawn
 
 
 class Clock:
@@ -71,28 +70,6 @@ def events(rounds: int, names: tuple[str, ...]) -> Iterator[Event]:
 
 
 NAMES = ("north", "st-elsewhere-university-hospital", "west")
-
-
-def test_a_live_view_fits_narrow_terminals() -> None:
-    clock = Clock()
-    console = Console(file=io.StringIO(), height=40)
-    watch = Watch(console, "fedavg", 8, "accuracy", clock)
-    for event in events(8, NAMES):
-        clock.now += 0.5
-        watch(event)
-    require_screen("live", watch.shown())
-
-
-def test_more_hospitals_than_lines_are_counted() -> None:
-    console = Console(file=io.StringIO(), height=20, width=100)
-    watch = Watch(console, "fedavg", 3, "accuracy", Clock())
-    names = tuple(f"hospital-{k:03}" for k in range(1, 129))
-    for event in events(3, names):
-        watch(event)
-    console.print(watch.shown())
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "hospital-128" in shown  # it was lost: that is shown first
-    assert "and 114 more hospitals" in shown
 
 
 def test_who_is_late_is_named_with_how_far_it_is_and_how_long_the_others_wait() -> None:
@@ -154,11 +131,6 @@ def test_a_resumed_run_tells_no_round_that_it_did_not_see() -> None:
         assert "loss" not in said.getvalue()
         watch(started(5))
     assert "resumed after round 3/4" in said.getvalue() and "round 4/4  loss" in said.getvalue()
-
-
-def test_sparklines_show_the_lowest_and_the_highest() -> None:
-    assert sparkline([0.1, 0.5, 0.9]) == "▁▅█"
-    assert sparkline([0.5, 0.5]) == "▁▁" and sparkline([0.5]) == ""
 
 
 def test_the_library_prints_a_line_per_round_unless_a_program_listens(capsys: Any) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from secure_fl.algorithms.registry import ALGORITHMS
-from secure_fl.cli.init import template
 from secure_fl.config import load as config
 from secure_fl.data.silo import Silo
 from secure_fl.federation.federation import Federation
@@ -49,23 +48,16 @@ device = "cpu"
 
 [protection]
 mode = "he+secagg"
-{protection}
 
 [algorithm]
 name = "fedid"
 rounds = 2
 {settings}
 """
-NOISE = """
-[protection.noise]
-epsilon = 8.0
-std = 5.0
-force = true
-"""
 
 
-def ran(folder: Path, settings: str = "", protection: str = "") -> Result:
-    text = FILE.format(settings=settings, protection=protection)
+def ran(folder: Path, settings: str = "") -> Result:
+    text = FILE.format(settings=settings)
     return Federation.of(config.loads(text), folder=folder).run()
 
 
@@ -96,33 +88,6 @@ def test_from_a_settings_file_to_models_that_others_can_load(settings: str, tmp_
     ]
     to_host = [c for c in sums if c["kind"] == "SumInput" and c["audience"] == "host"]
     assert len([c for c in to_host if c["direction"] == "out"]) == 2
-
-
-def test_with_noise_the_document_says_what_it_cost_and_every_party_has_a_ledger(
-    tmp_path: Path,
-) -> None:
-    ran(tmp_path, 'counted = "parties"\nbatches_per_exchange = 1\npublic_batch = 12', NOISE)
-    noise = json.loads((tmp_path / "result.json").read_text())["noise"]
-    assert noise["releases"] == 2 * 2 and noise["unit"] == "hospital" and noise["durable"]
-    assert 0 < noise["epsilon"] <= 8.0 and noise["drowned"]
-    ledgers = {name: (tmp_path / "parties" / name / "ledger.sqlite").exists() for name in NAMES}
-    assert all(ledgers.values())
-
-
-@pytest.mark.parametrize("name", HOSTED)
-def test_what_init_writes_runs(name: str, tmp_path: Path) -> None:
-    text = template("classification", name, 3, tmp_path / "x.toml")
-    smaller: dict[str, Any] = {
-        "data": {"size": 8, "public": 8, "labelled": 8},
-        "model": {"layers": 1},
-        "training": {"batch_size": 8, "device": "cpu"},
-    }
-    whole = config.loads(text)
-    changed = {part: getattr(whole, part).model_copy(update=to) for part, to in smaller.items()}
-    once = whole.algorithm.model_copy(update={"rounds": 1})
-    settings = whole.model_copy(update=changed | {"algorithm": once})
-    result = Federation.of(settings).run()
-    assert result.document["metrics"]["last"] and "model" in result.models
 
 
 # --- what it learns -------------------------------------------------------------------------------

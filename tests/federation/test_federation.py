@@ -20,7 +20,6 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli.main import main
 from secure_fl.corpora import make
 from secure_fl.corpora.entities import OWN
-from secure_fl.events import Event, Scored
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.exporting import load_exported
 from secure_fl.party.cohort import Cohort
@@ -210,24 +209,6 @@ def test_local_heads_under_differential_privacy(sent: list[str]) -> None:
     training = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu", dp=dp)
     result = ner(FedAvg(rounds=1), "he+secagg", training=training).run()
     assert result.document["privacy"] and not HEAD & set(sent)
-
-
-def test_resuming_gives_the_same_heads(tmp_path: Path) -> None:
-    whole = ner(FedAvg(rounds=2), folder=tmp_path / "whole").run()
-    again = ner(FedAvg(rounds=2), folder=tmp_path / "again")
-    stop = RuntimeError("the power fails")
-
-    def fail(event: Event) -> None:
-        if isinstance(event, Scored) and event.round == 2:
-            raise stop
-
-    again.listener = fail
-    with pytest.raises(Exception, match="the power fails"):
-        again.run()
-    resumed = ner(FedAvg(rounds=2), folder=tmp_path / "again", resume=True).run()
-    for name in NAMES:
-        before, after = (trainable(r.models[f"{name}/model"]) for r in (whole, resumed))
-        assert all(torch.equal(before[n], after[n]) for n in before)
 
 
 @pytest.mark.parametrize("mode", ["none", pytest.param("he+secagg", marks=pytest.mark.slow)])

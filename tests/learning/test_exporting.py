@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from secure_fl.errors import ModelError
 from secure_fl.learning import exporting, models
@@ -57,14 +56,6 @@ def test_attentive_pooling_answers_in_a_pipeline_without_us(tmp_path: Path) -> N
     told = elsewhere(tmp_path / "out", tmp_path)
     assert not told["ours"]
     assert told["said"] == pytest.approx(dict(zip(TASK.labels, chances, strict=True)), abs=1e-5)
-
-
-def test_without_trust_it_is_not_taken_for_another_model(tmp_path: Path) -> None:
-    attentive(tmp_path, ModelSettings())
-    with pytest.raises(ValueError, match="custom code"):
-        transformers.AutoModelForSequenceClassification.from_pretrained(
-            tmp_path, trust_remote_code=False
-        )
 
 
 @pytest.mark.parametrize("kind", ["deberta-v2", "modernbert", "gpt2"])

@@ -39,41 +39,6 @@ def scored(gold: list[float], predicted: list[float]) -> dict[str, float]:
     return Regression("regression").score([torch.tensor(predicted)[:, None]], [batch])
 
 
-def test_classes_by_hand() -> None:
-    rates = classified([1, 1, 1, 0, 0, 2], [1, 1, 0, 0, 1, 2])
-    one, zero, two = 2 * 2 / (3 + 3), 2 * 1 / (2 + 2), 1.0  # 2·hits / (actual + predicted)
-    assert rates["accuracy"] == pytest.approx(4 / 6)
-    assert rates["f1"] == pytest.approx(one)
-    assert rates["macro_f1"] == pytest.approx((one + zero + two) / 3)
-    tp, fn, tn, fp = 2, 1, 1, 1
-    root = np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
-    assert classified([1, 1, 1, 0, 0], [1, 1, 0, 0, 1], 2)["mcc"] == pytest.approx(
-        (tp * tn - fp * fn) / root
-    )
-
-
-def test_correlations_by_hand() -> None:
-    x, y = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 4.0, 9.0, 16.0])
-    dx, dy = x - 2.5, y - 7.5
-    rates = scored(x.tolist(), y.tolist())
-    assert rates["pearson"] == pytest.approx((dx @ dy) / np.sqrt((dx @ dx) * (dy @ dy)))
-    assert rates["spearman"] == pytest.approx(1.0)  # the order is the same
-    assert metrics.spearman(x, -y) == pytest.approx(-1.0)
-    # Ranks 1, 2.5, 2.5, 4 against 1..4: deviations -1.5, 0, 0, 1.5 and -1.5, -.5, .5, 1.5
-    tied = np.array([0.0, 5.0, 5.0, 9.0])
-    assert metrics.spearman(x, tied) == pytest.approx(4.5 / np.sqrt(5.0 * 4.5))
-
-
-def test_entities_need_exact_borders_and_types() -> None:
-    gold = [["B-X", "I-X", "O", "B-Y"], ["O", "B-X", "O", "O"]]
-    cut = [["B-X", "O", "O", "B-Y"], ["O", "B-X", "O", "O"]]  # the first X is cut short
-    rates = tagged(gold, cut)
-    expected = {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "f1/X": 1 / 2, "f1/Y": 1.0}
-    assert {name: rates[name] for name in expected} == pytest.approx(expected)
-    rates = tagged([["B-X", "B-X"]], [["I-X", "B-X"]])  # an I- that continues nothing
-    assert (rates["precision"], rates["recall"]) == (1.0, 0.5)
-
-
 def test_rankings_by_hand() -> None:
     clicks, scores = np.array([0, 1, 0, 1]), np.array([0.9, 0.8, 0.1, 0.5])
     # Order: miss, hit, hit, miss. Pairs (hit over miss): 2 of 4.

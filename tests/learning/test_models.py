@@ -58,14 +58,6 @@ def test_tokenizer_knows_words_parts_and_pairs(tokenizer: Any) -> None:
     assert again.get_vocab() == tokenizer.get_vocab()  # the order of the list does not matter
 
 
-def test_the_built_in_tokenizer_reads_the_public_lexicon() -> None:
-    from secure_fl.corpora import lexicon
-
-    known = models.load_tokenizer(TINY)
-    word = next(word for word in lexicon() if word.isascii() and word.isalpha() and len(word) > 3)
-    assert known.tokenize(word) == [word.lower()]
-
-
 @pytest.mark.parametrize("kind", ["classification", "ner", "regression", "ranking"])
 def test_equal_seeds_give_equal_weights_and_leave_the_global_state(
     kind: Kind, tokenizer: Any
@@ -240,14 +232,6 @@ def test_other_label_sets_get_a_fresh_head(tmp_path: Path, tokenizer: Any) -> No
     model: Any = models.load_model(ModelSettings(name=str(tmp_path)), three, tokenizer, 9)
     assert model.classifier.weight.shape[0] == 3
     assert alike(model, models.load_model(ModelSettings(name=str(tmp_path)), three, tokenizer, 9))
-
-
-def test_fresh_weights_in_the_shape_of_a_checkpoint(tmp_path: Path, tokenizer: Any) -> None:
-    spec = save_headless(tmp_path, "bert")
-    fresh = spec.model_copy(update={"pretrained": False})
-    kept, drawn = (models.load_backbone(s, tokenizer, 2) for s in (spec, fresh))
-    assert not alike(kept, drawn)
-    assert [p.shape for p in kept.parameters()] == [p.shape for p in drawn.parameters()]
 
 
 def test_a_checkpoint_with_a_missing_layer_is_refused(tmp_path: Path, tokenizer: Any) -> None:

@@ -95,12 +95,6 @@ def test_the_steps_add_up_to_the_area_under_the_schedule(kind: Any, warmup: floa
     assert sum(rates) / 100 == pytest.approx(area)
 
 
-def test_a_constant_rate_has_no_warm_up_of_its_own() -> None:
-    constant = TrainingSettings(schedule="constant")
-    assert {factor(constant, share) for share in (0.001, 0.5, 0.999)} == {1.0}
-    assert factor(TrainingSettings(), 0.05) == pytest.approx(0.5)  # a tenth of a linear one
-
-
 # --- every algorithm ------------------------------------------------------------------------------
 
 EXTRA: dict[str, dict[str, Any]] = {
@@ -299,14 +293,6 @@ def test_a_class_that_is_looked_for_counts_as_much_as_the_others(
     site.task = make_task(TaskSettings(labels=LABELS, positive=positive))
     site.balances = algorithm.balances
     assert (WEIGHTS in site.train.batch([0])) == weighed
-
-
-def test_scores_know_no_class_weights() -> None:
-    plain = site_with(training(), size=16, skewed=True)
-    site = site_with(training(class_weights="balanced"), size=16, skewed=True)
-    model = site.model()
-    encoded = site._encode(site.silo, "train")
-    assert site.task.evaluate(model, encoded) == plain.task.evaluate(model, plain.train)
 
 
 @pytest.mark.parametrize("fields", [{"accumulate": 2}, {"class_weights": "balanced"}])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,17 +15,15 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.crypto.privacy.ledger import load_chain
-from secure_fl.pilot.progress import progress
 from secure_fl.policy.plan import Plan
 from secure_fl.settings import DPSettings
 from tests.support.local_pilot import plan_of
 from tests.support.network import HUB_NAME, Network, missing
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
-from tests.support.processes import PROGRAM, kill, killed_after, this_code
+from tests.support.processes import kill, killed_after, start_party, wait_for_round
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := missing()), reason=why)]
 NAMES = ("east", "north", "west")
-COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
 LONGEST = 240.0  # seconds
 ROUNDS = 5
 Processes = dict[str, subprocess.Popen[bytes]]
@@ -49,22 +45,10 @@ def calm(made: PilotFolders, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return over(made, tmp_path_factory.mktemp("calm") / "trial", lambda network, run: None)[0]
 
 
-def start(trial: PilotFolders, network: Network, name: str) -> subprocess.Popen[bytes]:
-    here = ["coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "5"]
-    command = here if name == HUB else ["join", "site.toml", *COMMON]
-    with (trial.of(name) / "log").open("ab") as log:
-        return subprocess.Popen(
-            [*network.within(name), sys.executable, "-c", PROGRAM, *command],
-            cwd=trial.of(name),
-            env=os.environ | {"OMP_NUM_THREADS": "1"} | this_code(),
-            stdout=log,
-            stderr=log,
-        )
-
-
 @contextmanager
 def running(trial: PilotFolders, network: Network) -> Iterator[Processes]:
-    with killed_after({name: start(trial, network, name) for name in (HUB, *NAMES)}) as processes:
+    started = {n: start_party(trial, n, network.within(n)) for n in (HUB, *NAMES)}
+    with killed_after(started) as processes:
         yield processes
 
 
@@ -86,7 +70,7 @@ def over(
         if moves:
             kill(processes[HUB])
             network.move_hub()
-            processes[HUB] = start(trial, network, HUB)
+            processes[HUB] = start_party(trial, HUB, network.within(HUB))
         assert processes[HUB].wait(LONGEST) == 0, (trial.of(HUB) / "log").read_text()
     logs = {name: (trial.of(name) / "log").read_text() for name in (HUB, *NAMES)}
     models = {
@@ -96,13 +80,6 @@ def over(
     }
     (model,) = models
     return model, logs
-
-
-def begun(run: Path, number: int) -> None:
-    until = time.monotonic() + LONGEST
-    while not (run / "events.jsonl").exists() or progress(run)["round"] < number:
-        assert time.monotonic() < until, f"round {number} never came"
-        time.sleep(0.1)
 
 
 def test_a_slow_lossy_line_behind_a_firewall_that_forgets(
@@ -123,11 +100,11 @@ def test_a_blackout_and_an_address_that_changes(
     """Longer than a broken line is noticed, than the grace, and than TCP's first tries."""
 
     def dark(network: Network, run: Path) -> None:
-        begun(run, 2)
+        wait_for_round(run, 2)
         network.lines["north"].down = True
         time.sleep(45)
         network.lines["north"].down = False
-        begun(run, 3)
+        wait_for_round(run, 3)
         network.move("west")
 
     model, logs = over(made, tmp_path / "trial", dark)
@@ -146,7 +123,7 @@ def test_a_blackout_and_an_address_that_changes(
 def test_a_coordinator_that_moved_to_another_address(
     made: PilotFolders, calm: bytes, tmp_path: Path
 ) -> None:
-    model, logs = over(made, tmp_path / "trial", lambda _, run: begun(run, 2), moves=True)
+    model, logs = over(made, tmp_path / "trial", lambda _, run: wait_for_round(run, 2), moves=True)
     assert model == calm
     assert logs[HUB].count("listening on") == 2
 
@@ -163,11 +140,11 @@ def test_nobodys_ledger_pays_for_more_than_one_round_that_is_repeated(tmp_path: 
         rules.write_text(text)
 
     def dark(network: Network, run: Path) -> None:
-        begun(run, 2)
+        wait_for_round(run, 2)
         network.lines["north"].down = True
         time.sleep(30)
         network.lines["north"].down = False
-        begun(run, 3)
+        wait_for_round(run, 3)
 
     over(trial, tmp_path / "trial", dark, moves=True)
     for name in NAMES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Gather, Hello, Invite, Stop
 from secure_fl.settings import ProtectionSettings, TrainingSettings
-from secure_fl.testing.hospitals import silos, small
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 
@@ -30,35 +28,6 @@ from tests.support.raising import raises
 def exported(folder: Path) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = load_file(folder)
     return found
-
-
-def test_it_ends_where_a_federation_in_one_process_ends(tmp_path):
-    made = local_pilot(tmp_path / "town")
-    made.lead().run()
-    federation = small(
-        FedAvg(rounds=2),
-        "he+secagg",
-        silos=silos(size=16),
-        folder=tmp_path / "one",
-        protection=ProtectionSettings(),
-    )
-    federation.run()
-    for name in made.members:
-        rounds = "checkpoints/round-00002/tensors.safetensors"
-        here = exported(tmp_path / "town" / name / "run" / "parties" / name / rounds)
-        there = exported(tmp_path / "one" / "parties" / name / rounds)
-        assert here.keys() == there.keys()
-        assert all(torch.equal(here[key], there[key]) for key in here)
-    assert all(seat.done for seat in made.processes.values())
-    document = json.loads((tmp_path / "town" / "hospital-1" / "run" / "result.json").read_text())
-    whole = json.loads((tmp_path / "one" / "result.json").read_text())
-    own = document["metrics"]["last"]["party"]["hospital-1"]
-    assert document["parties"] == ["hospital-1"]  # a site's result is of its own records
-    assert own == whole["metrics"]["last"]["party"]["hospital-1"]
-    assert document["protection"] == whole["protection"]
-    assert (tmp_path / "town" / "hospital-1" / "run" / "model" / "model.safetensors").exists()
-    page = (tmp_path / "town" / "hospital-1" / "run" / "report.html").read_text()
-    assert "as hospital-1 sees it" in page and "finished" in page
 
 
 def dies(party: str, at: int, *, answered: bool) -> Callable[[LocalPilot, str], None]:

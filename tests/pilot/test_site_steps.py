@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -26,7 +23,7 @@ from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.pilot.kit_files import open_kit
 from secure_fl.pilot.kits import load_kit, require_host, require_own
 from secure_fl.policy.policy_file import SitePolicy, load_site
-from tests.support.processes import PROGRAM, free_port, killed_after, this_code
+from tests.support.processes import free_port, killed_after, start_program
 from tests.support.raising import raises
 
 ROOT = Path(__file__).parents[2]
@@ -298,16 +295,8 @@ def test_the_page_leads_to_a_model(places: Places) -> None:
         if not (typed := TYPED.fullmatch(line)) or not typed[2].startswith(("join", "coord")):
             later.append(line)
             continue
-        command = [sys.executable, "-c", PROGRAM, *typed[2].split()]
-        logs.append(places.folder / f"{typed[1]}.log")
-        with logs[-1].open("w") as log:
-            started[typed[1]] = subprocess.Popen(
-                command,
-                cwd=places.folder / typed[1],
-                env=os.environ | this_code(),
-                stdout=log,
-                stderr=log,
-            )
+        logs.append(places.folder / typed[1] / "log")
+        started[typed[1]] = start_program(logs[-1].parent, *typed[2].split())
     assert len(started) == 4
     with killed_after(started):
         *sites, hub = started.values()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,7 +22,7 @@ from secure_fl.policy.plan import Plan
 from secure_fl.settings import ProtectionSettings
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
-from tests.support.processes import PROGRAM, this_code
+from tests.support.processes import KEYS, start_program
 
 NAMES = ("east", "north", "west")
 VALUES = {"0": (3, 2), "1": (2,), "loss": ()}
@@ -72,13 +70,8 @@ class CarriedPilot:
 
     def start(self, name: str) -> None:
         """Start the service of a site in a process."""
-        with (self.trial.of(name) / "serve.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, "serve", "site.toml", "--socket", "site.sock",
-                 "--kit", "kit", "--passphrase-file", "passphrase"],
-                cwd=self.trial.of(name), env=os.environ | {"OMP_NUM_THREADS": "1"} | this_code(),
-                stdout=log, stderr=log,
-            )  # fmt: skip
+        command = ("serve", "site.toml", "--socket", "site.sock", *KEYS)
+        self.running[name] = start_program(self.trial.of(name), *command, log="serve.log")
         self._wait_for(name, lambda: self.running[name].poll() is None)
 
     def _wait_for(self, name: str, runs: Callable[[], bool]) -> None:

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,22 +14,26 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.keys.vault import Cost
-from secure_fl.pilot.progress import progress
 from tests.support.local_pilot import plan_of
 from tests.support.network import alone, not_alone
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
-from tests.support.processes import PROGRAM, free_port, kill, killed_after, this_code
+from tests.support.processes import (
+    KEYS,
+    free_port,
+    kill,
+    killed_after,
+    start_party,
+    start_program,
+    wait_for_round,
+)
 
 pytestmark = pytest.mark.slow
 NAMES = ("east", "north", "west")
-COMMON = ("--kit", "kit", "--passphrase-file", "passphrase")
 LETTERS = "letters"
 LONGEST = 240.0  # seconds
 ROUNDS = 4
-COMMANDS = {
-    "hub": ("coordinate", "plan.toml", *COMMON, "--out", "run", "--grace", "5"),
-    "joined": ("join", "site.toml", *COMMON),
-    "trainer": ("join", "site.toml", *COMMON, "--through", LETTERS),
+HALVES = {
+    "trainer": ("join", "site.toml", *KEYS, "--through", LETTERS),
     "courier": ("courier", LETTERS, "--kit", "kit"),
 }
 Processes = dict[str, subprocess.Popen[bytes]]
@@ -50,26 +52,19 @@ def plain(made: PilotFolders, tmp_path_factory: pytest.TempPathFactory) -> bytes
     return run(made, tmp_path_factory.mktemp("plain") / "trial", halves=False)[0]
 
 
-def start(trial: PilotFolders, name: str, what: str, *prefix: str) -> subprocess.Popen[bytes]:
-    with (trial.of(name) / f"{what}.log").open("ab") as log:
-        return subprocess.Popen(
-            [*prefix, sys.executable, "-c", PROGRAM, *COMMANDS[what]],
-            cwd=trial.of(name),
-            env=os.environ | {"OMP_NUM_THREADS": "1"} | this_code(),
-            stdout=log,
-            stderr=log,
-        )
+def start_half(trial: PilotFolders, what: str, *prefix: str) -> subprocess.Popen[bytes]:
+    here = trial.of("north")
+    return start_program(here, *HALVES[what], prefix=prefix, log=f"{what}.log")
 
 
 @contextmanager
 def running(trial: PilotFolders, *, halves: bool, prefix: tuple[str, ...]) -> Iterator[Processes]:
     """North is in two halves, the others are whole."""
-    processes = {HUB: start(trial, HUB, "hub")}
-    for name in ("east", "west", *([] if halves else ["north"])):
-        processes[name] = start(trial, name, "joined")
+    whole = (HUB, "east", "west", *([] if halves else ["north"]))
+    processes = {name: start_party(trial, name) for name in whole}
     if halves:
-        processes["courier"] = start(trial, "north", "courier")
-        processes["trainer"] = start(trial, "north", "trainer", *prefix)
+        processes["courier"] = start_half(trial, "courier")
+        processes["trainer"] = start_half(trial, "trainer", *prefix)
     with killed_after(processes):
         yield processes
 
@@ -88,7 +83,7 @@ def run(
     with running(trial, halves=halves, prefix=prefix) as processes:
         disturb(trial, processes)
         status = processes[HUB].wait(LONGEST)
-        assert status == 0, "\n".join(log.read_text() for log in folder.rglob("*.log"))
+        assert status == 0, "\n".join(log.read_text() for log in folder.rglob("*log"))
         for process in processes.values():
             assert process.wait(30) == 0
     runs = [trial.of(name) / "runs" / "run" for name in NAMES]
@@ -97,18 +92,9 @@ def run(
     return model, trial
 
 
-def begun(trial: PilotFolders, number: int) -> None:
-    until = time.monotonic() + LONGEST
-    while not (trial.of(HUB) / "run" / "events.jsonl").exists() or (
-        progress(trial.of(HUB) / "run")["round"] < number
-    ):
-        assert time.monotonic() < until, f"round {number} never came"
-        time.sleep(0.05)
-
-
 def restart(trial: PilotFolders, processes: Processes, what: str) -> None:
     kill(processes[what])
-    processes[what] = start(trial, "north", what)
+    processes[what] = start_half(trial, what)
 
 
 def test_killed_in_turn_they_end_with_the_same_bits(
@@ -116,7 +102,7 @@ def test_killed_in_turn_they_end_with_the_same_bits(
 ) -> None:
     def disturb(trial: PilotFolders, processes: Processes) -> None:
         for round, what in ((2, "courier"), (3, "trainer"), (4, "courier")):
-            begun(trial, round)
+            wait_for_round(trial.of(HUB) / "run", round)
             restart(trial, processes, what)
 
     model, trial = run(made, tmp_path / "trial", disturb)

@@ -71,11 +71,3 @@ def test_a_ledger_that_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
         resumed.load_state_dict(saved)
     with pytest.raises(TamperError):
         fit_privately(site, site.model(), 1)
-
-
-def test_the_newest_ledger_is_gone_on_with(tmp_path: Path) -> None:
-    site = trained(tmp_path / "north", 2)
-    resumed = trained(tmp_path / "north", 0)
-    resumed.load_state_dict(site.state_dict())
-    fit_privately(resumed, resumed.model(), 1)
-    assert spent(resumed) > spent(trained(tmp_path / "fresh", 2))
