@@ -91,8 +91,8 @@ def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
             signals.ask(leader.stop)
             _lead(leader, hub, roster.names, options["wait"], notes)
             run.finish(leader.document())
-            notes.page.write()
             hub.dismiss()
+            notes.page.write()
         log.info(f"done; the coordinator's record of the run is in {out}")
 
 
@@ -120,7 +120,7 @@ class CoordinatorLog:
         from secure_fl.events import EventLog
         from secure_fl.pilot.metrics import Meter
 
-        self.meter, self.page = Meter(), PageWriter(run.path)
+        self.meter, self.page = Meter(), PageWriter(run.path, in_background=True)
         self.recorder = EventLog("coordinator", self._note)
         self._run, self._rounds, self._log, self._writing = run, rounds, log, Lock()
         self._status = status
