@@ -88,8 +88,9 @@ def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
             )
             signals.ask(leader.stop)
             _lead(leader, hub, roster.names, wait, notes)
-            _finish(run, leader, notes)
+            run.finish(leader.document())
             hub.dismiss()
+            notes.page.write()
         log.info(f"done; the coordinator's record of the run is in {out}")
 
 
@@ -109,12 +110,6 @@ def _lead(
             raise click.exceptions.Exit(stopped.exit_status) from None
 
 
-def _finish(run: RunFolder, leader: RunLeader, notes: CoordinatorLog) -> None:
-    """Write the result and the page of a run that ended."""
-    run.finish(leader.document())
-    notes.page.write()
-
-
 class CoordinatorLog:
     """Receiver of a run's events: its folder, page, metrics, status lines and log."""
 
@@ -123,7 +118,7 @@ class CoordinatorLog:
         from secure_fl.events import EventLog
         from secure_fl.pilot.metrics import Meter
 
-        self.meter, self.page = Meter(), PageWriter(run.path)
+        self.meter, self.page = Meter(), PageWriter(run.path, in_background=True)
         self.recorder = EventLog("coordinator", self._note)
         self._run, self._rounds, self._log, self._writing = run, rounds, log, Lock()
         self._status = status

@@ -21,6 +21,8 @@ SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pfl": ("pfl[pytorch]==0.6.0",),
     }
 )
+CARRIERS = ("flwr", "nvflare")  # engines that carry our sums need our package beside them
+PACKAGE = Path(__file__).parents[2]
 ERROR = "not-installed.txt"
 
 
@@ -32,6 +34,7 @@ def install(folder: Path) -> None:
             continue
         subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
         pip: list[str | Path] = [home / "bin" / "pip", "install", "--quiet", *asked(packages)]
+        pip += ["--editable", PACKAGE] if system in CARRIERS else []
         done = subprocess.run(pip, capture_output=True, text=True, check=False)
         if done.returncode:
             (home / ERROR).write_text(done.stderr[-600:])

@@ -7,9 +7,11 @@ page can be sent to others.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from secure_fl.display.charts import Curve, chart
@@ -70,20 +72,39 @@ def write_run_page(folder: Path, *, shared: bool = False) -> Path:
 class PageWriter:
     """Writer of a run's page after rounds, in at most a tenth of the run's time."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._due = folder, 0.0
+    def __init__(self, folder: Path, *, in_background: bool = False) -> None:
+        """`in_background`: a thread writes, so that no round waits for a page."""
+        self._folder, self._due, self._in_background = folder, 0.0, in_background
+        self._thread: Thread | None = None
 
     def __call__(self, event: Event) -> None:
         """Write the page after a round, if enough time has passed."""
-        now = time.monotonic()
-        if not isinstance(event, RoundStarted | RoundSaved) or now < self._due:
+        if not isinstance(event, RoundStarted | RoundSaved) or time.monotonic() < self._due:
             return
-        self.write()
-        spent = time.monotonic() - now
-        self._due = now + max(AGAIN / 2, 10 * spent)
+        if not self._in_background:
+            self._write_in_time()
+            return
+        self._due = math.inf  # until this page is written
+        self._thread = Thread(target=self._write_in_time, name="run page")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait for a page that is being written."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _write_in_time(self) -> None:
+        began = time.monotonic()
+        self._write()
+        ended = time.monotonic()
+        self._due = ended + max(AGAIN / 2, 10 * (ended - began))
 
     def write(self) -> None:
         """Write the page now; a failure is logged, and `secure-fl report` can repeat it."""
+        self.close()
+        self._write()
+
+    def _write(self) -> None:
         try:
             write_run_page(self._folder)
         except OSError:

@@ -89,7 +89,7 @@ class SiteRun:
         place = context.folder / plan.run.name
         resume = (place / "settings.toml").exists()
         self._folder = RunFolder.open(place, text, resume=resume)
-        self._page = PageWriter(place)
+        self._page = PageWriter(place, in_background=True)
         try:
             self._begin()
         except BaseException:
@@ -197,6 +197,7 @@ class SiteRun:
     def close(self) -> None:
         """Close the run's folder."""
         self._closed = True
+        self._page.close()
         self._folder.close()
 
     def _record(self, event: Event) -> None:

@@ -7,6 +7,8 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import msgspec
 import pytest
@@ -135,6 +137,25 @@ def test_a_run_goes_on_whose_page_cannot_be_drawn(
     PageWriter(written(tmp_path / "run"))(RoundStarted(round=1, members=()))
     assert "continues without its page" in caplog.text
     assert "math domain" in caplog.text
+
+
+def test_no_round_of_a_pilot_waits_for_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_draw, folder = Event(), written(tmp_path / "run")
+
+    def slow(*given: Any, **options: Any) -> str:
+        assert may_draw.wait(20.0)
+        return run_page(*given, **options)
+
+    monkeypatch.setattr("secure_fl.display.run_page.run_page", slow)
+    writer = PageWriter(folder, in_background=True)
+    writer(RoundStarted(round=1, members=()))  # with a writer in the foreground it would not return
+    writer(RoundStarted(round=2, members=()))  # a second page is not begun beside the first
+    assert not (folder / PAGE).exists()
+    may_draw.set()
+    writer.close()
+    assert "A federated training run" in (folder / PAGE).read_text()
 
 
 def test_a_confusion_follows_from_counts() -> None:
