@@ -82,12 +82,10 @@ def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
         with hub, serving(notes.meter, options["metrics"]):
             notes.watch(hub, roster.names)
             log.info(f"listening on {url}")
-            earlier, wait = EarlierEvents.of(out), options["wait"]
-            leader = RunLeader(
-                hub, me, roster, asked, notes.recorder, patience=wait, earlier=earlier
-            )
+            again = {"patience": options["wait"], "earlier": EarlierEvents.of(out)}
+            leader = RunLeader(hub, me, roster, asked, notes.recorder, **again)
             signals.ask(leader.stop)
-            _lead(leader, hub, roster.names, wait, notes)
+            _lead(leader, hub, roster.names, options["wait"], notes)
             run.finish(leader.document())
             hub.dismiss()
             notes.page.write()

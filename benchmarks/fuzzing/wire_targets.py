@@ -189,7 +189,7 @@ def _requests() -> dict[str, bytes]:
 def _replies() -> dict[str, bytes]:
     mean = site.Mean(1, KEY, _vectors())
     of: tuple[Any, ...] = (
-        site.Site("north"),
+        site.SiteName("north"),
         site.Answer(b"head", b"bulk", mean),
         site.Turn(1, ("a", "b"), _vectors(), True, mean),
         site.Failure("wire", "text"),
