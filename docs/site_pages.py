@@ -13,7 +13,7 @@ from secure_fl.cli.docs import SITE
 
 ROOT = Path(__file__).parent.parent
 TOP = ("README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
-OTHER = ("examples/*", "benchmarks/results/*.md", "benchmarks/results/*.svg")
+OTHER = ("examples/*.*", "examples/*/*.*", "benchmarks/results/*.md", "benchmarks/results/*.svg", "vectors/*.md")
 LINK = re.compile(r"(\]\()([^)#:\s]+)(#[^)\s]*)?\)")
 
 
@@ -31,7 +31,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links between files of the repository into links between pages."""
     here = page.file.src_uri
     source = "README.md" if here == "index.md" else here
-    if not source.startswith(("examples/", "benchmarks/")) and source not in TOP:
+    if not source.startswith(("examples/", "benchmarks/", "vectors/")) and source not in TOP:
         source = f"docs/{source}"
 
     def link_in_site(link: re.Match[str]) -> str:

@@ -330,7 +330,7 @@ def test_tasks_without_classes_are_refused(kind: Any, corpus: str) -> None:
     public = corpora.public(corpus, seed=1, size=8)
     silos = [Silo(n, s.train, public=public) for n, s in zip(NAMES, splits[:3], strict=True)]
     silos.append(Silo(HOST, splits[3].train, role="host", public=public))
-    with raises(SettingsError, party="hospital-1", field="task.kind"):
+    with raises(SettingsError, field="task.kind"):
         hosted(silos=silos, task=TaskSettings(kind=kind, max_length=32)).run()
 
 
