@@ -125,7 +125,6 @@ def test_every_field_of_a_result_is_described() -> None:
     assert set(document) | in_pilots == set(FIELDS)
 
 
-@pytest.mark.slow
 def test_the_site_builds_strictly_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
