@@ -51,7 +51,7 @@ def reached(target: FuzzTarget, data: bytes) -> Reached:
 def minimised(target: FuzzTarget, inputs: Iterable[bytes]) -> list[bytes]:
     """Choose few small inputs that reach as many lines and outcomes as all do."""
     known, chosen = set[tuple[str, int]](), []
-    for data in target.seeds().values():  # made anew in each process, so they are not committed
+    for data in target.seeds().values():  # each process makes them, so they are not kept
         known |= reached(target, data)
     for data in sorted(set(inputs), key=lambda one: (len(one), one)):
         if (lines := reached(target, data)) - known:

@@ -41,7 +41,7 @@ def running(
 
 
 def ended(trial: PilotFolders, processes: Processes) -> dict[str, str]:
-    """What each said, after all ended well."""
+    """Require that all processes ended well, and return the output of each."""
     said = {}
     for name, process in processes.items():
         status = process.wait(LONGEST)
