@@ -13,7 +13,13 @@ from secure_fl.cli.docs import SITE
 
 ROOT = Path(__file__).parent.parent
 TOP = ("README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
-OTHER = ("examples/*.*", "examples/*/*.*", "benchmarks/results/*.md", "benchmarks/results/*.svg", "vectors/*.md")
+OTHER = (
+    "examples/*.*",
+    "examples/*/*.*",
+    "benchmarks/results/*.md",
+    "benchmarks/results/*.svg",
+    "vectors/*.md",
+)
 LINK = re.compile(r"(\]\()([^)#:\s]+)(#[^)\s]*)?\)")
 
 
