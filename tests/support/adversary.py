@@ -239,6 +239,7 @@ class Schemes:
     uploads: dict[int, dict[str, Upload]] = field(default_factory=lambda: defaultdict(dict))
     forged: dict[int, tuple[str, Upload, dict[str, bytes]]] = field(default_factory=dict)
     totals: dict[str, Frame] = field(default_factory=dict)  # the last that each member received
+    halved: bool = False  # True if a half was false: those masks stay in the sum, as a liar's value
 
     def lie(self, sender: str, receiver: str, message: Message, data: bytes) -> tuple[str, Change]:
         """Return the name of a lie and what is sent instead; "": the frame is not changed."""
@@ -371,6 +372,10 @@ class Schemes:
             return message, data
         sizes = masking.SHARE_BYTES, masking.SHARE_BYTES, masking.HALF_BYTES
         held = tuple(self.rng.randbytes(size) for size in sizes)
+        if self.rng.random() < 0.7:
+            held = (*held[:2], masking.half(keys._mask_seed, keys.numbers[victim]))
+        else:
+            self.halved = True
         deal = keys._deal(sender, victim, held)
         clear = structs.replace(offer, deals={**offer.deals, victim: deal})
         sealed = keys.channels[victim].seal(

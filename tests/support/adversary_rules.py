@@ -260,8 +260,8 @@ def _sums(outcome: Outcome) -> Iterator[str]:
 def _mixed(outcome: Outcome, opened: Opened, key: str, values: tuple[float, ...]) -> Iterator[str]:
     """Yield a sum of one hospital, of others than the survivors, or a fraction of one."""
     scenario = outcome.scenario
-    if scenario.mode == "none" and scenario.liars:
-        return  # anybody may send any number
+    if (scenario.mode == "none" and scenario.liars) or outcome.adversary.schemes.halved:
+        return  # liars may contribute any number, in the second case by masks that do not cancel
     if scenario.noise:
         if not any(values):
             yield f"{opened.member} opened a sum without noise"
