@@ -335,15 +335,16 @@ class Coordinator:
             at = step.at
             self._to_repeat = tuple(sums for sums in self._to_repeat if sums.last >= at)
         rejected, heard = self._last.rejected, set(step.heard)
-        unlike = [error for error in rejected.values() if type(error) is Disagreement]
-        if len(unlike) >= len(heard):
-            if len(heard) == 1 < len(unlike):  # the only one that was counted is the odd one out
-                unlike[0].where["party"] = step.heard[0]
-            raise unlike[0]
+        unlike = {p: error for p, error in rejected.items() if type(error) is Disagreement}
+        if len(unlike) >= len(heard):  # then the first answer is the odd one, or nobody knows
+            odd = step.heard[:1] if len(unlike) > len(heard) else sorted({*heard, *unlike})
+            error = next(iter(unlike.values()))
+            error.where["party"] = " and ".join(odd)
+            raise error
         lost = [m for m in self.members if m not in heard]
         if lost:
             self._recorder.event(MembersLost(round=self.round, parties=tuple(lost)))
-            self.failed += [m for m in lost if type(rejected.get(m)) is Disagreement]
+            self.failed += [m for m in lost if m in unlike]
             self.members = tuple(m for m in self.members if m in heard)
             self._require_enough(step, lost)
 

@@ -123,6 +123,9 @@ def check_offer(party: str, offer: Offer, members: Collection[str], host: str | 
         raise WireError("this party offers no keys or shares to a member", party=party)
 
 
+_Layout = tuple[int, tuple[str, ...]]  # slots and owners of a segment
+
+
 class SumStep(Step):
     """Collects the uploads of a sum, adds them as they arrive, and replies with the survivors."""
 
@@ -135,6 +138,7 @@ class SumStep(Step):
         self.keys: dict[str, tuple[bytes, ...]] = {}  # the segments that each party reads
         self.given: dict[str, tuple[bytes, ...]] = {}  # the segments that each contributes to
         self.owners: dict[bytes, tuple[str, ...]] = {}  # by segment; (): all parties
+        self.layouts: dict[bytes, dict[_Layout, set[str]]] = {}  # by segment: who describes it so
         self.survivors: tuple[str, ...] = ()
         self.more: bool | None = None
 
@@ -153,7 +157,11 @@ class SumStep(Step):
                 other = "only some parties announce another part of this sum"
                 raise Disagreement(other, party=party)
         self.total.admit(party, message)
-        self.total.add(party, message.segments, bulk)
+        for s in message.segments if self.total.masked else ():
+            layouts = self.layouts.setdefault(s.key, {})
+            layouts.setdefault((s.slots, s.owners), set()).add(party)
+        if all(len(self.layouts.get(s.key, ())) < 2 for s in message.segments):
+            self.total.add(party, message.segments, bulk)
         self.owners |= {s.key: s.owners for s in message.segments}
 
     def remove_outliers(self) -> set[str]:
@@ -162,6 +170,7 @@ class SumStep(Step):
         A segment's key depends on the contributor's history, so their values are in no sum of the
         others. Without a clear majority nobody is removed, since nobody can tell who is wrong.
         """
+        self._require_one_layout()
         least = self.context.rules.min_cohort
         here, holders = set(self.heard) - {self.context.rules.host}, dict[bytes, set[str]]()
         for party in here:
@@ -186,6 +195,18 @@ class SumStep(Step):
         self.total.forget(theirs)
         self.heard = [party for party in self.heard if party not in few]
         return few
+
+    def _require_one_layout(self) -> None:
+        """Refuse a sum of which members describe a part differently: its key binds the layout."""
+        for layouts in self.layouts.values():
+            if len(layouts) > 1:  # most members decide, or nobody
+                unlike = set[str]().union(*layouts.values())
+                most = max(layouts.values(), key=len)
+                named = unlike - most if 2 * len(most) > len(self.heard) else unlike
+                raise UnusableKeys(
+                    tuple(sorted(named)),
+                    "some of these lay out a part of a sum differently than others do",
+                )
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         assert self.total is not None  # noqa: S101 - set by the first answer

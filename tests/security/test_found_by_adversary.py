@@ -315,3 +315,36 @@ def test_a_member_that_reads_a_part_which_nobody_has_is_named(
     )
     assert isinstance(out.error, UnusableKeys) and set(out.error.members) == named
     assert not any(session.disputes for session in out.sessions.values())
+
+
+@pytest.mark.parametrize(
+    ("sharing", "named"),
+    [(("east", "north"), {"east", "north"}), (("east", "north", "south", "west"), {"east"})],
+)
+def test_the_first_upload_of_a_part_does_not_decide_how_it_is_laid_out(
+    sharing: tuple[str, ...], named: set[str]
+) -> None:
+    """A liar that answers first would have honest members lost who describe the part truly."""
+
+    async def program(cohort: Cohort) -> Any:
+        names = ("low", "high") if cohort.me in sharing else ("low",)
+        values = {name: np.ones(20, np.float32) for name in names}
+        return [await cohort.sum(values, partial=True, bound=2.0)]
+
+    def describe(message: SumInput, bulk: bytes) -> Any:
+        owned = [at for at, one in enumerate(message.segments) if one.owners]
+        at = owned[0] if owned else 0
+        told = structs.replace(message.segments[at], owners=("east", "north", "south"))
+        return structs.replace(
+            message, segments=(*message.segments[:at], told, *message.segments[at + 1 :])
+        ), bulk
+
+    out = federate(
+        dict.fromkeys(NAMES, program),
+        mode="he+secagg",
+        min_cohort=2,
+        faults={"east": {SumInput: describe}},
+        catch=True,
+    )
+    assert isinstance(out.error, UnusableKeys) and set(out.error.members) == named
+    assert not any(session.disputes for session in out.sessions.values())
