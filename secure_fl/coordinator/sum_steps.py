@@ -157,11 +157,11 @@ class SumStep(Step):
                 other = "only some parties announce another part of this sum"
                 raise Disagreement(other, party=party)
         self.total.admit(party, message)
-        for s in message.segments if self.total.masked else ():
-            layouts = self.layouts.setdefault(s.key, {})
-            layouts.setdefault((s.slots, s.owners), set()).add(party)
-        if all(len(self.layouts.get(s.key, ())) < 2 for s in message.segments):
+        described = [(s.key, (s.slots, s.owners)) for s in message.segments if self.total.masked]
+        if all(set(self.layouts.get(key, {of})) == {of} for key, of in described):
             self.total.add(party, message.segments, bulk)
+        for key, of in described:
+            self.layouts.setdefault(key, {}).setdefault(of, set()).add(party)
         self.owners |= {s.key: s.owners for s in message.segments}
 
     def remove_outliers(self) -> set[str]:
@@ -200,9 +200,9 @@ class SumStep(Step):
         """Refuse a sum of which members describe a part differently: its key binds the layout."""
         for layouts in self.layouts.values():
             if len(layouts) > 1:  # most members decide, or nobody
-                unlike = set[str]().union(*layouts.values())
-                most = max(layouts.values(), key=len)
-                named = unlike - most if 2 * len(most) > len(self.heard) else unlike
+                most = max(layouts, key=lambda of: len(layouts[of]))
+                decided = 2 * len(layouts[most]) > len(self.heard)
+                named = {p for of in layouts if of != most or not decided for p in layouts[of]}
                 raise UnusableKeys(
                     tuple(sorted(named)),
                     "some of these lay out a part of a sum differently than others do",

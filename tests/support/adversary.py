@@ -240,6 +240,7 @@ class Schemes:
     forged: dict[int, tuple[str, Upload, dict[str, bytes]]] = field(default_factory=dict)
     totals: dict[str, Frame] = field(default_factory=dict)  # the last that each member received
     halved: bool = False  # True if a half was false: those masks stay in the sum, as a liar's value
+    salted: set[str] = field(default_factory=set)  # whose masks got false salts: so if it is lost
 
     def lie(self, sender: str, receiver: str, message: Message, data: bytes) -> tuple[str, Change]:
         """Return the name of a lie and what is sent instead; "": the frame is not changed."""
@@ -300,6 +301,7 @@ class Schemes:
         place, me = self._place(message), keys.identity.name
         segment, numbers = message.segments[place], sorted(self.scenario.members)
         victim = self.rng.choice((me, *self.scenario.names))
+        self.salted.add(victim)
         stream = StreamId(self._run(me).link.run.hex(), segment.key.hex(), message.sum)
         new = Salt(self.rng.randbytes(32), (victim,))
         tag, modulus = 0, COHORT.modulus

@@ -260,8 +260,10 @@ def _sums(outcome: Outcome) -> Iterator[str]:
 def _mixed(outcome: Outcome, opened: Opened, key: str, values: tuple[float, ...]) -> Iterator[str]:
     """Yield a sum of one hospital, of others than the survivors, or a fraction of one."""
     scenario = outcome.scenario
-    if (scenario.mode == "none" and scenario.liars) or outcome.adversary.schemes.halved:
-        return  # liars may contribute any number, in the second case by masks that do not cancel
+    lies = outcome.adversary.schemes
+    unmasked = lies.halved or lies.salted - set(opened.survivors)  # some masks do not cancel
+    if unmasked or (scenario.mode == "none" and scenario.liars):
+        return  # liars may contribute any number
     if scenario.noise:
         if not any(values):
             yield f"{opened.member} opened a sum without noise"
