@@ -312,9 +312,9 @@ class Coordinator:
             return
         owner, count = Counter(owner for _, owner in at_odds).most_common(1)[0]
         if 2 * count > len(self.members):
-            raise UnusableKeys((owner,), "most members cannot use the keys of this one")
+            raise UnusableKeys((owner,), "most members cannot use what this one sent")
         pair = min(at_odds)
-        raise UnusableKeys(pair, "the first of these cannot use the keys that the second offered")
+        raise UnusableKeys(pair, "the first of these cannot use what the second sent")
 
     def _reject_outliers(self, step: Step) -> None:
         """Drop parties whose values differ from most others', if the others may continue."""

@@ -11,7 +11,14 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn, TypeAlias
 
-from secure_fl.errors import DISTRUST, CohortError, PeerKeysError, SecureFLError, TamperError
+from secure_fl.errors import (
+    DISTRUST,
+    CohortError,
+    Disagreement,
+    PeerKeysError,
+    SecureFLError,
+    TamperError,
+)
 from secure_fl.events import Convicted, Crossing, EventLog
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.context import Checkpoints, Request
@@ -128,7 +135,8 @@ class Session:
             if self._inquiry is not None:
                 self._complained = True
                 return messages.Complaint(frame.head, place), frame.bulk
-        about = problem.party if isinstance(problem, PeerKeysError) else ""
+        names = isinstance(problem, PeerKeysError | Disagreement)
+        about = (problem.party or "") if names and problem.party != self.party else ""
         self._at_odds = bool(about)
         return messages.Failed(problem.code, about), b""  # the text may be private
 

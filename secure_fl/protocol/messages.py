@@ -176,7 +176,7 @@ class Failed(Message, frozen=True, tag=10):
     """The party cannot continue: a code from the error tree, without text, which may be private."""
 
     code: Code
-    about: Annotated[str, msgspec.Meta(max_length=200)] = ""  # a member whose keys it cannot use
+    about: Annotated[str, msgspec.Meta(max_length=200)] = ""  # a member with unfit keys or state
 
 
 class Confirm(Message, frozen=True, tag=11):

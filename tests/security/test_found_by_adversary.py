@@ -21,6 +21,7 @@ from secure_fl.errors import (
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.frames import Frame, cut
 from secure_fl.protocol.messages import (
+    Agree,
     Audience,
     Complaint,
     Failed,
@@ -348,3 +349,22 @@ def test_the_first_upload_of_a_part_does_not_decide_how_it_is_laid_out(
     )
     assert isinstance(out.error, UnusableKeys) and set(out.error.members) == named
     assert not any(session.disputes for session in out.sessions.values())
+
+
+def test_a_member_whose_state_is_not_what_it_proves_is_named_by_all_others() -> None:
+    """The coordinator cannot check the proof, and would see only that everybody stops."""
+
+    async def program(cohort: Cohort) -> Any:
+        await cohort.agree(b"equal", "a state")
+
+    def forge(message: Agree, bulk: bytes) -> Any:
+        return structs.replace(message, proof=bytes(len(message.proof))), bulk
+
+    out = federate(
+        dict.fromkeys(NAMES, program),
+        mode="he+secagg",
+        keys=KEYS,
+        faults={LIAR: {Agree: forge}},
+        catch=True,
+    )
+    assert isinstance(out.error, PartyFailed) and out.error.members == (LIAR,)
