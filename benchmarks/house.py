@@ -53,7 +53,7 @@ FEATURE_WORDS: Mapping[str, Words] = MappingProxyType(
         # flare's Guard filters frames; scraping guards a page
         "guard": Words(r"\b[Gg]uard\w*", r"features/guard/|engines/flare/|pilot/scraping"),
         # the record of sums over unchanging records, for evaluations and codebooks
-        "questions": Words(r"[Oo]pened_?[Qq]uestions", r"pilot/opened_questions"),
+        "questions": Words(r"[Oo]pened_?[Qq]uestions", r"pilot/site_memory"),
         # the pooling of tokens in learning/ is another thing
         "pooling": Words(
             r"pooled_scores|\bPooling\b|[. ]_pooling\b|\bpooling=",

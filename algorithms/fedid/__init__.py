@@ -1,4 +1,4 @@
-"""FedID: read `algorithm` first, then `party_step` and `feedback` (the host's step)."""
+"""FedID: interactive distillation on public records (Ma et al., EMNLP 2023)."""
 
 from secure_fl.algorithms.fedid.settings import FedID
 

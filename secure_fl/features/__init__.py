@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """The places where one feature joins the program, each as "module:name"; "" adds nothing."""
+    """The places where one feature joins the program: "module:name", "module", or "" for none."""
 
     doc: str  # its page, in docs/
     run: str = ""  # a `federation.run_feature.RunFeature`: checks and hooks of a run
@@ -105,7 +105,7 @@ FEATURES: Mapping[str, Feature] = {
     "adapters": Feature(
         doc="models.md",
         run="secure_fl.features.adapters.feature:ADAPTERS",
-        model_part="secure_fl.features.adapters:part",
+        model_part="secure_fl.features.adapters.part",
     ),
     "batched_simulation": Feature(
         doc="benchmarks.md",
@@ -162,6 +162,6 @@ def places(kind: str) -> dict[str, Any]:
 
 
 def resolve(place: str) -> Any:
-    """Import an object by "module:name"."""
+    """Import a module, or an object of one by "module:name"."""
     module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    return getattr(import_module(module), name) if name else import_module(module)

@@ -5,7 +5,7 @@ Rows are those of docs/protocol.md 4.6. Without masks, steps 4 to 6 are omitted.
     1  A program calls `Cohort.sum`. The values become flat vectors, in groups    here
        that the same parties contribute. If a party lacks the scale of a vector,
        norms are summed first, in a sum of their own. A large sum is then split
-       (`party.parts`): each part takes steps 2 to 9.
+       (`parts_of`): each part takes steps 2 to 9.
     2  `Sums.begin` encodes, tags, masks and seals the vectors, under keys that   row 1
        were exchanged before, and returns a `SumInProgress`
        (`crypto.sealing.secure_sum`). Its upload leaves as `SumInput`.
@@ -30,9 +30,9 @@ A message and its answer are one exchange: 2 with 4, 6 with 8, and 5 after a dro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import structs
@@ -42,7 +42,6 @@ from secure_fl.errors import DISTRUST, CohortError, TrainingError
 from secure_fl.events import EventLog, Warned
 from secure_fl.party.context import Checkpoints, Members, ask, exchange, unexpected
 from secure_fl.party.hooks import RoundHook
-from secure_fl.party.parts import PART, names, parts_of, pieces, whole
 from secure_fl.party.sum_request import Arrays, SumRequest
 from secure_fl.protocol.frames import cut, digest
 from secure_fl.protocol.messages import (
@@ -59,6 +58,9 @@ from secure_fl.protocol.messages import (
 )
 from secure_fl.protocol.ports import Group, Noise, PrivacyLayer, Rule, SumInProgress, Vector
 
+Real = TypeVar("Real", np.float32, np.float64)
+COUNTS = 8  # longest vector that holds counts, and no weights of a model
+PART = 3 << 22  # values: 22 MB sealed at 8 bits; 170 MB at the coordinator, while it is added
 IMPOSSIBLE_NORMS = (
     "the squared norms of {} sums add up to less than zero: a hospital sent a wrong one. The run "
     "continues without them; this site is not at fault"
@@ -115,7 +117,7 @@ class Summing:
             return {}
         if request.rule.carry:
             self._carried |= {name: shapes[name] for name in request.values}
-        vectors = whole(vectors, shapes) if len(parts) > 1 else vectors
+        vectors = join_pieces(vectors, shapes) if len(parts) > 1 else vectors
         return {name: vector.reshape(shapes[name]) for name, vector in vectors.items()}
 
     def leftover(self, name: str) -> NDArray[np.float32] | None:
@@ -123,11 +125,11 @@ class Summing:
         shape = self._carried.pop(name, None)
         if shape is None:
             return None
-        taken = {piece: self._sums.leftover(piece) for piece in names(name, math.prod(shape))}
+        taken = {piece: self._sums.leftover(piece) for piece in piece_names(name, math.prod(shape))}
         left: dict[str, NDArray[Any]] = {
             piece: vector for piece, vector in taken.items() if vector is not None
         }
-        return whole(left, {name: shape})[name].reshape(shape) if left else None
+        return join_pieces(left, {name: shape})[name].reshape(shape) if left else None
 
     async def _groups_of(self, request: SumRequest) -> tuple[Sequence[Group], bool]:
         """Return the vectors of a request by contributors; and true if a party lacks scales."""
@@ -350,3 +352,71 @@ def _digest(groups: Sequence[Group], survivors: Sequence[str]) -> str:
             for owners, sizes in by_owners.items()
         )
     )
+
+
+# --- a large sum as several small ones, so that no process holds more than one sealed part -------
+#
+# Long vectors are cut, and each part is a sum of its own, with its own keys. If a party leaves
+# between two parts, later parts would be over other parties than the first, and a mean would be
+# divided by the wrong number of records. They are not opened then; carried values count as zero
+# and are added to the next sum.
+
+
+def piece_names(name: str, size: int) -> list[str]:
+    """Return the names of the pieces of a vector; its own name if it is not cut."""
+    count = -(-size // PART)
+    return [name] if count < 2 else [f"{name}#{number}" for number in range(count)]
+
+
+def pieces(name: str, vector: Vector) -> dict[str, Vector]:
+    """Cut a vector that is longer than a part, without copying it."""
+    labels = piece_names(name, vector.size)
+    return {label: vector[at * PART : (at + 1) * PART] for at, label in enumerate(labels)}
+
+
+def parts_of(groups: Sequence[Group]) -> list[list[Group]]:
+    """Distribute the vectors of groups over parts that are no longer than `PART`.
+
+    Counts come first, because the divisors of the other vectors must be in the first part.
+    """
+    counts = [_only(group, lambda vector: vector.size <= COUNTS) for group in groups]
+    others = [_only(group, lambda vector: vector.size > COUNTS) for group in groups]
+    parts: list[list[Group]] = [[]]
+    room = PART
+    for group in (*counts, *others):
+        taken: dict[str, Vector] = {}
+        parts[-1].append(group._replace(vectors=taken))
+        for name, vector in group.vectors.items():
+            if vector.size > room and room < PART:
+                taken, room = {}, PART
+                parts.append([group._replace(vectors=taken)])
+            taken[name] = vector
+            room -= vector.size
+    return [[group for group in part if group.vectors] for part in parts]
+
+
+def _only(group: Group, wanted: Callable[[Vector], bool]) -> Group:
+    return group._replace(vectors={n: v for n, v in group.vectors.items() if wanted(v)})
+
+
+def join_pieces(
+    vectors: dict[str, NDArray[Real]], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, NDArray[Real]]:
+    """Join pieces to vectors: a missing piece is zero, a vector without pieces is missing.
+
+    Pieces are removed from `vectors` as they are joined, since two large models may not fit into
+    memory.
+    """
+    joined: dict[str, NDArray[Real]] = {}
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        labels = piece_names(name, size)
+        if labels == [name] and name in vectors:
+            joined[name] = vectors.pop(name)
+            continue
+        for at, label in enumerate(labels):
+            if (piece := vectors.pop(label, None)) is not None:
+                if name not in joined:
+                    joined[name] = np.zeros(size, piece.dtype)
+                joined[name][at * PART : (at + 1) * PART] = piece
+    return joined

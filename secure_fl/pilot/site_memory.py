@@ -1,4 +1,4 @@
-"""A site's keys and records for a run, and its memory of all earlier runs.
+"""A site's keys and records for a run, and its memory of all earlier runs and answered questions.
 
 The memory does not depend on the coordinator's names for runs. It has the seeds of earlier runs:
 equal seeds and records give equal inputs, and two sums of them over different hospitals differ by
@@ -11,6 +11,7 @@ that member, which is soon refused.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from secure_fl.algorithms.registry import ALGORITHMS
@@ -25,6 +26,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError, KeyringError
 from secure_fl.features import resolve
 from secure_fl.files import Lines
+from secure_fl.party.hooks import RoundHook
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SiteFile
 
@@ -65,7 +67,7 @@ def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
     return silo
 
 
-FILE = "runs.jsonl"
+RUNS, QUESTIONS = "runs.jsonl", "questions.jsonl"
 OPENED = "opened"  # folder with one file per run's inputs
 MOST_FORGED = 3  # sums under one roster's keys; each reveals some of the key's 6,500 bits
 MOST_CHARGED = 2  # failed sums per member and roster that do not count as forged; then it is out
@@ -76,7 +78,7 @@ class SiteMemory:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lines = Lines(folder / FILE, "which run begins")
+        self._lines = Lines(folder / RUNS, "which run begins")
 
     def opened(self, run: str, dataset: str, seed: int) -> Path:
         """Return the file with the parties of each opened sum of these inputs."""
@@ -166,3 +168,41 @@ class SiteMemory:
 
 def _inputs(line: dict[str, object]) -> tuple[object, object]:
     return line.get("dataset"), line.get("seed")
+
+
+class OpenedQuestions(RoundHook):
+    """A site's permanent notes on opened questions, in the folder of its ledger.
+
+    The same question over four hospitals and then over three gives, as a difference, one hospital's
+    part. So each site notes every such question, over all runs, before it reveals a share of the
+    sum, and lets it be opened again over exactly the same sites or not at all.
+    """
+
+    def __init__(self, folder: Path, cards: Mapping[str, str]) -> None:
+        """`cards`: fingerprints of sites by name, because a name can pass to another site."""
+        self._lines = Lines(folder / QUESTIONS, "which question is opened")
+        self._cards = cards
+
+    def admit(self, questions: Sequence[str], survivors: Sequence[str]) -> None:
+        """Note the parties of opened answers; refuse a change of parties.
+
+        `questions`: digests of everything but the parties that an answer depends on.
+        """
+        for question in questions:
+            self._admit(question, survivors)
+
+    def _admit(self, question: str, names: Sequence[str]) -> None:
+        now = sorted(self._cards.get(name, name) for name in names)
+        for line in self._lines:
+            if line["question"] != question:
+                continue
+            if line["sites"] == now:
+                return
+            before = ", ".join(line["names"])
+            raise CohortError(
+                f"the same was asked over {before}, and opened; over {', '.join(sorted(names))} "
+                "the difference would be what single hospitals hold",
+                fix="ask with exactly those hospitals, or with records that are new",
+                field="survivors",
+            )
+        self._lines.append({"question": question, "sites": now, "names": sorted(names)})

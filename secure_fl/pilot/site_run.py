@@ -23,10 +23,9 @@ from secure_fl.federation.run_feature import SiteLimits, finish_run
 from secure_fl.federation.validation import check_members, check_spec, require_ready, tasks_of
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.context import Checkpoints
-from secure_fl.pilot.opened_questions import OpenedQuestions
 from secure_fl.pilot.plan import spec_of
 from secure_fl.pilot.run_id import rules_of_roster
-from secure_fl.pilot.site_memory import SiteMemory
+from secure_fl.pilot.site_memory import OpenedQuestions, SiteMemory
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import EquivocationProof, Link
 from secure_fl.runs.folder import RunFolder

@@ -179,7 +179,7 @@ def test_batches_together_are_fewer_exchanges_with_as_many_steps(
     """22 records are 5 batches of 4; two at a time are 4 batches, and one is skipped."""
     steps: list[tuple[str, int]] = []
     monkeypatch.setattr(
-        "secure_fl.algorithms.fedid.party_step.public_step",
+        "secure_fl.algorithms.fedid.algorithm.public_step",
         lambda site, *rest: steps.append((site.name, site.recorder.round)),
     )
     fields: dict[str, Any] = {

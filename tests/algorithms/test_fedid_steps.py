@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from secure_fl.algorithms.fedid import FedID
-from secure_fl.algorithms.fedid.party_step import (
+from secure_fl.algorithms.fedid.algorithm import (
     EnsembleDrift,
     FeedbackUnits,
     StepInputs,

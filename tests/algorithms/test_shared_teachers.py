@@ -12,9 +12,8 @@ import torch
 
 from secure_fl import AdapterSettings, FedAvg, Federation, ModelSettings
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.algorithms.fedkd.made_up import Words
-from secure_fl.algorithms.fedkd.mutual_distillation import losses, make_pair
-from secure_fl.algorithms.fedkd.shared_teachers import APART, moves, shared_and_own
+from secure_fl.algorithms.fedkd.algorithm import APART, moves, shared_and_own
+from secure_fl.algorithms.fedkd.mutual_distillation import Words, losses, make_pair
 from secure_fl.errors import SettingsError
 from secure_fl.features.guard.settings import GuardSettings
 from secure_fl.learning.anatomy import adapted, depth, trainable

@@ -20,7 +20,7 @@ from secure_fl.capture.blobs import Journal, lines
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.capture.recording import SessionLine, sessions
 from secure_fl.errors import RunError, TooFewParties
-from secure_fl.party import parts, summing
+from secure_fl.party import summing
 from secure_fl.protocol.frames import digest
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.hospitals import hosted, silos, small
@@ -107,8 +107,7 @@ def test_a_reading_is_the_update_up_to_rounding(runs):
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
 def test_pieces_of_long_vectors_are_joined(tmp_path, monkeypatch, mode, runs):
     """Whoever reads all pieces of a weight is tested with the weight."""
-    for module in (parts, summing):
-        monkeypatch.setattr(module, "PART", 1500)
+    monkeypatch.setattr(summing, "PART", 1500)
     made = small(FedAvg(rounds=1), mode, silos=silos(size=16), folder=tmp_path / "run", record=True)
     made.run()
     cut, shapes, _ = _loaded(tmp_path / "run", runs[mode][1])

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from secure_fl.errors import CohortError, PartyFailed, RunError
-from secure_fl.party import parts, summing
+from secure_fl.party import summing
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.context import Checkpoints
-from secure_fl.party.parts import parts_of, pieces, whole
+from secure_fl.party.summing import join_pieces, parts_of, pieces
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group
@@ -30,7 +30,6 @@ SMALL_PART = 700
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART", SMALL_PART)
     monkeypatch.setattr(summing, "PART", SMALL_PART)
 
 
@@ -67,9 +66,9 @@ def test_pieces_are_the_vector(size: int) -> None:
     assert all(piece.size <= SMALL_PART for piece in cut.values())
     assert all(np.shares_memory(piece, vector) for piece in cut.values() if piece.size)
     assert len(cut) == max(1, math.ceil(size / SMALL_PART))
-    assert np.array_equal(whole(cut, {"w": (size,)})["w"], vector)
+    assert np.array_equal(join_pieces(cut, {"w": (size,)})["w"], vector)
     assert not cut  # nobody holds a large vector twice
-    assert whole({}, {"w": (size,)}) == {}
+    assert join_pieces({}, {"w": (size,)}) == {}
 
 
 def test_parts_hold_everything_once_counts_first_and_are_bounded() -> None:
@@ -115,8 +114,7 @@ def test_no_message_holds_more_than_a_part(
             sizes.append(len(frame.bulk))
             return frame
 
-        for module in (parts, summing):
-            monkeypatch.setattr(module, "PART", part)
+        monkeypatch.setattr(summing, "PART", part)
         run(mode=mode, engine=lambda sessions: LossyEngine(sessions, tap=weigh))
         return max(sizes)
 

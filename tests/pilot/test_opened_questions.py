@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from secure_fl.errors import CohortError
-from secure_fl.pilot.opened_questions import OpenedQuestions
+from secure_fl.pilot.site_memory import OpenedQuestions
 from tests.support.raising import raises
 
 CARDS = {"north": "1", "south": "2", "west": "3"}

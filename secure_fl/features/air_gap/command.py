@@ -109,7 +109,7 @@ def show_ends(folder: Path, kit: Path, *, as_json: bool) -> None:
 
     from secure_fl.cli import show
     from secure_fl.features.air_gap.file_message import message_key
-    from secure_fl.features.air_gap.inspect_mailbox import look
+    from secure_fl.features.air_gap.folder_end import look
     from secure_fl.pilot.kits import load_kit
 
     ends = look(folder, message_key(load_kit(kit).tls))
@@ -154,7 +154,7 @@ class FolderTransport:
 
     def show(self, place: Path, kit: Path, *, as_json: bool) -> bool:
         """Print the state of both ends of a courier's folder."""
-        from secure_fl.features.air_gap.inspect_mailbox import is_letters
+        from secure_fl.features.air_gap.folder_end import is_letters
 
         if not is_letters(place):
             return False

@@ -2,6 +2,7 @@
 
 A letter is removed when it was taken, and that is its receipt. Nothing is lost for good if a letter
 is: the coordinator asks again, and the trainer repeats its answer from memory, as over any line.
+`look` shows the state of both ends to a command that changes nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -19,7 +21,7 @@ from secure_fl.engines import responder
 from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.errors import RunError, SecureFLError, WireError
 from secure_fl.features.air_gap.file_message import HEADER, NOBODY, TAG, Endpoint, FileMessage, Kind
-from secure_fl.features.air_gap.heartbeat import Heartbeat, Told
+from secure_fl.features.air_gap.heartbeat import Heartbeat, Told, read_told
 from secure_fl.features.air_gap.incoming import Deliver, Incoming
 from secure_fl.features.air_gap.mailbox import BEAT, Mailbox, letter_name
 from secure_fl.protocol.frames import Frame
@@ -231,3 +233,48 @@ class FolderParty(responder.Responder):
         super().serve(step, done, linger)
         if self.end.failed is not None:
             raise self.end.failed
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxState:
+    """One end, by the last sign of life that it wrote."""
+
+    who: str
+    state: str  # nobody, here, left, silent; a courier that is here: connected or unconnected
+    at: float | None  # seconds since the epoch, by the disk's clock
+    why: str = ""  # a courier has no connection
+
+
+def is_letters(folder: Path) -> bool:
+    """Tell if this is a folder between a courier and a training machine."""
+    return all(_box(folder, side).folder.is_dir() for side in Endpoint)
+
+
+def look(folder: Path, key: bytes, *, patience: float = PATIENCE) -> list[MailboxState]:
+    """Courier and trainer; a sign that this site's kit did not write raises WireError."""
+    return [_seen(folder, side, key, patience) for side in Endpoint]
+
+
+def _seen(folder: Path, side: Endpoint, key: bytes, patience: float) -> MailboxState:
+    box, name = _box(folder, side.other), side.name.lower()
+    data = box.read(BEAT)
+    if data is None:
+        return MailboxState(name, "nobody", None)
+    told, at = read_told(FileMessage.opened(data, key).body), time.time()
+    with suppress(FileNotFoundError):  # it was replaced just now
+        at = (box.folder / BEAT).stat().st_mtime
+    return MailboxState(name, _state(side, told, time.time() - at > patience), at, told.why)
+
+
+def _state(side: Endpoint, told: Told, silent: bool) -> str:
+    if told.leaving:
+        return "left"
+    if silent:
+        return "silent"
+    if side is Endpoint.TRAINER:
+        return "here"
+    return "connected" if told.line else "unconnected"
+
+
+def _box(folder: Path, reader: Endpoint) -> Mailbox:
+    return Mailbox(folder / f"to-{reader.name.lower()}", MAX_BYTES)

@@ -17,9 +17,8 @@ import pytest
 from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.errors import RunError, SettingsError, WireError
 from secure_fl.features.air_gap.file_message import HEADER, Endpoint, FileMessage, Kind, message_key
-from secure_fl.features.air_gap.folder_end import FolderEnd
+from secure_fl.features.air_gap.folder_end import FolderEnd, is_letters, look
 from secure_fl.features.air_gap.heartbeat import Heartbeat, Told
-from secure_fl.features.air_gap.inspect_mailbox import is_letters, look
 from secure_fl.features.air_gap.mailbox import BEAT, Mailbox, letter_name
 from secure_fl.pilot.certificates import make_kits
 from secure_fl.protocol.frames import Frame

@@ -24,7 +24,7 @@ from secure_fl.learning.exporting import CARD
 from secure_fl.learning.tasks.classification import Classification, label_name
 from secure_fl.learning.tasks.regression import Regression
 from secure_fl.learning.tasks.task import Task
-from secure_fl.pilot.opened_questions import OpenedQuestions
+from secure_fl.pilot.site_memory import OpenedQuestions
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.rules import Company, broken_rules
 from secure_fl.settings import TrainingSettings

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from secure_fl.errors import SettingsError
-from secure_fl.features.statistics.attacker import JointTable, cliques
 from secure_fl.features.statistics.partitions import Partition, Tabulation, atoms_of
-from secure_fl.features.statistics.suppression import suppressed
+from secure_fl.features.statistics.suppression import JointTable, cliques, suppressed
 from tests.support.codebooks import JointAttacker, Study
 from tests.support.raising import raises
 from tests.support.sampling import mostly_slow
