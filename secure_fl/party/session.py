@@ -246,14 +246,14 @@ class Session:
             self._running = None
 
     def _note(self, direction: str, message: object, frame: Frame, digest: bytes) -> None:
-        audience = getattr(message, "audience", "")
+        audience = "parties" if isinstance(message, _FOR_PARTIES) else "coordinator"
         self._recorder.crossing(
             Crossing(
                 round=self._link.round,
                 exchange=self._link.exchange,
                 direction=direction,
                 kind=type(message).__name__,
-                audience=audience or _AUDIENCES.get(type(message), "coordinator"),
+                audience=getattr(message, "audience", audience),
                 head_bytes=len(frame.head),
                 bulk_bytes=len(frame.bulk),
                 digest=digest.hex(),
@@ -261,14 +261,10 @@ class Session:
         )
 
 
-_AUDIENCES: dict[type, str] = {
-    messages.Broadcast: "parties",
-    messages.Share: "parties",
-    messages.Relayed: "parties",
-    messages.Handover: "parties",
-    messages.HandedOver: "parties",
-    messages.Total: "parties",
-}
+_FOR_PARTIES = (
+    *(messages.Broadcast, messages.Share, messages.Relayed, messages.Total),
+    *(messages.Handover, messages.HandedOver),
+)
 
 
 class LocalEngine:

@@ -6,6 +6,7 @@ import json
 import math
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -24,7 +25,9 @@ from secure_fl.crypto.privacy.planning import (
     table,
 )
 from secure_fl.crypto.privacy.training_account import DpAccount
+from secure_fl.errors import BudgetError
 from secure_fl.settings import DPSettings
+from tests.support.raising import raises
 
 
 def run(*arguments: str, code: int = 0) -> Result:
@@ -78,6 +81,14 @@ def test_advice_is_useful() -> None:
     assert "useful" in run("--parties", "100", "--examples", "200", "--epsilon", "8").output
 
 
+def test_advice_names_no_number_of_predictions_where_not_one_is_useful() -> None:
+    plan = PredictionPlan(5, 2, 10, 10, 1, 1, 1e-5, dropouts=0, colluders=0)
+    found = plan_predictions(plan, epsilon=0.05)
+    assert found.drowned and found.opened_useful == 0
+    advice = prediction_rows(plan, found)[-1][1]
+    assert "parties" in advice and "predictions opened" not in advice
+
+
 def test_noise_to_epsilon_and_back() -> None:
     plan = PredictionPlan(5, 3, 600, 100, 4, 6, 1e-5, dropouts=1, colluders=1)
     found = plan_predictions(plan, epsilon=8.0)
@@ -107,6 +118,14 @@ def test_dp_sgd_both_ways() -> None:
     assert back["noise_multiplier"] == pytest.approx(1.0, rel=0.01)
     assert back["epsilon"] <= forward["epsilon"]
     assert "per record" in run(*plan[:-1], "--noise-multiplier", "1.0").output
+
+
+@pytest.mark.parametrize("none", ["records", "batch", "epochs", "rounds"])
+def test_a_plan_without_training_has_no_epsilon(none: str) -> None:
+    plan: dict[str, Any] = {"records": 100, "batch": 10, "epochs": 1, "rounds": 1}
+    assert plan_training(**plan, delta=1e-5, noise_multiplier=1.0).steps == 10
+    with raises(BudgetError, reason="plan"):
+        plan_training(**plan | {none: 0}, delta=1e-5, noise_multiplier=1.0)
 
 
 def test_noise_that_is_too_large_for_the_records_is_named_with_what_helps() -> None:

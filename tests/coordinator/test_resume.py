@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from secure_fl.coordinator.resume import Unfinished, continuation, unfinished
 from secure_fl.errors import CohortError
-from secure_fl.protocol.messages import MOST_NOTES, Ready
+from secure_fl.protocol.messages import JOINED, MOST_NOTES, Ready
 from secure_fl.thresholds import default_threshold, quorum
 from tests.support.raising import raises
 
@@ -72,6 +72,13 @@ def test_a_begun_round_is_finished_by_those_who_can() -> None:
     leaves = reports({"a": (2, 3), "b": (2, 3), "c": (2, 3)}, 4, ABCD)
     assert unfinished(leaves, None, 3) is None
     assert unfinished(reports({"a": (3,), "b": (3,), "c": (3,)}, 4, ABC), None, 3) is None
+
+
+def test_a_begun_round_is_finished_by_those_of_whom_one_joins_again() -> None:
+    """D joined in round 3 and lost its disk; e is new, and four must hold a round to let it in."""
+    notes = ((2, 2, ABC), (2, JOINED, ABC), (3, 2, ABCD))
+    ready = {m: Ready((2, 3), None, notes) for m in ABC} | {"d": Ready(), "e": Ready()}
+    assert unfinished(ready, None, 4) == (3, frozenset(ABCD))
 
 
 def test_what_is_repeated_before_the_first_round_keeps_newcomers_out() -> None:

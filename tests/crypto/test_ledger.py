@@ -266,6 +266,8 @@ def test_every_attack_on_rows_is_seen_and_stops_spending(
         load_chain(ledger.path).check_all(OWNER.public)
     with raises(TamperError, row, reason=reason):
         ledger.reserve(STEP, NOTES, BUDGET, run="r2")
+    with raises(TamperError, row, reason=reason):
+        ledger.events(NOTES)  # from which a statement is computed
 
 
 def test_a_ledger_of_another_owner_is_refused(ledger: Ledger) -> None:

@@ -12,6 +12,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import PRVAccountant, RDPAccountant
 from scipy import stats
+from scipy.special import gammaln
 from scipy.stats import skellam as skellam_law
 
 from secure_fl.crypto.privacy.accounting import (
@@ -28,12 +29,15 @@ from secure_fl.crypto.privacy.accounting import (
 from secure_fl.crypto.privacy.noise import (
     SkellamNoise,
     Uniforms,
+    _stirling_error,
     calibrated_gaussian,
     calibrated_skellam,
     clip_norm,
+    counts_release,
     poisson,
     prediction_sensitivity,
     secure_uniforms,
+    share_variance,
     skellam,
 )
 from secure_fl.crypto.privacy.opacus_accountants import orders, prv_epsilon, rdp_epsilon
@@ -92,6 +96,12 @@ def test_large_variances_keep_their_shape(variance: float) -> None:
     assert stats.kstest(sample, "norm").pvalue > 1e-4
 
 
+def test_the_correction_that_decides_about_candidates_is_exact() -> None:
+    k = np.arange(1, 200)
+    exact = gammaln(k + 1) - (k + 0.5) * np.log(k) + k - 0.5 * math.log(2 * math.pi)
+    np.testing.assert_allclose(_stirling_error(k), exact, rtol=0, atol=1e-11)
+
+
 def test_secure_uniforms_are_uniform_and_fresh() -> None:
     one, two = secure_uniforms()(50_000), secure_uniforms()(50_000)
     assert stats.kstest(one, "uniform").pvalue > 1e-6
@@ -116,6 +126,14 @@ def test_after_dropouts_and_collusion_the_promised_variance_is_left(missing: int
     assert unknown_to_a_colluder.var() >= noise.mu * 0.97
     with raises(BudgetError, reason="too-many-dropouts"):
         noise.check_survivors(3)
+
+
+def test_shares_of_a_threshold_less_one_colluder_add_up_to_the_release() -> None:
+    release = counts_release(1.0, 1e-5, releases=1, change=1.0)
+    for parties, threshold in ((2, 2), (4, 3), (9, 7)):
+        share = share_variance(release, parties, threshold)
+        assert share * (threshold - 1) == pytest.approx(release.mu)
+    assert share_variance(release, 1, 1) == release.mu
 
 
 def test_a_share_is_the_rounded_clipped_vector_plus_noise() -> None:

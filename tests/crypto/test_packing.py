@@ -155,6 +155,17 @@ def test_zero_and_representable_values_are_exact():
     assert np.array_equal(q, x) and not residual.any()
 
 
+@pytest.mark.parametrize(
+    ("bits", "x"),
+    [(16, np.full(100, 1 + 2.0**-30)), (24, np.linspace(0.1, 1.9, 100, dtype=np.float32))],
+)
+def test_nothing_of_a_fine_value_is_lost(bits: Any, x: Any) -> None:
+    """In float32, the last digits would be in neither the integer nor the residual."""
+    codec = Codec(bits, 2, COHORT.modulus)
+    q, residual = packing.quantize(codec, x, 2.0, np.random.default_rng(0))
+    np.testing.assert_allclose(dequantize(codec, q, 2.0) + residual, x, rtol=0, atol=1e-11)
+
+
 def test_a_clip_of_zero_represents_nothing():
     codec, x = Codec(8, 2, COHORT.modulus), np.array([1.0, -2.0, 0.0], np.float32)
     clip = np.array([0.0, 1.0, 0.0], np.float32)

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from tenseal import sealapi
 
 from secure_fl.crypto.sealing.public import check_slots
@@ -55,6 +56,8 @@ def test_weaker_parameters_are_refused():
 def test_capacity_follows_from_the_noise():
     room = 2**54 / (2 * COHORT.modulus)
     assert largest_cohort(COHORT) == 128
+    # SEAL's noise is the difference of two sums of 21 random bits.
+    assert COHORT.noise**2 == pytest.approx(2 * binom(21, 0.5).var())
     assert COHORT.tail * COHORT.noise * 128**0.5 < room  # so the declared 128 is derived too
     wider = dataclasses.replace(COHORT, modulus=COHORT.modulus << 2)
     assert largest_cohort(wider) < 128 // 8

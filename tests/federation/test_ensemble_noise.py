@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from secure_fl.crypto.privacy.accounting import (
     epsilon,
 )
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, load_chain
+from secure_fl.crypto.privacy.noise import SkellamNoise
 from secure_fl.crypto.privacy.noise_ledger import NoiseLedger
 from secure_fl.crypto.privacy.planning import PredictionPlan, plan_predictions
 from secure_fl.errors import BudgetError, TamperError
@@ -182,6 +184,15 @@ def test_a_run_that_would_not_fit_into_one_ledger_does_not_begin(tmp_path: Path)
     other = NoiseLedger("east", forced(), 3, run="a")
     noise, _ = other.size(EXAMPLES, CLASSES, 4, 4)  # the noise itself knows nothing of ledgers
     assert began == noise
+
+
+def test_noise_for_other_neighbours_is_refused_without_a_ledger_too() -> None:
+    there = account(forced())
+    noise, _ = there.size(EXAMPLES, CLASSES, 1, 4)
+    assert isinstance(noise, SkellamNoise)
+    with raises(BudgetError, reason="adjacency"):
+        there.enter(replace(noise, adjacency="replace-one"), 1, 1)
+    assert there.spent() is None
 
 
 def test_without_a_folder_spending_is_counted_and_said_not_to_last(hooks: Any) -> None:

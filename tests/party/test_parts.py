@@ -26,6 +26,7 @@ NAMES = ("east", "north", "south", "west")
 MODES: tuple[Protection, ...] = get_args(Protection)
 SHAPES = {"a": (30, 20), "b": (7,), "c": (41, 50), "z": (11,)}  # c is longer than a part
 SMALL_PART = 700
+PART = parts.PART  # before it is made smaller for tests
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,11 @@ def test_pieces_are_the_vector(size: int) -> None:
     assert np.array_equal(join_pieces(cut, {"w": (size,)})["w"], vector)
     assert not cut  # nobody holds a large vector twice
     assert join_pieces({}, {"w": (size,)}) == {}
+
+
+def test_all_parties_split_a_vector_at_the_size_of_the_specification() -> None:
+    """docs/protocol.md 4.14: parts of other sizes do not add up with those of other versions."""
+    assert PART == 12_582_912
 
 
 def test_parts_hold_everything_once_counts_first_and_are_bounded() -> None:

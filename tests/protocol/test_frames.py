@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -127,6 +130,65 @@ def test_messages_outside_the_closed_table_are_refused(message: list[object]) ->
     head = bytes([frames.VERSION]) + msgspec.msgpack.encode(fields) + bytes(frames.SIGNATURE_BYTES)
     with raises(WireError, field="message"):
         frames.decode(Frame(head), lambda digest, signature: None)
+
+
+@pytest.mark.parametrize(
+    ("message", "least", "most"),
+    [
+        (lambda n: messages.Ready(tuple(range(n))), 0, 16),  # checkpoints
+        (lambda n: messages.Handover(None, bytes(n)), 32, 64),  # a proof
+        (lambda n: messages.Hello(bytes(n)), 16, 64),  # a nonce
+        (lambda n: messages.Failed("keys", "x" * n), 0, 200),  # a name
+        (lambda n: messages.Examine("", b"", show="x" * n), 0, 200),
+    ],
+)
+def test_fields_have_the_sizes_of_the_specification_and_no_others(
+    message: Callable[[int], messages.Message], least: int, most: int
+) -> None:
+    """docs/protocol.md 4.5: a program of another version reads every size that this one sends."""
+    decoder = msgspec.msgpack.Decoder(type(message(least)))
+    for size in (least, most):
+        decoder.decode(msgspec.msgpack.encode(message(size)))
+    for size in {max(least - 1, 0), most + 1} - {least}:
+        with pytest.raises(msgspec.ValidationError):
+            decoder.decode(msgspec.msgpack.encode(message(size)))
+
+
+DEFAULTS: dict[str, object] = {
+    "nil": None,
+    "false": False,
+    "0": 0,
+    "[0, 0]": (0, 0),
+    "[]": (),
+    "{}": {},
+    '""': b"",
+}
+
+
+def specified() -> dict[str, dict[str, object]]:
+    """Read the defaults of all kinds of messages from the table of docs/protocol.md 4.5."""
+    page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    found: dict[str, dict[str, object]] = {}
+    for kinds, fields in re.findall(r"^\| [\d, ]+ \| ([\w, ]+) \| (.*) \|$", page, re.M):
+        names = kinds.split(", ")
+        for name, text in zip(names, fields.split("; ") if names[1:] else [fields], strict=False):
+            defaults = re.findall(r"(\w+)(?: \([^)]*\))? = (\w+|\[0, 0\]|\[\]|\{\}|\"\")", text)
+            found[name] = {field: DEFAULTS[value] for field, value in defaults}
+    return found
+
+
+def test_omitted_fields_have_the_defaults_of_the_specification() -> None:
+    """An older program sends shorter messages: both ends must read the same from them."""
+    table = specified()
+    assert len(table) > 25
+    for name, expected in table.items():
+        defaults: dict[str, object] = {}
+        for field in msgspec.structs.fields(getattr(messages, name)):
+            if not field.required:
+                made = field.default_factory is not msgspec.NODEFAULT
+                value = field.default_factory() if made else field.default
+                defaults[field.encode_name] = value.encode() if isinstance(value, str) else value
+        assert defaults == expected, name
 
 
 def test_versions_and_sizes_are_checked_first() -> None:

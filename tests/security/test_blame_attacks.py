@@ -99,6 +99,8 @@ def test_an_upload_that_would_convict_the_coordinator_is_refused(change: str) ->
     out, kept = run(faults=lies(input=other))
     require_nobody_convicted(out, kept)
     require_only_liar_lost(out)
+    refused = [tuple(event["parties"]) for event in out.events if event["event"] == "refused"]
+    assert refused == [(LIAR,)]  # the log of the coordinator says why the party is lost
 
 
 def test_a_coordinator_that_changes_a_link_is_convicted() -> None:

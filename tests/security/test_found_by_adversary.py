@@ -115,15 +115,17 @@ def test_parties_show_the_upload_of_a_host_sum_though_they_have_begun_the_next()
     assert out.sessions[host].convicted == LIAR  # else it could not repeat the round without it
 
 
+@pytest.mark.parametrize("threshold", [3, 4])  # the others could go on, or could not
 @pytest.mark.parametrize("about", ["", VICTIM])
-def test_a_member_that_leaves_an_inquiry_is_named_for_it(about: str) -> None:
+def test_a_member_that_leaves_an_inquiry_is_named_for_it(about: str, threshold: int) -> None:
     """By a claim about another's keys, it would end the inquiry without a name."""
 
     def leave(message: Finding, bulk: bytes) -> Any:
         return Failed("keys", about), b""
 
     spoiler = Spoiler(KEYS[LIAR], slot=-1)
-    out, kept = run(faults={LIAR: {**spoiler.faults, Finding: leave}})
+    faults: Any = {LIAR: {**spoiler.faults, Finding: leave}}
+    out, kept = run(faults=faults, threshold=threshold)
     require_nobody_convicted(out, kept)
     assert isinstance(out.error, PartyFailed) and out.error.reason == HIDDEN
     assert out.error.where["party"] == LIAR

@@ -93,6 +93,8 @@ def test_who_tags_wrongly_is_named_by_everybody(
     assert convicted(out) == {LIAR} and out.results == {}
     told = [event for event in out.events if event["event"] == "convicted"]
     assert {tuple(event["parties"]) for event in told} == {(LIAR,)} and len(told) == 5
+    disputes = [event for event in out.events if event["event"] == "sum_disputed"]
+    assert len(disputes) == 1  # all complain of one sum; a second one would be charged to nobody
     if mode == "he+secagg":
         for name in NAMES:
             InquiryEvidence.from_bytes(kept[name].cases[LIAR]).check(
@@ -192,9 +194,11 @@ def test_a_party_that_hides_its_upload_is_said_to(monkeypatch: pytest.MonkeyPatc
 
     examine = Session._examine
     monkeypatch.setattr("secure_fl.party.session.Session._examine", hide)
-    out, _ = run()
+    out, _ = run(engine=(tap := Wiretap()))
     assert isinstance(out.error, PartyFailed) and out.error.where["party"] == LIAR
     assert convicted(out) == {""}  # others were looked at, and fit
+    questions = [heard for heard in tap.of(Examine) if not heard.message.who]
+    assert questions and not any(heard.message.head or heard.bulk for heard in questions)
 
 
 @pytest.mark.parametrize("exchange", [5, 6, 7])

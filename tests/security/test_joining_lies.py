@@ -24,9 +24,10 @@ from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Bulk
 from secure_fl.protocol.messages import Begin, HandedOver
 from secure_fl.protocol.ports import EnvelopeLayer
+from secure_fl.runs import checkpoint
 from secure_fl.testing.hospitals import small
 from tests.support.attacker import Liar, Wiretap, lying, told
-from tests.support.equality import kept_model
+from tests.support.equality import checkpoint_of, kept_model
 from tests.support.joining import FOUR, LATE, THREE, stopped_after_3, tampered
 from tests.support.raising import raises
 
@@ -60,6 +61,13 @@ def nothing_was_lost(folder: Path, before: dict[str, Any]) -> None:
     for silo in THREE:
         now = kept_model(folder, silo.name, 3)
         assert all((now[name] == before[name]).all() for name in before)
+
+
+def test_a_checkpoint_has_the_history_that_later_masks_are_bound_to(folder: Path) -> None:
+    """Without it, a party that was deceived before a crash would mask like all others after it."""
+    saved = [checkpoint.load(checkpoint_of(folder, silo.name, 3)) for silo in THREE]
+    histories = [state["sums"]["seen"] for state in saved]
+    assert histories[0] and histories == 3 * histories[:1]
 
 
 @pytest.mark.parametrize("victim", [FIRST, LATE])

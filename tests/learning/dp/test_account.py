@@ -16,6 +16,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon, gaussian_epsilon
 from secure_fl.crypto.privacy.ledger import Account, Ledger, events_of, load_chain
+from secure_fl.crypto.privacy.training_account import DpAccount, document
 from secure_fl.data.silo import Silo
 from secure_fl.errors import BudgetError, KeyringError, SettingsError, TamperError
 from secure_fl.events import Event, PrivacySpent
@@ -237,6 +238,25 @@ def test_a_federation_resumes_with_what_it_spent(tmp_path: Path) -> None:
     assert said["steps"] == steps
     ε = epsilon([DpSgdSteps(1.0, 1 / 3, 9)], 1e-5, accountant="rdp")
     assert said["epsilon"]["south"] == pytest.approx(ε)
+
+
+def test_trainings_of_a_round_are_counted_from_one() -> None:
+    """A later version of this program finds a stored training only by the same number."""
+    account = DpAccount("north", dp_settings(), [[n] for n in range(40)], 10)
+    trained = [account.trained_in(round) for round in (3, 3, 4, 4, 4)]
+    assert trained == [(3, 1), (3, 2), (4, 1), (4, 2), (4, 3)]
+
+
+def test_only_shared_noise_assumes_something_about_hospitals() -> None:
+    assumes = {}
+    for noise in ("local", "shared"):
+        settings = dp_settings(noise=noise)
+        account = DpAccount("north", settings, [[n] for n in range(40)], 10)
+        with account.spend(1, 1):
+            pass
+        assumes[noise] = document(settings, {"north": account})["assumes"]
+    more = assumes["shared"].removeprefix(assumes["local"])
+    assert more != assumes["shared"] and "1 hospital reveals its noise" in more
 
 
 def test_settings_files_can_ask_for_it(tmp_path: Path) -> None:
