@@ -189,7 +189,7 @@ class HandoverStep(AgreeStep):
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.waiting: list[str] = []
-        self.state = Bulk.of()
+        self.states: dict[str, bytes] = {}
 
     def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
         assert isinstance(message, messages.Handover)  # noqa: S101
@@ -198,19 +198,20 @@ class HandoverStep(AgreeStep):
             return
         self.fingerprints.setdefault(message.fingerprint, []).append(party)
         self.proofs[party] = message.proof
-        if bulk:
-            self.state = Bulk.of(bulk)
+        self.states[party] = bulk
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         self.require_one()
-        if not self.state.data:
+        donor = next((member for member in members if member in self.states), "")
+        state = Bulk.of(self.states.get(donor, b""))  # all others send none, unless they lie
+        if not state.data:
             raise TooFewParties(
                 "the party that should hand over the state was lost",
                 fix="resume the run again; nothing was changed",
             )
         message = messages.HandedOver(members, self.proofs)
         return Reply(
-            dict.fromkeys(members, message), {m: self.state for m in self.waiting if m in members}
+            dict.fromkeys(members, message), {m: state for m in self.waiting if m in members}
         )
 
 

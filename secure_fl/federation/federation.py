@@ -20,7 +20,7 @@ from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PageWriter
 from secure_fl.display.watch import watching
-from secure_fl.errors import SecureFLError, nearest
+from secure_fl.errors import PartyFailed, SecureFLError, nearest
 from secure_fl.events import Event, EventLog, Listener, MembershipChanged, RoundStarted
 from secure_fl.federation.assembly import COORDINATOR, connect
 from secure_fl.federation.keys import make_keys
@@ -94,9 +94,10 @@ class RunSegment:
             coordinator.run()
         except SecureFLError as error:
             # In one process the operator may see an error that a hospital keeps in its own log.
-            failed = sessions.get(error.party)
-            if failed is not None and failed.error is not None and not failed.stopped:
-                raise failed.error from failed.error.__cause__
+            named = error.members if isinstance(error, PartyFailed) else (error.party,)
+            for failed in (sessions[name] for name in named if name in sessions):
+                if failed.error is not None and not failed.stopped:
+                    raise failed.error from failed.error.__cause__
             raise
 
 

@@ -26,7 +26,7 @@ NAMES = ("east", "north", "south", "west")
 MODES: tuple[Protection, ...] = get_args(Protection)
 SHAPES = {"a": (30, 20), "b": (7,), "c": (41, 50), "z": (11,)}  # c is longer than a part
 SMALL_PART = 700
-PART = parts.PART  # before it is made smaller for tests
+PART = summing.PART  # before it is made smaller for tests
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 from msgspec import structs
 
 from secure_fl.coordinator.blame import HIDDEN
+from secure_fl.coordinator.run_steps import HandoverStep
+from secure_fl.coordinator.sum_steps import CoordinatorRules, StepContext
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.errors import (
     CohortError,
@@ -26,6 +30,7 @@ from secure_fl.protocol.messages import (
     Complaint,
     Failed,
     Finding,
+    Handover,
     Hello,
     Lost,
     Relayed,
@@ -33,7 +38,7 @@ from secure_fl.protocol.messages import (
     Total,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import Group
+from secure_fl.protocol.ports import Group, OfferedKeys
 from secure_fl.testing.harness import Federated, LossyEngine, federate
 from tests.security.test_blame_attacks import (
     KEYS,
@@ -370,3 +375,21 @@ def test_a_member_whose_state_is_not_what_it_proves_is_named_by_all_others() -> 
         catch=True,
     )
     assert isinstance(out.error, PartyFailed) and out.error.members == (LIAR,)
+
+
+def test_only_the_first_holder_hands_its_state_over() -> None:
+    """Any other would have newcomers refuse the state of an honest one."""
+    offered = OfferedKeys()
+    total = partial(ProtectedTotal, 2, None, numbers={}, host=None, threshold=2, run=b"")
+    rules = CoordinatorRules(None, 2, 2)
+    context = StepContext(rules, NAMES, lambda _, offered: total(offered=offered), offered, None)
+    step, held = HandoverStep(context), Handover(bytes(32), b"proof")
+    for party, message, state in (
+        ("north", held, b"true"),
+        ("east", Handover(), b"of a newcomer"),
+        ("south", held, b"of another holder"),
+        ("west", held, b""),
+    ):
+        step.receive(party, message, state)
+    bulks = step.reply(NAMES).bulks
+    assert {party: bulk.data for party, bulk in bulks.items()} == {"east": b"true"}
