@@ -34,6 +34,7 @@ from secure_fl.federation.validation import (
     check_spec,
     local_heads,
     pooled,
+    require_labels,
     require_silos,
     require_trainable,
     rules_of,
@@ -195,6 +196,7 @@ class Federation:
         self.local_heads = local_heads(self.tasks)
         check_spec(self.spec)
         check_members(self.spec, len(self.silos), self.rules)
+        require_labels(self.silos, self.tasks)
 
     @classmethod
     def of_spec(

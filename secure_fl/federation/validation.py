@@ -10,6 +10,7 @@ from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.public_set import HOW, first_unlabelled
 from secure_fl.data.rows import named, shown
 from secure_fl.data.silo import Silo
+from secure_fl.data.splits import PARTS
 from secure_fl.display.figures import counted
 from secure_fl.errors import DataError, SettingsError, TooFewParties
 from secure_fl.features import places
@@ -263,6 +264,17 @@ def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dic
                 field="task.labels",
             )
     return {silo.name: make_task(settings, silo.train) for silo in silos}
+
+
+def require_labels(silos: Sequence[Silo], tasks: Mapping[str, Task]) -> None:
+    """Refuse a record whose label is missing or is not the task's, before anything is computed."""
+    for silo in silos:
+        for split in PARTS:
+            try:
+                tasks[silo.name].check_labels(getattr(silo, split))
+            except DataError as error:
+                error.at(party=silo.name, split=split)
+                raise
 
 
 def local_heads(tasks: Mapping[str, Task]) -> bool:

@@ -20,7 +20,13 @@ from secure_fl.events import Event, Listener, PlanApproved, Warned
 from secure_fl.federation.outcome import ResultContext, document_of, export_to
 from secure_fl.federation.prepared import RunContext, prepare
 from secure_fl.federation.run_feature import SiteLimits, finish_run
-from secure_fl.federation.validation import check_members, check_spec, require_ready, tasks_of
+from secure_fl.federation.validation import (
+    check_members,
+    check_spec,
+    require_labels,
+    require_ready,
+    tasks_of,
+)
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.context import Checkpoints
 from secure_fl.pilot.opened_questions import OpenedQuestions
@@ -98,7 +104,9 @@ class SiteRun:
 
     def _begin(self) -> None:
         context, spec, rules, silo = self._context, self._spec, self._rules, self._silo
-        task = tasks_of(spec.task, [silo], spec.entry)[silo.name]
+        tasks = tasks_of(spec.task, [silo], spec.entry)
+        require_labels([silo], tasks)
+        task = tasks[silo.name]
         run = RunContext(
             rules,
             {silo.name: task},
