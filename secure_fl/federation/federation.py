@@ -195,7 +195,8 @@ class Federation:
         self.tasks = own_task or tasks_of(self.spec.task, self.silos, entry)
         self.local_heads = local_heads(self.tasks)
         check_spec(self.spec)
-        check_members(self.spec, len(self.silos), self.rules)
+        tiers = {silo.name: silo.tier for silo in self.silos if silo.role != "host"}
+        check_members(self.spec, tiers, self.rules)
         require_labels(self.silos, self.tasks)
 
     @classmethod

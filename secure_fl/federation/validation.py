@@ -69,9 +69,13 @@ def check_model(spec: RunSpec, model: ModelSettings) -> None:
         feature.check_model(spec, model)
 
 
-def check_members(spec: RunSpec, parties: int, rules: CoordinatorRules) -> None:
-    """Refuse a number of parties that the run's noise or a feature cannot work with."""
-    dp = spec.training.dp
+def check_members(spec: RunSpec, tiers: Mapping[str, str | None], rules: CoordinatorRules) -> None:
+    """Refuse parties that are too few for the run's noise, its tiers or a feature.
+
+    `tiers`: the tier of each party but the host; None: by its name.
+    """
+    dp, parties = spec.training.dp, len(tiers)
+    spec.algorithm.check_tiers(tiers, spec.model, rules.min_cohort)
     if dp is not None and dp.noise == "shared":
         require_noise_sources(dp, parties, rules.threshold)
     for feature in run_features():

@@ -86,7 +86,9 @@ class SiteRun:
         rules = rules_of_roster(context.roster, plan, members)
         self._spec, self._rules = spec, replace(rules, goes_back=context.goes_back)
         self._silo = context.records(plan)
-        check_members(spec, sum(name != rules.host for name in members), rules)
+        tiers = {m.name: m.tier for m in context.roster.members if m.name in members}
+        tiers.pop(rules.host or "", None)
+        check_members(spec, tiers, rules)
         require_ready(self._silo, spec.entry, spec.task)
         self._inputs = plan.run.name, plan.dataset, plan.run.seed
         if not spec.entry.trains_nothing:

@@ -139,10 +139,17 @@ def require_noise_sources(dp: DPSettings, parties: int, threshold: int) -> None:
         )
     if honest < 1:
         raise SettingsError(
-            f"with {dropouts} dropouts and {dp.colluders} colluders, none of the {parties} "
+            f"with colluders = {dp.colluders} and dropouts = {dropouts}, none of the {parties} "
             "hospitals is left to add noise",
             fix="set training.dp.dropouts or training.dp.colluders lower, or add hospitals",
             field="training.dp.colluders",
+        )
+    if dropouts > (possible := max(0, parties - threshold)):
+        raise SettingsError(
+            f"found {dropouts} with a threshold of {threshold}: a sum over {parties} hospitals "
+            f"opens if no more than {possible} drop out",
+            fix=f"set training.dp.dropouts = {possible}, which costs less accuracy",
+            field="training.dp.dropouts",
         )
 
 
