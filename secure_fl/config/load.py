@@ -58,8 +58,9 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Settings:
 
 def locate(error: SettingsError, path: str | Path, overrides: Iterable[str] = ()) -> None:
     """Add file and line, or the option, to an error about a field that was found after reading."""
-    field, where = error.where.get("field"), error.where.keys()
-    if isinstance(field, str) and not {"file", "party"} & where:
+    field, where = str(error.where.get("field", "")), error.where.keys()
+    of_party = "party" in where and "." not in field  # its own model, role or tier
+    if field and "file" not in where and not of_party:
         _, text = _parsed(Path(path), overrides)
         error.where = text.error("", tuple(field.split("."))).where | error.where
 
