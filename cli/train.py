@@ -68,7 +68,7 @@ def train(
     from secure_fl.cli import show
     from secure_fl.config.load import load, locate, run_folder
     from secure_fl.display.sinks import sink
-    from secure_fl.errors import SettingsError
+    from secure_fl.errors import SecureFLError
 
     console = show.err(quiet or as_json)
     overrides = (*overrides, "run.record=true") if record else overrides
@@ -78,7 +78,7 @@ def train(
     listeners = [sink(target, hospitals=sink_hospitals) for target in sinks]
     try:
         document = run(settings, folder, console, resume=resume, sinks=listeners)
-    except SettingsError as error:
+    except SecureFLError as error:
         locate(error, config, overrides)
         raise
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ from secure_fl.config.build import RunSettings, Settings, build, plain
 from secure_fl.config.data import PartyData, PartyFiles, located, names
 from secure_fl.config.toml import Key, SettingsText, Table
 from secure_fl.config.validation import NONE
-from secure_fl.errors import SettingsError
+from secure_fl.errors import SecureFLError
 from secure_fl.runs import resuming
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Settings:
     return build(tables, text, file.absolute().parent)
 
 
-def locate(error: SettingsError, path: str | Path, overrides: Iterable[str] = ()) -> None:
+def locate(error: SecureFLError, path: str | Path, overrides: Iterable[str] = ()) -> None:
     """Add file and line, or the option, to an error about a field that was found after reading."""
     field, where = str(error.where.get("field", "")), error.where.keys()
     of_party = "party" in where and "." not in field  # its own model, role or tier
