@@ -78,6 +78,11 @@ class Algorithm(Section):
     def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
         """Refuse a task or a training that these settings do not fit."""
 
+    def check_tiers(
+        self, tiers: Mapping[str, str | None], model: ModelSettings, min_cohort: int
+    ) -> None:
+        """Refuse tiers of the hospitals that these settings cannot sum; None: by its name."""
+
     def sharing(self, tiers: Mapping[str, str], model: ModelSettings, min_cohort: int) -> str:
         """Describe the parts of [model] that each hospital shares; "": all share everything."""
         return ""

@@ -18,6 +18,7 @@ from secure_fl.thresholds import default_threshold
 if TYPE_CHECKING:
     from secure_fl.config.load import Settings
     from secure_fl.crypto.privacy.planning import PredictionBudget, PredictionPlan
+    from secure_fl.crypto.privacy.shared_planning import SharedPlan
     from secure_fl.data.silo import Silo
 
 COUNT, CLASSES = click.IntRange(1, MOST_RECORDS), click.IntRange(2, MOST_RECORDS)
@@ -309,6 +310,27 @@ def _training_answer(settings: Settings, members: Sequence[Silo], given: Options
 
 def _shared_answer(settings: Settings, parties: Sequence[Silo]) -> BudgetAnswer:
     """Answer for steps with shared noise."""
+    plan = shared_plan(settings, parties)
+    dp = plan.dp
+    members, model = plan.epsilon(dp.colluders), plan.epsilon(0)
+    assert members is not None  # noqa: S101 - checked in the plan
+    facts = {
+        "members": members,
+        "model": model,
+        "delta": dp.delta,
+        "noise_multiplier": plan.multiplier,
+        "steps": plan.steps,
+        "signal": plan.signal,
+        "hospitals": plan.hospitals,
+        "dropouts": plan.dropouts,
+        "colluders": dp.colluders,
+    }
+    title = f"shared noise, per {dp.unit}, over {plan.hospitals} hospitals"
+    return BudgetAnswer(title, plan.rows(), facts, _over(members, dp.epsilon, dp.unit))
+
+
+def shared_plan(settings: Settings, parties: Sequence[Silo]) -> SharedPlan:
+    """Make the plan of steps with shared noise; refuse settings without enough noise."""
     from secure_fl.crypto.privacy.shared_planning import SharedPlan
     from secure_fl.learning.dp.scope import (
         dropouts_of,
@@ -323,7 +345,7 @@ def _shared_answer(settings: Settings, parties: Sequence[Silo]) -> BudgetAnswer:
     require_shared(algorithm.name, settings.protection.mode, steps=rate is not None)
     threshold = threshold or default_threshold(count)
     require_noise_sources(dp, count, threshold)
-    plan = SharedPlan(
+    return SharedPlan(
         dp,
         hospitals=count,
         dropouts=dropouts_of(dp, count, threshold),
@@ -332,21 +354,6 @@ def _shared_answer(settings: Settings, parties: Sequence[Silo]) -> BudgetAnswer:
         steps=algorithm.rounds,
         probe=algorithm.name == "probe",
     )
-    members, model = plan.epsilon(dp.colluders), plan.epsilon(0)
-    assert members is not None  # noqa: S101 - checked above
-    facts = {
-        "members": members,
-        "model": model,
-        "delta": dp.delta,
-        "noise_multiplier": plan.multiplier,
-        "steps": plan.steps,
-        "signal": plan.signal,
-        "hospitals": count,
-        "dropouts": plan.dropouts,
-        "colluders": dp.colluders,
-    }
-    title = f"shared noise, per {dp.unit}, over {count} hospitals"
-    return BudgetAnswer(title, plan.rows(), facts, _over(members, dp.epsilon, dp.unit))
 
 
 def _over(epsilon: float, most: float, unit: str) -> str:

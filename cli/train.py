@@ -66,8 +66,9 @@ def train(
 ) -> None:
     """Run the federation of the settings file CONFIG, with all hospitals in this process."""
     from secure_fl.cli import show
-    from secure_fl.config.load import load, run_folder
+    from secure_fl.config.load import load, locate, run_folder
     from secure_fl.display.sinks import sink
+    from secure_fl.errors import SecureFLError
 
     console = show.err(quiet or as_json)
     overrides = (*overrides, "run.record=true") if record else overrides
@@ -77,6 +78,9 @@ def train(
     listeners = [sink(target, hospitals=sink_hospitals) for target in sinks]
     try:
         document = run(settings, folder, console, resume=resume, sinks=listeners)
+    except SecureFLError as error:
+        locate(error, config, overrides)
+        raise
     except KeyboardInterrupt:
         stop(INTERRUPTED, _how_to_resume(config, overrides, out, folder))
     if as_json:
@@ -153,6 +157,7 @@ def run(
         federation = Federation.of(settings, folder, resume=resume)
     _warn_of_copies(federation.hospitals, settings, console)
     _warn_of_class(federation, settings, console)
+    _warn_of_noise(federation.silos, settings, console)
     task, rounds = next(iter(federation.tasks.values())), settings.algorithm.rounds
     shown = Watch(console, title or name, rounds, task.metric, scored_class=task.scored_class)
     with shown as watch:
@@ -176,6 +181,16 @@ def _warn_of_copies(silos: Sequence[Silo], settings: Settings, console: Console)
         splits = {s.name: Splits(tuple(s.train), tuple(s.dev), tuple(s.test)) for s in silos}
         for copy in alike(splits):
             console.print(f"warning: {copy.party}: {copy.what}\n  -> {copy.fix}", style="yellow")
+
+
+def _warn_of_noise(silos: Sequence[Silo], settings: Settings, console: Console) -> None:
+    """Warn if shared noise is too large for the hospitals and their records."""
+    from secure_fl.cli.budget import shared_plan
+
+    dp = settings.training.dp
+    if dp is not None and dp.noise == "shared":
+        if (text := shared_plan(settings, silos).warning()) is not None:
+            console.print(f"warning: {text}", style="yellow")
 
 
 def _warn_of_class(federation: Federation, settings: Settings, console: Console) -> None:

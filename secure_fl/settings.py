@@ -115,9 +115,9 @@ class TaskSettings(Section):
         if self.kind != "classification":
             raise ValueError(f"a prompt only if kind is classification, not for {self.kind}")
         if self.prompt.count(MASK) != 1:
-            raise ValueError(f"a prompt with one {MASK}")
-        if set(self.declared or ()) != set(self.label_words):
-            raise ValueError("one label word for each of labels")
+            raise ValueError(f'a prompt with one {MASK}, as in "It was {MASK}."')
+        if odd := set(self.declared or ()) ^ set(self.label_words):
+            raise ValueError(f"label_words with one word for each of labels; check {min(odd)!r}")
         return self
 
     @model_validator(mode="after")

@@ -114,7 +114,7 @@ def of_tiers(ladder: Ladder, tiers: Mapping[str, str], min_cohort: int) -> Parti
     return Participants(ladder, members, frozenset(tiers), frozenset(), min_cohort)
 
 
-def require_large_tiers(who: Participants, party: str) -> None:
+def require_large_tiers(who: Participants, party: str | None) -> None:
     """Refuse a tier with too few members for a sum, before any training."""
     for tier, members in who.members.items():
         if members and who.small(tier):
@@ -131,7 +131,7 @@ def require_large_tiers(who: Participants, party: str) -> None:
             )
 
 
-def require_shared_layers(who: Participants, party: str, parts: Collection[Part]) -> None:
+def require_shared_layers(who: Participants, party: str | None, parts: Collection[Part]) -> None:
     """Refuse a tier that would share no layer with enough parties, before any training.
 
     `parts`: the trained parts of this party's model; only its embeddings matter here.
@@ -149,7 +149,7 @@ def require_shared_layers(who: Participants, party: str, parts: Collection[Part]
             )
 
 
-def too_few(who: Participants, tier: str, why: str, fix: str, party: str) -> TooFewParties:
+def too_few(who: Participants, tier: str, why: str, fix: str, party: str | None) -> TooFewParties:
     """Make the error about a tier with too few members."""
     members, below = who.members[tier], who.ladder.below(tier)
     join = f"; or give them tier {below!r}, whose model they can hold too" if below else ""
@@ -208,17 +208,28 @@ def tier_of(
 ) -> str:
     """Return the silo's own tier, or by default the tier of its place in the order of names.
 
-    `shares` are the proportions of parties in each tier (None: equal). They count all parties at
-    the start of the run, so a dropout does not change the tiers of others.
+    Places count all parties at the start of the run, so a dropout does not change others' tiers.
     """
-    if site.silo.tier is not None:
-        return _known(site.silo.tier, tiers, site.name)
+    parties = dict.fromkeys(party for party in cohort.roster if party != cohort.host)
+    return tiers_of({**parties, site.name: site.silo.tier}, tiers, shares)[site.name]
+
+
+def tiers_of(
+    given: Mapping[str, str | None],
+    tiers: Sequence[str],
+    shares: Mapping[str, float] | None = None,
+) -> dict[str, str]:
+    """Return the tier of each party: its own, or by default that of its place among the names.
+
+    `shares` are the proportions of parties in each tier (None: equal).
+    """
     shares = dict.fromkeys(tiers, 1.0) if shares is None else shares
-    for tier in shares:
-        _known(tier, tiers, site.name)
     ordered = {tier: shares[tier] for tier in tiers if tier in shares}
-    parties = sorted(party for party in cohort.roster if party != cohort.host)
-    return dict(zip(parties, spread(ordered, len(parties)), strict=True))[site.name]
+    by_place = dict(zip(sorted(given), spread(ordered, len(given)), strict=True))
+    return {
+        name: by_place[name] if own is None else _known(own, tiers, name)
+        for name, own in given.items()
+    }
 
 
 def spread(shares: Mapping[str, float], parties: int) -> list[str]:

@@ -18,7 +18,7 @@ from secure_fl.algorithms.settings import ADAPTERS, Decay, Fraction, Rate
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 
 if TYPE_CHECKING:
-    pass
+    from secure_fl.algorithms.layers import Part
 
 Weights = Literal["users", "samples"]  # what a mean counts
 MomentumSource = Literal["unmixed", "mixed", "off"]
@@ -116,9 +116,21 @@ class InclusiveFL(Tiered):
         who = of_tiers(self.ladder, tiers, min_cohort)
         if not who.ladder.tiers:
             return ""
-        return in_words(
-            sharing(who, embeddings=not model.freeze_embeddings and model.adapter is None)
-        )
+        return in_words(sharing(who, embeddings=_trains_embeddings(model)))
+
+    def check_tiers(
+        self, tiers: Mapping[str, str | None], model: ModelSettings, min_cohort: int
+    ) -> None:
+        """Refuse a tier with too few hospitals for a sum."""
+        from secure_fl.algorithms.inclusivefl import participants
+
+        known = participants.tiers_of(tiers, self.ladder.tiers, self.shares)
+        who = participants.of_tiers(self.ladder, known, min_cohort)
+        if self.server_optimizer == "linear":
+            trained: tuple[Part, ...] = ("embeddings",) if _trains_embeddings(model) else ()
+            participants.require_shared_layers(who, None, trained)
+        else:
+            participants.require_large_tiers(who, None)
 
     @classmethod
     def entry(cls) -> Entry:
@@ -127,6 +139,10 @@ class InclusiveFL(Tiered):
             deferred("secure_fl.algorithms.inclusivefl.algorithm:inclusivefl"),
             "models of different depth share their lower layers, and learn from larger ones",
         )
+
+
+def _trains_embeddings(model: ModelSettings) -> bool:
+    return not model.freeze_embeddings and model.adapter is None
 
 
 def tier_entry(

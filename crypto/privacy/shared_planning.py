@@ -17,6 +17,7 @@ LOST_ACCURACY, LOST_AUROC = 900.0, 3000.0
 NOTICED = 2.0  # points of AUROC
 HOPELESS = 10.0  # points of AUROC, from which a probe under DP is not worth its training
 LEVEL = 4000.0  # signal of 8,000 records at ε = 8: adapters of two layers were level with a probe
+TOO_MUCH = "TOO MUCH NOISE"
 STEPS, SAMPLED = 60, 0.1  # of both methods; records of a step of adapters
 
 
@@ -123,15 +124,27 @@ class SharedPlan:
             ),
             ("steps", f"{self.steps}, each over {100 * self.rate:g} % of {self.units} {unit}s"),
         ]
+        return [*rows, ("loss to noise", self._price()), *self._advice()]
+
+    def warning(self) -> str | None:
+        """Describe noise that leaves little to learn; None if the plan can work."""
+        for title, choices in self._advice():
+            if title == TOO_MUCH:
+                return (
+                    f"at ε = {self.epsilon(self.dp.colluders):.3g}, the noise is too large "
+                    f"for {self.units} {self.dp.unit}s of {self.hospitals} hospitals. Loss to "
+                    f"noise: {self._price()}. Needed: one of {choices}"
+                )
+        return None
+
+    def _price(self) -> str:
         if self.probe:
-            points = LOST_ACCURACY / self.signal, LOST_AUROC / self.signal
-            price = f"about {points[0]:.1g} points of accuracy, {points[1]:.1g} of AUROC"
-        else:
-            price = (
-                f"{100 / self.signal:.2g} % of the largest possible update, in each value; a "
-                f"pretrained model can learn with {100 * WORKABLE:g} %"
-            )
-        return [*rows, ("loss to noise", price), *self._advice()]
+            accuracy, auroc = (_points(lost / self.signal) for lost in (LOST_ACCURACY, LOST_AUROC))
+            return f"about {accuracy} points of accuracy, {auroc} of AUROC"
+        return (
+            f"{100 / self.signal:.2g} % of the largest possible update, in each value; a "
+            f"pretrained model can learn with {100 * WORKABLE:g} %"
+        )
 
     def _advice(self) -> Rows:
         if not self.weak:
@@ -149,4 +162,9 @@ class SharedPlan:
             choices.append(f"dropouts = 0 ({fewer.signal / self.signal - 1:.0%} less noise)")
         if not self.probe:
             choices.append('algorithm.name = "probe"')
-        return [("TOO MUCH NOISE" if factor > 5 else "would help", "; ".join(choices))]
+        return [(TOO_MUCH if factor > 5 else "would help", "; ".join(choices))]
+
+
+def _points(lost: float) -> str:
+    """Round points of a score to one digit; guessing has lost all 50."""
+    return "50 or more" if lost >= 50 else f"{float(f'{lost:.1g}'):g}"

@@ -36,7 +36,7 @@ from secure_fl.crypto.privacy.ledger import (
     load_chain,
 )
 from secure_fl.crypto.privacy.planning import TrainingBudget, training_warning
-from secure_fl.crypto.privacy.shared_noise import SharedNoise
+from secure_fl.crypto.privacy.shared_noise import MORE_NOISE, SharedNoise
 from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.settings import DPSettings
 
@@ -113,6 +113,29 @@ class DpAccount:
         if self._noise is None:
             self._noise = self._calibrated()
         return self._noise
+
+    def require_left(self) -> None:
+        """Refuse a new run if earlier runs left too little in the ledger for any of its steps.
+
+        With shared noise, a hospital adds at most `MORE_NOISE` times its share.
+        """
+        if self._of_run or not self._held():
+            return
+        if self._given is not None:
+            self._allowed(DpSgdSteps(self._given, self.sample_rate, 1), 1)
+        elif self.settings.noise == "shared":
+            most = math.sqrt(MORE_NOISE) * self.planned_multiplier()
+            if self.noise_multiplier > most:
+                raise self._too_little_left()
+        else:
+            self._noise = self._calibrated()
+
+    def require_own(self, noise: SharedNoise) -> None:
+        """Refuse a step for which this hospital would have to add too much noise of its own."""
+        try:
+            noise.own(self.noise_multiplier)
+        except BudgetError as error:
+            raise (self._too_little_left() if self._held() else error) from None
 
     def spent(self) -> float | None:
         """ε of all reservations of this account; None: there are none, so nothing is promised."""
@@ -305,7 +328,20 @@ class DpAccount:
         try:
             return least_noise(events, target, delta, self.settings.accountant)
         except BudgetError as error:
+            if held:
+                raise self._too_little_left() from None
             raise error.at(party=self.account.dataset) from None
+
+    def _too_little_left(self) -> BudgetError:
+        return BudgetError(
+            f"ε = {self.spent():.4g} of the {self.budget.epsilon:g} in this hospital's ledger is "
+            "spent, which leaves too little for this run",
+            fix="`secure-fl ledger` shows by which runs; only the people responsible for the data "
+            "can decide on a larger training.dp.epsilon. Nothing was computed",
+            party=self.account.dataset,
+            file=None if self.ledger is None else self.ledger.path,
+            reason="spent",
+        )
 
     def _ahead(self, σ: float) -> list[Event]:
         left = 0 if self._passes is None else self._passes - self._done

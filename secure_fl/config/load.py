@@ -17,6 +17,7 @@ from secure_fl.config.build import RunSettings, Settings, build, plain
 from secure_fl.config.data import PartyData, PartyFiles, located, names
 from secure_fl.config.toml import Key, SettingsText, Table
 from secure_fl.config.validation import NONE
+from secure_fl.errors import SecureFLError
 from secure_fl.runs import resuming
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ __all__ = [
     "dump",
     "load",
     "loads",
+    "locate",
     "names",
     "run_folder",
     "settings_to_resume",
@@ -48,16 +50,29 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Settings:
     Paths in the file are relative to the file, paths in overrides to the current folder.
     """
     file = Path(path)
+    tables, text = _parsed(file, overrides)
+    if isinstance(run := tables.setdefault("run", {}), dict):
+        run.setdefault("name", file.stem)
+    return build(tables, text, file.absolute().parent)
+
+
+def locate(error: SecureFLError, path: str | Path, overrides: Iterable[str] = ()) -> None:
+    """Add file and line, or the option, to an error about a field that was found after reading."""
+    field, where = str(error.where.get("field", "")), error.where.keys()
+    of_party = "party" in where and "." not in field  # its own model, role or tier
+    if field and "file" not in where and not of_party:
+        _, text = _parsed(Path(path), overrides)
+        error.where = text.error("", tuple(field.split("."))).where | error.where
+
+
+def _parsed(file: Path, overrides: Iterable[str]) -> tuple[Table, SettingsText]:
     content = _text(file)
     tables = config_toml.parse(content, str(file))
     options: dict[Key, str] = {}
     for assignment in overrides:
         key, option = config_toml.override(tables, assignment, _from_here)
         options[key] = option
-    if isinstance(run := tables.setdefault("run", {}), dict):
-        run.setdefault("name", file.stem)
-    text = SettingsText(str(file), config_toml.lines(content), options)
-    return build(tables, text, file.absolute().parent)
+    return tables, SettingsText(str(file), config_toml.lines(content), options)
 
 
 def loads(content: str, base: Path | None = None) -> Settings:

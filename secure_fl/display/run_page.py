@@ -239,7 +239,8 @@ def _own(history: RunHistory, name: str, metric: str) -> Curve:
 
 def _rates(history: RunHistory) -> str:
     training = history.settings.get("training", {})
-    if not training:
+    algorithm = history.settings.get("algorithm", {})
+    if not training or algorithm.get("name") == "probe":  # a probe has a rate of its own
         return ""
     rate, schedule = training.get("learning_rate"), training.get("schedule", "linear")
     rate = "from each model's width" if rate in (None, "none") else rate
@@ -247,7 +248,7 @@ def _rates(history: RunHistory) -> str:
     warmup = (0.1 if schedule == "linear" else 0.0) if warmup == "none" else float(warmup)
     how = "then falling linearly to 0 at the run's end" if schedule == "linear" else "constant"
     rise = f"rising over the first {100 * warmup:g} % of the run, " if warmup else ""
-    epochs = history.settings.get("algorithm", {}).get("epochs", 1)
+    epochs = algorithm.get("epochs", 1)
     return (
         f"Learning rate {rate} ({training.get('optimizer')}), {rise}{how}; batches of "
         f"{training.get('batch_size')}; {epochs} local pass{'es' * (epochs != 1)} in each round."

@@ -34,6 +34,7 @@ from secure_fl.federation.validation import (
     check_spec,
     local_heads,
     pooled,
+    require_labels,
     require_silos,
     require_trainable,
     rules_of,
@@ -195,7 +196,9 @@ class Federation:
         self.tasks = own_task or tasks_of(self.spec.task, self.silos, entry)
         self.local_heads = local_heads(self.tasks)
         check_spec(self.spec)
-        check_members(self.spec, len(self.silos), self.rules)
+        tiers = {silo.name: silo.tier for silo in self.silos if silo.role != "host"}
+        check_members(self.spec, tiers, self.rules)
+        require_labels(self.silos, self.tasks)
 
     @classmethod
     def of_spec(

@@ -10,6 +10,7 @@ from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.data.public_set import HOW, first_unlabelled
 from secure_fl.data.rows import named, shown
 from secure_fl.data.silo import Silo
+from secure_fl.data.splits import PARTS
 from secure_fl.display.figures import counted
 from secure_fl.errors import DataError, SettingsError, TooFewParties
 from secure_fl.features import places
@@ -68,9 +69,13 @@ def check_model(spec: RunSpec, model: ModelSettings) -> None:
         feature.check_model(spec, model)
 
 
-def check_members(spec: RunSpec, parties: int, rules: CoordinatorRules) -> None:
-    """Refuse a number of parties that the run's noise or a feature cannot work with."""
-    dp = spec.training.dp
+def check_members(spec: RunSpec, tiers: Mapping[str, str | None], rules: CoordinatorRules) -> None:
+    """Refuse parties that are too few for the run's noise, its tiers or a feature.
+
+    `tiers`: the tier of each party but the host; None: by its name.
+    """
+    dp, parties = spec.training.dp, len(tiers)
+    spec.algorithm.check_tiers(tiers, spec.model, rules.min_cohort)
     if dp is not None and dp.noise == "shared":
         require_noise_sources(dp, parties, rules.threshold)
     for feature in run_features():
@@ -263,6 +268,17 @@ def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dic
                 field="task.labels",
             )
     return {silo.name: make_task(settings, silo.train) for silo in silos}
+
+
+def require_labels(silos: Sequence[Silo], tasks: Mapping[str, Task]) -> None:
+    """Refuse a record whose label is missing or is not the task's, before anything is computed."""
+    for silo in silos:
+        for split in PARTS:
+            try:
+                tasks[silo.name].check_labels(getattr(silo, split))
+            except DataError as error:
+                error.at(party=silo.name, split=split)
+                raise
 
 
 def local_heads(tasks: Mapping[str, Task]) -> bool:

@@ -20,7 +20,13 @@ from secure_fl.events import Event, Listener, PlanApproved, Warned
 from secure_fl.federation.outcome import ResultContext, document_of, export_to
 from secure_fl.federation.prepared import RunContext, prepare
 from secure_fl.federation.run_feature import SiteLimits, finish_run
-from secure_fl.federation.validation import check_members, check_spec, require_ready, tasks_of
+from secure_fl.federation.validation import (
+    check_members,
+    check_spec,
+    require_labels,
+    require_ready,
+    tasks_of,
+)
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.context import Checkpoints
 from secure_fl.pilot.plan import spec_of
@@ -79,7 +85,9 @@ class SiteRun:
         rules = rules_of_roster(context.roster, plan, members)
         self._spec, self._rules = spec, replace(rules, goes_back=context.goes_back)
         self._silo = context.records(plan)
-        check_members(spec, sum(name != rules.host for name in members), rules)
+        tiers = {m.name: m.tier for m in context.roster.members if m.name in members}
+        tiers.pop(rules.host or "", None)
+        check_members(spec, tiers, rules)
         require_ready(self._silo, spec.entry, spec.task)
         self._inputs = plan.run.name, plan.dataset, plan.run.seed
         if not spec.entry.trains_nothing:
@@ -97,7 +105,9 @@ class SiteRun:
 
     def _begin(self) -> None:
         context, spec, rules, silo = self._context, self._spec, self._rules, self._silo
-        task = tasks_of(spec.task, [silo], spec.entry)[silo.name]
+        tasks = tasks_of(spec.task, [silo], spec.entry)
+        require_labels([silo], tasks)
+        task = tasks[silo.name]
         run = RunContext(
             rules,
             {silo.name: task},

@@ -141,7 +141,7 @@ def test_a_tier_that_can_share_nothing_is_refused_before_training(
 ) -> None:
     """Weak models have one layer, which is their own. FedAdam sums every layer tier by tier."""
     with raises(TooFewParties, f"'{alone}'", "hospital-1", field="algorithm.tiers") as caught:
-        tiers(inclusive(**SERVERS[way]), "he+secagg", (alone, *[others] * 3), min_cohort=3).run()
+        tiers(inclusive(**SERVERS[way]), "he+secagg", (alone, *[others] * 3), min_cohort=3)
     assert ("'weak'" in str(caught.value.fix)) == (alone == "strong")  # a tier that it can join
     assert ("server_optimizer" in str(caught.value.fix)) == (way == "fedadam")
 

@@ -15,6 +15,7 @@ from secure_fl.config.data import (
     SourceData,
     parties,
 )
+from secure_fl.errors import SettingsError
 from secure_fl.settings import ProtectionSettings, TaskSettings, TrainingSettings
 from tests.support.raising import require
 from tests.support.studies import refused, replaced
@@ -73,6 +74,18 @@ def test_several_faults_are_listed_together(study: Path) -> None:
     require(error, "line 7, training.batch_sise", "line 8, training.precision", '"half"')
     error = refused(replaced(study, "batch_size = 8", "batch_size = nan\noptimizer = 'adamv'"))
     require(error, "line 7, training.batch_size: found nan", "did you mean adamw?")
+
+
+def test_an_error_found_after_reading_names_its_line_or_option(study: Path) -> None:
+    late = SettingsError("found 3", field="algorithm.rounds")
+    config.locate(late, study)
+    assert late.where == {"file": str(study), "line": 11, "field": "algorithm.rounds"}
+    option = SettingsError("found 3", field="algorithm.rounds")
+    config.locate(option, study, ["algorithm.rounds=3"])
+    assert option.where["option"] == "--set algorithm.rounds=3" and "line" not in option.where
+    of_party = SettingsError("found 3", party="north", field="model")
+    config.locate(of_party, study)
+    assert of_party.where == {"party": "north", "field": "model"}  # not the shared [model]
 
 
 def test_broken_toml_names_the_line(study: Path) -> None:

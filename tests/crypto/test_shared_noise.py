@@ -26,11 +26,13 @@ from secure_fl.crypto.privacy.shared_noise import (
     on_grid,
     variance_for,
 )
+from secure_fl.crypto.privacy.shared_planning import SharedPlan
 from secure_fl.crypto.privacy.skellam_accounting import equivalent_std
 from secure_fl.crypto.sealing.packing import pack, unpack
 from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import BudgetError, CryptoError
 from secure_fl.protocol.ports import Group, Rule
+from secure_fl.settings import DPSettings
 from tests.support.raising import raises
 
 DELTA = 1e-5
@@ -323,3 +325,14 @@ def test_colluders_cost_what_the_result_reports() -> None:
         <= reported
         <= 1.03 * exact(fewer, (noise.grid,), 1.0, 8)
     )
+
+
+@pytest.mark.parametrize(("probe", "rate"), [(True, 1.0), (False, 0.1)])
+def test_noise_that_leaves_nothing_to_learn_is_described_with_its_numbers(
+    probe: bool, rate: float
+) -> None:
+    dp = DPSettings(epsilon=3.0, noise="shared", noise_multiplier=10.0)
+    few = SharedPlan(dp, 4, 0, 80, rate, 60, probe=probe)
+    text = few.warning()
+    assert text is not None and "80 records of 4 hospitals" in text
+    assert replace(few, units=8_000_000).warning() is None

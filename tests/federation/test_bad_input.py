@@ -33,7 +33,7 @@ from secure_fl.errors import (
     TrainingError,
 )
 from secure_fl.federation.validation import rules_of
-from secure_fl.settings import ModelSettings, Protection
+from secure_fl.settings import Kind, ModelSettings, Protection
 from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises, require
 
@@ -47,8 +47,22 @@ def test_a_label_never_seen_in_training() -> None:
     odd, *others = silos()
     odd = replace(odd, test=(*odd.test, Text("x", "a new thing", label="unheard-of")))
     with raises(DataError, "ade, no-ade", party="hospital-1", split="test") as caught:
-        small(silos=[odd, *others]).run()
+        small(silos=[odd, *others])
     assert "a new thing" not in str(caught.value)  # never record text
+
+
+@pytest.mark.parametrize(
+    ("kind", "label"),
+    [("classification", None), ("multilabel", None), ("multilabel", ("F99",)), ("regression", "")],
+)
+def test_labels_are_checked_before_anything_is_computed(kind: Kind, label: Any) -> None:
+    known: Any = {"classification": "a", "multilabel": ("a", "b"), "regression": 1.0}[kind]
+    right = [Text(f"{k}", f"note {k}", label=known) for k in range(4)]
+    wrong = [*right[:2], Text("x", "a note", label=label)]
+    parties = [Silo(name, right) for name in ("east", "north")] + [Silo("south", right, wrong)]
+    labels = None if kind == "regression" else ("a", "b")
+    with raises(DataError, party="south", split="dev", record=3, field="label"):
+        small(silos=parties, task=TaskSettings(kind=kind, labels=labels))
 
 
 def renamed(examples: Sequence[Example]) -> list[Example]:

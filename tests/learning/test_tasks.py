@@ -102,8 +102,10 @@ def test_wrong_settings_are_refused() -> None:
     ):
         with pytest.raises(SettingsError):
             make_task(wrong)
-    with raises(DataError, field="task.labels"):
+    with raises(DataError, "found x", field="task.labels"):
         make_task(TaskSettings(), [Text("0", "a", label="x")])
+    with raises(SettingsError, "repeated labels: one", field="task.labels"):
+        make_task(TaskSettings(labels=("one", "two", "one")))
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from secure_fl.settings import DPSettings
 from secure_fl.testing.harness import LossyEngine, Program, federate
 from secure_fl.testing.hospitals import small
 from tests.support.attacker import NAMES, Wiretap, looks_uniform
+from tests.support.raising import raises
 from tests.support.shared_steps import BOUND, VALUES, four, reserved, stepped
 
 DELTA, SIZE, STEPS, VICTIM = 1e-5, 9000, 4, "west"
@@ -154,6 +155,13 @@ def test_a_run_without_enough_noise_sources_does_not_begin(colluders: int, dropo
     training = TrainingSettings(device="cpu", dp=dp)
     with pytest.raises(SettingsError, match="none of the 3 hospitals"):
         small(Probe(fit="logistic"), "he+secagg", training=training)
+
+
+def test_noise_for_dropouts_that_no_sum_survives_is_refused() -> None:
+    dp = DPSettings(epsilon=8.0, noise="shared", dropouts=2)
+    with raises(SettingsError, "dropouts = 1", field="training.dp.dropouts"):
+        require_noise_sources(dp, 6, 5)
+    require_noise_sources(dp, 6, 4)
 
 
 @pytest.mark.parametrize(("threshold", "colluders"), [(3, 2), (5, 4)])

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from secure_fl.errors import SettingsError
-from secure_fl.events import ExtensionEvent, metric_name
+from secure_fl.events import ExtensionEvent, Warned, metric_name
 from secure_fl.features.personal.settings import PersonalSettings
-from secure_fl.federation.run_feature import RunFeature
+from secure_fl.federation.run_feature import RunFeature, SiteLimits
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.learning.scores import SPLITS
 from secure_fl.seeds import seed_for
@@ -68,6 +68,12 @@ class PersonalFeature(RunFeature):
                 field="personal",
             )
         require_curves(spec, cfg)
+
+    def hook(self, spec: RunSpec, site: Site, limits: SiteLimits) -> None:
+        """Warn before the first round if this hospital has nothing to compare models on."""
+        if settings_of(spec) is not None and not site.silo.dev:
+            fix = "give it dev records, or it serves the shared model"
+            site.recorder.event(Warned(code="no dev records", text=f"{NO_DEV}. Fix: {fix}"))
 
     async def after_rounds(self, spec: RunSpec, cohort: Cohort, site: Site) -> None:
         """Train this hospital's own models, compare them, and vote."""

@@ -41,8 +41,12 @@ def _models(parties: Mapping[str, Any], metric: str) -> str:
         [name, MODELS[one["use"]], *_scores(one["dev"]), _interval(one["differences"])]
         for name, one in parties.items()
     ]
-    heads = ["hospital", "serves", *MODELS.values(), "served − alone"]
-    body = table(f"Models of each hospital, dev {metric}", heads, rows)
+    heads = ["hospital", "serves", *MODELS.values(), "served − alone (95 %)"]
+    body = paragraph(
+        "Each hospital compares three models on its own dev records: the shared model of all "
+        "hospitals, its personal one, and one that it trained alone. It serves the better of the "
+        "shared and the personal model, or the one trained alone if that is clearly better."
+    ) + table(f"Models of each hospital, dev {metric}", heads, rows)
     tested = [[name, *_scores(one["test"])] for name, one in parties.items() if one["test"]]
     body += table(f"Models of each hospital, test {metric}", ["hospital", *MODELS.values()], tested)
     return body + "".join(
@@ -52,7 +56,9 @@ def _models(parties: Mapping[str, Any], metric: str) -> str:
 
 def _answers(parties: Mapping[str, Any]) -> str:
     """Render each hospital's temperature and threshold, and their effects on its test records."""
-    return "".join(
+    curves = any(one["temperature"] or one["threshold"] for one in parties.values())
+    text = "The fewer dev records a hospital has, the nearer its values are to the common ones."
+    return paragraph(text if curves else "") + "".join(
         _curves(parties, name, effect, without)
         for name, effect, without in (
             ("temperature", "test_loss", "uncalibrated"),
@@ -65,7 +71,7 @@ def _curves(parties: Mapping[str, Any], name: str, effect: str, without: str) ->
     """Render one value of each hospital; `effect`: a score with it and with a common one."""
     found = {party: one[name] for party, one in parties.items() if one[name]}
     shown = effect.replace("_", " ")
-    heads = ["hospital", name, "weight of own records", f"{shown}, {without}", f"{shown}, own"]
+    heads = ["hospital", name, "weight of own dev records", f"{shown}, {without}", f"{shown}, own"]
     rows = [
         [party, *map(number, (at["own"], at["weight"], *(scores.get(n) for n in (without, "own"))))]
         for party, at in found.items()

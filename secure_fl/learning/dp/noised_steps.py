@@ -106,7 +106,7 @@ class NoisedSteps:
             site.recorder.event(UpdateResent(round=number))
             stored: NDArray[np.int64] = saved["integers"].numpy()
             return stored
-        noise.own(account.noise_multiplier)  # may refuse, before anything is spent
+        account.require_own(noise)  # may refuse, before anything is spent
         self._spend(number)
         with site.recorder.phase("train"):
             sample = self.coins.sample(len(account.units), account.sample_rate)

@@ -35,8 +35,9 @@ def sampling_units(examples: Sequence[Example], settings: DPSettings, party: str
         if not (patient and slash):
             raise DataError(
                 "the record names no patient, so patients cannot be protected",
-                fix='give ids as PATIENT/NOTE, or set training.dp.unit = "record": then k records '
-                "of one patient are protected with about k·ε only",
+                fix="give ids as PATIENT/NOTE (built-in records: data.patients = true), or set "
+                'training.dp.unit = "record": then k records of one patient are protected with '
+                "about k·ε only",
                 party=party,
                 record=row + 1,
                 field="id",
@@ -85,7 +86,7 @@ def privacy_of(
     if dp is None:
         return None
     units = sampling_units(silo.train, dp, silo.name)
-    return DpAccount(
+    account = DpAccount(
         silo.name,
         dp,
         units,
@@ -96,6 +97,8 @@ def privacy_of(
         ledger=_ledger_of(silo.name, dp.ledger, folder, identity),
         run=_run_name(folder),
     )
+    account.require_left()
+    return account
 
 
 def require_shared(algorithm: str, mode: str, *, steps: bool) -> None:
@@ -104,8 +107,9 @@ def require_shared(algorithm: str, mode: str, *, steps: bool) -> None:
         raise SettingsError(
             f"{algorithm} trains at each hospital before it sums, so its updates would have a "
             "share of the noise only",
-            fix='set training.dp.noise = "local", or algorithm.name = "probe" or "fedsgd", whose '
-            "student_layers distil a small model on public texts",
+            fix='set training.dp.noise = "local". Or set algorithm.name = "probe" or "fedsgd": '
+            "they sum in each step, and with algorithm.student_layers they also teach a small "
+            "model on public texts",
             field="training.dp.noise",
         )
     if mode not in ("secagg", "he+secagg"):
@@ -135,10 +139,17 @@ def require_noise_sources(dp: DPSettings, parties: int, threshold: int) -> None:
         )
     if honest < 1:
         raise SettingsError(
-            f"with {dropouts} dropouts and {dp.colluders} colluders, none of the {parties} "
+            f"with colluders = {dp.colluders} and dropouts = {dropouts}, none of the {parties} "
             "hospitals is left to add noise",
             fix="set training.dp.dropouts or training.dp.colluders lower, or add hospitals",
             field="training.dp.colluders",
+        )
+    if dropouts > (possible := max(0, parties - threshold)):
+        raise SettingsError(
+            f"found {dropouts} with a threshold of {threshold}: a sum over {parties} hospitals "
+            f"opens if no more than {possible} drop out",
+            fix=f"set training.dp.dropouts = {possible}, which costs less accuracy",
+            field="training.dp.dropouts",
         )
 
 

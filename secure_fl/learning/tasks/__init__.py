@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from secure_fl.data.examples import Example
-from secure_fl.data.rows import named
+from secure_fl.data.rows import named, shown
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.classification import Classification, class_labels
@@ -84,17 +84,23 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
 
 
 def _distinct_labels(settings: TaskSettings, examples: Sequence[Example]) -> tuple[str, ...]:
-    """Return the declared labels, or those of the data; refuse fewer than two and repeated ones."""
+    """Return the declared labels, or those of the data; refuse repeated ones, and one alone."""
     kind, labels = settings.kind, settings.declared
     if labels is None:
         labels = labels_of(kind, examples)
     elif kind == "ner":
         labels = tag_labels(labels)
-    if len(set(labels)) < 2 or len(set(labels)) < len(labels):
+    if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
+        raise SettingsError(
+            f"repeated labels: {named(repeated)}",
+            field="task.labels",
+            fix="name each label once",
+        )
+    if len(set(labels)) < 2:
         error = DataError if settings.labels is None else SettingsError
         raise error(
-            f"{len(set(labels))} distinct labels of {len(labels)}; a {kind} task needs at least two"
-            " classes (ner: one entity type), each named once",
+            f"found {named([*map(shown, labels)]) or 'no label'}; a {kind} task needs at least two "
+            "labels (ner: one entity type)",
             field="task.labels",
             fix="declare the labels in [task] labels, equally for all parties",
         )

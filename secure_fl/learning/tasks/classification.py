@@ -80,11 +80,21 @@ class Classification(Task):
 
     def numbered(self, table: Table, examples: Sequence[Example]) -> Table:
         """Add the number of each record's label."""
+        return table.with_values(labels=torch.tensor(self._numbers(examples)))
+
+    def check_labels(self, examples: Sequence[Example]) -> None:
+        """Refuse a record without one of the task's labels."""
+        for row, example in enumerate(examples):
+            expect(example, Text, row, self.kind)
+        self._numbers(examples)
+
+    def _numbers(self, examples: Sequence[Example]) -> list[int]:
         ids = {label: index for index, label in enumerate(self.labels)}
-        labels = [ids.get(label_name(example), -1) for example in examples]
-        if -1 in labels:
-            raise wrong_label(labels.index(-1), "label", self.labels)
-        return table.with_values(labels=torch.tensor(labels))
+        names = [label_name(example) for example in examples]
+        wrong = next((row for row, name in enumerate(names) if name not in ids), None)
+        if wrong is not None:
+            raise wrong_label(wrong, "label", self.labels, missing=not names[wrong])
+        return [ids[name] for name in names]
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
         """Cross-entropy, times the records' weights if they have some."""

@@ -81,8 +81,14 @@ class MultiLabel(Task):
     ) -> Table:
         """Tokenise every text, and mark its labels."""
         table = encode_texts(examples, tokenizer, self)
-        if not labelled:
-            return table
+        return table.with_values(labels=self._truth(examples)) if labelled else table
+
+    def check_labels(self, examples: Sequence[Example]) -> None:
+        """Refuse a record whose labels are missing or are not the task's."""
+        self._truth(examples)
+
+    def _truth(self, examples: Sequence[Example]) -> Tensor:
+        """A row of decisions for each record."""
         places = {label: place for place, label in enumerate(self.labels)}
         truth = torch.zeros(len(examples), len(self.labels), dtype=torch.bool)
         for row, example in enumerate(examples):
@@ -90,7 +96,7 @@ class MultiLabel(Task):
                 if name not in places:
                     raise wrong_label(row, "label", self.labels)
                 truth[row, places[name]] = True
-        return table.with_values(labels=truth)
+        return truth
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
         """The sum over labels of the binary cross-entropy: minus the log-probability of all."""
@@ -207,11 +213,11 @@ def labels_at(example: Example, row: int) -> tuple[str, ...]:
     label = example.label if isinstance(example, Text) else None
     if not isinstance(label, tuple):
         raise DataError(
-            "the record is unlabelled, or its label is not a tuple of labels",
+            "the labels are missing, or they are not a list",
             record=row + 1,
             field="label",
-            fix='give a tuple, as in Text(..., label=("I10", "E11")), or () for a record without '
-            "any label",
+            fix='give a list, as in ["I10", "E11"]; [] is a record without any label (in Python, '
+            'tuples: Text(..., label=("I10", "E11")) or label=())',
         )
     return label
 

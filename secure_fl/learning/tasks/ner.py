@@ -74,14 +74,24 @@ class NER(Task):
         self, sentences: Sequence[Tagged], firsts: Sequence[Sequence[int]]
     ) -> list[list[int]]:
         """The tag's id at each token's first piece."""
+        return [
+            [IGNORED if word == IGNORED else tags[word] for word in words]
+            for tags, words in zip(self._numbers(sentences), firsts, strict=True)
+        ]
+
+    def check_labels(self, examples: Sequence[Example]) -> None:
+        """Refuse a sentence without tags, or with a tag that is not the task's."""
+        self._numbers([sentence(example, row, True) for row, example in enumerate(examples)])
+
+    def _numbers(self, sentences: Sequence[Tagged]) -> list[list[int]]:
         ids = {label: index for index, label in enumerate(self.labels)}
-        labels = []
-        for row, (tagged, words) in enumerate(zip(sentences, firsts, strict=True)):
+        numbers = []
+        for row, tagged in enumerate(sentences):
             tags = [ids.get(tag, -1) for tag in tagged.tags or ()]
             if -1 in tags:
                 raise wrong_label(row, f"tags[{tags.index(-1)}]", self.labels)
-            labels.append([IGNORED if word == IGNORED else tags[word] for word in words])
-        return labels
+            numbers.append(tags)
+        return numbers
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
         """Cross-entropy, averaged over each sentence's tokens, so that sentences count equally."""

@@ -57,8 +57,14 @@ class Regression(Task):
         table = encode_texts(examples, tokenizer, self)
         if not labelled:
             return table
-        scores = [score_of(example, row) for row, example in enumerate(examples)]
-        return table.with_values(labels=torch.tensor(scores).float())
+        return table.with_values(labels=torch.tensor(self._scores(examples)).float())
+
+    def check_labels(self, examples: Sequence[Example]) -> None:
+        """Refuse a record without a score."""
+        self._scores(examples)
+
+    def _scores(self, examples: Sequence[Example]) -> list[float]:
+        return [score_of(example, row) for row, example in enumerate(examples)]
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
         """Squared error."""

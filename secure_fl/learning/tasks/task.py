@@ -143,6 +143,10 @@ class Task(ABC):
     ) -> Encoded:
         """Tokenise once. `labelled=False` ignores labels, and allows examples without one."""
 
+    def check_labels(self, examples: Sequence[Example]) -> None:
+        """Refuse records whose labels are missing or are not the task's; default: accept all."""
+        return None
+
     def reading(self) -> dict[str, Any]:
         """The settings of how texts are read, which all members must have alike."""
         names = ("max_length", "windows", "overlap")
@@ -343,13 +347,19 @@ def expect(example: Example, shape: type, row: int, kind: str) -> None:
         )
 
 
-def wrong_label(row: int, field: str, allowed: Sequence[str]) -> DataError:
+def wrong_label(
+    row: int, field: str, allowed: Sequence[str], *, missing: bool = False
+) -> DataError:
     """The error of a missing or undeclared label, without the value, which may be record text."""
+    what = "the label is missing" if missing else "the label is not one of the task's labels"
+    fix = f"allowed: {named(allowed)}"
     return DataError(
-        "the label is missing or is not one of the task's labels",
+        what,
         record=row + 1,
         field=field,
-        fix=f"allowed: {named(allowed)}; or declare it in [task] labels",
+        fix=f"label or remove the record; {fix}"
+        if missing
+        else f"{fix}; or declare it in [task] labels",
     )
 
 

@@ -104,6 +104,10 @@ def test_a_hospital_without_dev_records_is_named_and_has_no_vote(run: Path) -> N
     assert sum(section(run)["votes"].values()) == 3
     assert section(run)["thresholds"]["records"] == sum(len(silo.dev) for silo in SOME)
     assert not (run / "parties" / NAMES[3] / "personal").exists()
+    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    kinds = [line["event"] for line in lines]
+    warned = kinds.index("warning")
+    assert lines[warned]["party"] == NAMES[3] and warned < kinds.index("round_started")
 
 
 def test_the_hospital_s_own_files_say_which_model_it_serves(run: Path) -> None:

@@ -18,10 +18,12 @@ from secure_fl.crypto.privacy.shared_noise import SharedNoise, variance_for
 from secure_fl.crypto.privacy.training_account import document
 from secure_fl.errors import BudgetError, CryptoError, SecureFLError
 from secure_fl.learning.dp.noised_steps import NoisedSteps, per_patient
-from secure_fl.learning.dp.scope import open_ledger, sampling_units
+from secure_fl.learning.dp.scope import open_ledger, privacy_of, sampling_units
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
+from secure_fl.settings import DPSettings, TrainingSettings
 from secure_fl.testing.harness import LossyEngine, federate
+from secure_fl.testing.hospitals import silos
 from tests.support.private import notes
 from tests.support.raising import raises
 from tests.support.shared_steps import (
@@ -286,8 +288,26 @@ def test_a_hospital_that_would_need_too_much_noise_of_its_own_refuses(tmp_path: 
     spend_before(tmp_path, earlier)
     out = stepped(four(tmp_path, **fields), catch=True)
     error = out.sessions["north"].error
-    assert isinstance(error, BudgetError) and error.reason == "needs-more-noise"
+    assert isinstance(error, BudgetError) and error.reason == "spent"
     assert out.results == {} and reserved(tmp_path) == [earlier]  # nothing is spent
+
+
+@pytest.mark.parametrize(
+    ("noise", "multiplier"), [("shared", None), ("local", None), ("shared", 1.0)]
+)
+def test_a_spent_ledger_is_refused_before_a_run(
+    tmp_path: Path, noise: Any, multiplier: float | None
+) -> None:
+    silo = silos(1, 16)[0]
+    dp = DPSettings(
+        epsilon=3.0, delta=1e-3, noise=noise, noise_multiplier=multiplier, ledger=str(tmp_path)
+    )
+    training = TrainingSettings(dp=dp)
+    assert privacy_of(silo, training, 10, None, step_rate=1.0) is not None
+    spend_before(tmp_path, DpSgdSteps(1.0, 1.0, 1), silo.name)
+    with raises(BudgetError, "3", reason="spent", party=silo.name) as caught:
+        privacy_of(silo, training, 10, None, step_rate=1.0)
+    assert "Nothing was computed" in caught.value.fix
 
 
 # --- the result ----------------------------------------------------------------------------------
