@@ -224,8 +224,11 @@ def tiers_of(
     `shares` are the proportions of parties in each tier (None: equal).
     """
     shares = dict.fromkeys(tiers, 1.0) if shares is None else shares
+    if placed := [name for name, own in given.items() if own is None]:
+        for tier in shares:
+            _known(tier, tiers, placed[0])
     ordered = {tier: shares[tier] for tier in tiers if tier in shares}
-    by_place = dict(zip(sorted(given), spread(ordered, len(given)), strict=True))
+    by_place = dict(zip(sorted(given), spread(ordered, len(given)), strict=True)) if placed else {}
     return {
         name: by_place[name] if own is None else _known(own, tiers, name)
         for name, own in given.items()

@@ -88,7 +88,7 @@ class MultiLabel(Task):
         self._truth(examples)
 
     def _truth(self, examples: Sequence[Example]) -> Tensor:
-        """A row of decisions for each record."""
+        """Return a row of decisions for each record."""
         places = {label: place for place, label in enumerate(self.labels)}
         truth = torch.zeros(len(examples), len(self.labels), dtype=torch.bool)
         for row, example in enumerate(examples):
