@@ -201,7 +201,7 @@ def _uploads(of: Changed) -> None:
        segments=one(salts=(Salt(bytes(32), (EAST,)), Salt(bytes(32), (EAST,)))))  # fmt: skip
     no("disagreement:layout", "with a slot more than others", at.bulk + bytes(6),
        segments=one(size=segment.size + 6, slots=segment.slots + 1))  # fmt: skip
-    no("wire:owners", "without the values of an owner", b"", segments=one(size=0))
+    no("disagreement:owners", "without the values of an owner", b"", segments=one(size=0))
 
 
 def _lists(of: Changed) -> None:

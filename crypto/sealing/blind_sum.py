@@ -177,7 +177,7 @@ class ProtectedTotal:
             owners = segment.owners or set(self._numbers) - {self._host}
             if bool(segment.size) != (sender in owners):
                 what = "this party uploads to a sum that it only reads, or not to one of its own"
-                raise WireError(what, party=sender, field="owners")
+                raise Disagreement(what, party=sender, field="owners")
             if not segment.size:
                 continue
             part = data[start : start + segment.size]

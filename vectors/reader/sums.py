@@ -139,7 +139,7 @@ class Sum:
             key, layout = segment["key"], (segment["slots"], segment["owners"])
             require(self.layouts.setdefault(key, layout) == layout, "disagreement:layout")
             owners = segment["owners"] or self.run.parties
-            require(bool(part) == (me in owners), "wire:owners")
+            require(bool(part) == (me in owners), "disagreement:owners")
             if part:
                 if self.run.cohort is not None and sent["audience"] == "parties":
                     kinds = {one[:1] for one in bfv.cut(part, segment["slots"])}
