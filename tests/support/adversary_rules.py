@@ -98,7 +98,8 @@ def _named(outcome: Outcome) -> Iterator[str]:
         named = set(event.parties) if hasattr(event, "parties") else set()
         if isinstance(event, Convicted) and named & honest:
             yield f"the coordinator convicts {', '.join(sorted(named & honest))}"
-        if isinstance(event, MemberFailed) and event.code == "keys" and not named - honest:
+        most = 2 * len(honest & set(scenario.names)) > len(scenario.names)
+        if isinstance(event, MemberFailed) and event.code == "keys" and most and not named - honest:
             yield f"honest members are at odds: {', '.join(sorted(named))}"
         outsiders |= scenario.tiers and isinstance(event, Convicted)
         excused = EXCUSED if scenario.mode in MASKED else (*EXCUSED, "tamper")  # no inquiries
