@@ -87,5 +87,5 @@ class LocalGrid(Grid):  # type: ignore[misc]
         """There is no run."""
 
     def create_message(self, *args: Any, **rest: Any) -> Message:
-        """Nobody needs this."""
+        """Refuse: no test needs this."""
         raise NotImplementedError
