@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
@@ -88,6 +88,32 @@ def continuation(ready: Mapping[str, Ready], host: str | None, threshold: int) -
     if not able and (chosen := _repeat_with_losses(ready)):
         return chosen
     raise _cannot_continue(ready, quorum(len(ready.keys() - {host}), threshold), able)
+
+
+def require_evidence(
+    ready: Mapping[str, Ready], named: frozenset[str], to_repeat: Sequence[OpenedSums]
+) -> None:
+    """Raise an error if a member would refuse a sum without a convicted one, which it opened.
+
+    A member omits only those from its notes that it convicted by evidence of its own.
+    """
+    rounds = {sums.round for sums in to_repeat}
+    noted = {
+        member: {party for round, _, parties in one.opened if round in rounds for party in parties}
+        for member, one in ready.items()
+    }
+    refusing = sorted(member for member, parties in noted.items() if parties & named)
+    if not refusing:
+        return
+    began = frozenset[str]().union(*noted.values())
+    raise Unfinished(
+        f"sums to repeat were opened with {', '.join(sorted(began & named))}, which is "
+        f"convicted; {', '.join(refusing)} have no evidence of that, and refuse sums without it",
+        able=frozenset(),
+        began=began,
+        fix="start a new run with another seed, without the convicted member",
+        round=max(rounds),
+    )
 
 
 def unfinished(

@@ -8,7 +8,7 @@ from typing import ClassVar
 from msgspec import structs
 
 from secure_fl.coordinator.blame import Inquest
-from secure_fl.coordinator.resume import continuation
+from secure_fl.coordinator.resume import continuation, require_evidence
 from secure_fl.coordinator.sum_steps import (
     ConfirmStep,
     Reply,
@@ -48,6 +48,7 @@ class ReadyStep(Step):
         rules, named = self.context.rules, self.context.named
         ready = {m: _without(self.ready[m], named) for m in members}
         after, self.newcomers, self.to_repeat = continuation(ready, rules.host, rules.threshold)
+        require_evidence({m: self.ready[m] for m in members}, named, self.to_repeat)
         self.round = after + 1
         self.behind = parties_behind(ready, after)
         self.offered = OfferedKeys(self.context.members, self.offers, 1)

@@ -216,7 +216,7 @@ class RunLeader:
             if not self._alone and not self._gathered & self._faults.exhausted:
                 self._faults.require_not_exhausted(error, self._gathered)
                 blamed = lost_state_error(error, self._saved.lost)
-                self._wait(blamed, missing=bool(error.began - self._gathered))
+                self._wait(blamed, missing=bool(error.began - self._gathered - self._named))
         except TooFewParties as error:  # a CohortError, too
             self._wait(error)
         except Misconduct as error:

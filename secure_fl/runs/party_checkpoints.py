@@ -199,10 +199,15 @@ class OpenedSumsLog:
     def rounds(self, after: int = 0) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
         """Return round, number of a sum and members, for the last of equal entries in a row.
 
+        Convicted members are omitted, so that the coordinator knows who accepts a sum without them.
+
         With `JOINED` as the number, the members are the holders of the round when others joined.
         Rounds up to `after` are not repeated, so only their `JOINED` entries and round 0 remain.
         """
-        sums = sorted({(round, number, members) for round, number, members, _ in self._entries()})
+        entries = self._entries()
+        sums = sorted(
+            {(round, number, self._left(members)) for round, number, members, _ in entries}
+        )
         last = [
             (round, number, members)
             for (round, number, members), next in zip_longest(sums, sums[1:])

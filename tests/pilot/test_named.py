@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -13,6 +14,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.crypto.sealing.step_keys import StepKeys
+from secure_fl.errors import CohortError, TooFewParties
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.protocol.messages import UnmaskShares
@@ -21,19 +23,41 @@ from tests.support.local_pilot import local_pilot, plan_of
 LIAR = "hospital-2"
 
 
-def test_the_others_end_the_run_and_the_evidence_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    honest = StepKeys.reveal
+def lying(first: int, absent: str = "") -> Any:
+    """Reveal a false share from this sum on; another member leaves once in that sum."""
+    honest, fails = StepKeys.reveal, [absent]
 
     def reveal(
         keys: StepKeys, signatures: Mapping[str, bytes], signers: Mapping[str, PublicIdentity]
     ) -> UnmaskShares:
         shares = honest(keys, signatures, signers)
-        false = {"hospital-1": bytes(17)} if keys.me == LIAR and keys.index > 1 else {}
+        if keys.index >= first and keys.me in fails:
+            fails.remove(keys.me)
+            raise TooFewParties("this member waits once")
+        false = {"hospital-1": bytes(17)} if keys.me == LIAR and keys.index >= first else {}
         return structs.replace(shares, seeds={**shares.seeds, **false})
 
-    monkeypatch.setattr(StepKeys, "reveal", reveal)
+    return reveal
+
+
+def test_no_honest_member_is_lost_if_the_others_cannot_know_who_lied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would refuse to repeat a sum without the liar, and the run would end as if by them."""
+    monkeypatch.setattr(StepKeys, "reveal", lying(first=2, absent="hospital-3"))
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=3)), count=4)
+    with pytest.raises(CohortError, match=f"{LIAR}, which is convicted") as raised:
+        made.lead(patience=5).run()
+    assert "start a new run with another seed" in str(raised.value)
+    assert not made.seen("lost") and len(made.seen("gathered")) == 2
+    for process in made.processes.values():
+        process.close()
+
+
+def test_the_others_end_the_run_and_the_evidence_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StepKeys, "reveal", lying(first=2))
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=3)), count=4)
     made.lead(patience=0).run()
     assert LIAR in made.connected()  # it is there all the time, and not gathered again
