@@ -21,8 +21,7 @@ from secure_fl.learning.models import load_model
 from secure_fl.learning.tasks import Task, make_task
 from secure_fl.learning.tasks.batches import WINDOWS, by_record, packed
 from secure_fl.learning.tasks.task import inference
-from secure_fl.learning.tasks.token_table import IGNORED
-from secure_fl.learning.tasks.window_table import WindowLayout, WindowTable
+from secure_fl.learning.tasks.token_table import IGNORED, WindowLayout, WindowTable
 from secure_fl.settings import ModelSettings, TaskSettings
 
 SPEC = ModelSettings(layers=1, freeze_embeddings=False)

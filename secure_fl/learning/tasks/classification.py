@@ -46,8 +46,15 @@ from secure_fl.learning.metrics import (
 from secure_fl.learning.noised_counts import NOISE, noised_intervals, noised_rates
 from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.task import Encoded, Reduction, Task, expect, wrong_label
-from secure_fl.learning.tasks.token_table import TokenTable, token_columns, tokenise
-from secure_fl.learning.tasks.window_table import Table, WindowLayout, WindowTable, window_table
+from secure_fl.learning.tasks.token_table import (
+    Table,
+    TokenTable,
+    WindowLayout,
+    WindowTable,
+    token_columns,
+    tokenise,
+    window_table,
+)
 
 Array: TypeAlias = NDArray[Any]
 

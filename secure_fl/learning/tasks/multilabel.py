@@ -50,7 +50,7 @@ from secure_fl.learning.tasks.classification import (
     separable,
 )
 from secure_fl.learning.tasks.task import Reduction, Task, expect, wrong_label
-from secure_fl.learning.tasks.window_table import Table
+from secure_fl.learning.tasks.token_table import Table
 
 OUTCOMES = "outcomes"  # [hits, false alarms, misses] over all labels
 SQUARES = "squares"  # the sums of products of a record's outcomes

@@ -23,12 +23,14 @@ from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.task import Head, Reduction, Task, expect, wrong_label
 from secure_fl.learning.tasks.token_table import (
     IGNORED,
+    Table,
     TokenTable,
+    WindowLayout,
     padded,
     token_columns,
     tokenise,
+    window_table,
 )
-from secure_fl.learning.tasks.window_table import Table, WindowLayout, window_table
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from secure_fl.learning.anatomy import body_of
 from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.classification import Classification, encode_texts
 from secure_fl.learning.tasks.task import Head
-from secure_fl.learning.tasks.window_table import Table, WindowLayout
+from secure_fl.learning.tasks.token_table import Table, WindowLayout
 from secure_fl.settings import MASK
 
 ANSWERS = "answers"  # of each record: the token of each class

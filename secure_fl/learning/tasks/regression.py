@@ -33,7 +33,7 @@ from secure_fl.learning.metrics import (
 from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.classification import encode_texts, joined
 from secure_fl.learning.tasks.task import Reduction, Task
-from secure_fl.learning.tasks.window_table import Table
+from secure_fl.learning.tasks.token_table import Table
 
 MOMENTS = "moments"  # [n, Σx, Σy, Σx², Σy², Σxy] of scores x and predictions y
 RANKS = "ranks"  # records by the bins of both
