@@ -5,13 +5,13 @@ A problem contains counts and places, never records. None of them stops a run.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from secure_fl.data.examples import Example
-from secure_fl.data.positive_class import counted_labels, reversed_class
 from secure_fl.data.rows import named
 from secure_fl.data.splits import (
     OURS,
@@ -27,6 +27,11 @@ from secure_fl.settings import LABELLED, TaskSettings, TrainingSettings
 
 Lengths = Callable[[Sequence[str]], Sequence[int]]  # the numbers of tokens of texts
 RARE = 0.5  # of an equal share: models may never predict such a class
+NEGATIVE = re.compile(
+    r"(no|non|not|without)([-_ ].*)?|0|false|n|f|neg|negative|none|absent|normal|healthy|control",
+    re.IGNORECASE,
+)
+MOST = 0.6  # share of the records; a class with more of them is seldom the positive one
 LIKE = 0.5  # share of a hospital's texts at another one: their files may be the same
 
 
@@ -116,7 +121,7 @@ def _classes(
     parts: Mapping[str, Sequence[Example]], labels: Sequence[str] | None
 ) -> Iterator[tuple[str, str]]:
     for part, examples in parts.items():
-        counts = Counter(label for example in examples for label in labels_in(example))
+        counts = counted_labels(examples)
         if part == "train" and counts[UNLABELLED]:
             yield "some training records have no label", "label or remove them"
         for name in OURS:
@@ -134,7 +139,7 @@ def _classes(
 def _rare(
     parts: Mapping[str, Sequence[Example]], labels: Sequence[str] | None
 ) -> Iterator[tuple[str, str]]:
-    counts = Counter(label for example in parts["train"] for label in labels_in(example))
+    counts = counted_labels(parts["train"])
     for name in labels or ():
         if 0 < counts[name] < RARE * counts.total() / len(labels or ()):
             yield (
@@ -160,3 +165,34 @@ def _long(
         if cut := sum(count > longest for count in counts):
             what = f"{cut} of {len(examples)} texts of {part} are cut after {longest} tokens"
             yield what, f"raise task.max_length or task.windows; the longest has {max(counts)}"
+
+
+def reversed_class(
+    task: TaskSettings, labels: Sequence[str] | None, counts: Mapping[str, int] | None = None
+) -> tuple[str, str] | None:
+    """Return a problem and its fix if the default positive class looks like the negative one.
+
+    `labels`: of the task, in their order. `counts`: records by label, if they are known.
+    """
+    if task.positive is not None or task.kind not in ("classification", "pair"):
+        return None
+    if labels is None or len(labels) != 2:
+        return None
+    other, last = labels
+    share = (counts or {}).get(last, 0) / max(sum((counts or {}).values()), 1)
+    if NEGATIVE.fullmatch(last) and not NEGATIVE.fullmatch(other):
+        why = "the last label"
+    elif share > MOST and not NEGATIVE.fullmatch(other):
+        why = f"the last label, with {100 * share:.0f} % of the records"
+    else:
+        return None
+    return (
+        f"precision, recall and F1 are scores of {last!r}: {why}",
+        f'to score {other!r}, set task.positive = "{other}" (its F1 becomes the main score, and '
+        f'classes count alike in training), or list it last: labels = ["{last}", "{other}"]',
+    )
+
+
+def counted_labels(examples: Iterable[Example]) -> Counter[str]:
+    """Count the labels of records."""
+    return Counter(label for example in examples for label in labels_in(example))

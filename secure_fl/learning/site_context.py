@@ -116,6 +116,21 @@ class SiteContext:
     trainer: BatchedTrainer | None = None  # None: the site trains by itself
 
 
+class Findings:
+    """A site's findings, equal at all members, as the checkpoints of a run without training."""
+
+    def __init__(self, findings: dict[str, Any]) -> None:
+        self._findings = findings
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the findings."""
+        return dict(self._findings)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the findings."""
+        self._findings |= state
+
+
 class RandomStates:
     """One party's random states: torch's global ones (dropout) and the order of batches."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from secure_fl.data.examples import Text
-from secure_fl.data.positive_class import counted_labels, reversed_class
-from secure_fl.data.record_problems import problems
+from secure_fl.data.record_problems import counted_labels, problems, reversed_class
 from secure_fl.data.splits import Splits
 from secure_fl.settings import TaskSettings
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from secure_fl.learning.dp.opacus_support import no_dropout
-from secure_fl.learning.dp.private_model import Bounds, Loss, privately
+from secure_fl.learning.dp.private_model import Bounds, Loss, no_dropout, privately
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches
 from secure_fl.learning.tasks import Batch
 

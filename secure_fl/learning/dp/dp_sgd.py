@@ -26,13 +26,15 @@ from secure_fl.crypto.privacy.training_account import DpAccount, Spending, Train
 from secure_fl.errors import BudgetError, ModelError, SettingsError, TrainingError
 from secure_fl.events import PrivacySpent, TrainingProgress, UpdateResent, Warned
 from secure_fl.learning.anatomy import trainable
-from secure_fl.learning.dp.opacus_support import ids_per_record, no_dropout, require_supported
 from secure_fl.learning.dp.private_model import (
     Bounds,
     Clipping,
     Loss,
     PrivateModel,
+    ids_per_record,
+    no_dropout,
     privately,
+    require_supported,
     row_gradients,
 )
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches, secret_dropout

@@ -22,7 +22,6 @@ from torch.func import functional_call
 
 from secure_fl.errors import ModelError
 from secure_fl.learning.anatomy import is_norm
-from secure_fl.learning.dp.opacus_support import require_rows
 
 EPSILON = 1e-6  # added to norms, as Opacus does, to avoid divisions by 0
 
@@ -273,6 +272,16 @@ def _compact(
     if 2 * slope.shape[1] ** 2 > read.shape[2] * slope.shape[2]:
         return None
     return ProductGradients(read, slope) if transposed else ProductGradients(slope, read)
+
+
+def require_rows(values: Any, rows: int, what: str) -> None:
+    """Refuse gradients or losses that are not one per record."""
+    if not isinstance(values, Tensor) or values.shape[:1] != (rows,):
+        raise ModelError(
+            f"{what} does not come one per record, so no record can be bounded",
+            fix="use a task of texts or sentences, and a BERT-like encoder all of whose trained "
+            "weights take part in every batch",
+        )
 
 
 def require_sampler(layer: nn.Module, samplers: Mapping[type[nn.Module], Any]) -> None:
