@@ -79,7 +79,8 @@ def load(
     """
     rows, columns = rows_of(source, format), columns or Columns()
     if not labelled:
-        rows, columns = _unlabelled(rows, columns), replace(columns, label=None, tags=None)
+        rows = _unlabelled(rows, columns)
+        columns = columns.model_copy(update={"label": None, "tags": None})
     examples = build(rows, kind, columns)
     if not examples:
         raise DataError(

@@ -77,7 +77,7 @@ def drawn(file: Path, *overrides: str) -> list[Silo]:
 def test_without_public_records_parties_get_what_they_always_got(notes: Path) -> None:
     how = Columns(text="note", label="code")
     examples = load(notes.parent / "notes.csv", "classification", columns=how)
-    shares = partition("dirichlet_class", [examples], 3, default_rng(0), alpha=5.0, minimum=10)
+    shares = partition("dirichlet_class", examples, 3, default_rng(0), alpha=5.0, minimum=10)
     parts = [split(share, dev=0.1, test=0.2, seed=0) for share in shares]
     expected = [Silo(f"hospital-{k}", p.train, p.dev, p.test) for k, p in enumerate(parts, 1)]
     assert drawn(notes) == expected
