@@ -16,7 +16,7 @@ from secure_fl.learning.tasks.ner import NER, entity_labels, tag_labels
 from secure_fl.learning.tasks.prompts import PromptClassification
 from secure_fl.learning.tasks.ranking import Ranking
 from secure_fl.learning.tasks.regression import Regression
-from secure_fl.learning.tasks.task import Encoded, Task
+from secure_fl.learning.tasks.task import READING, Encoded, Task
 from secure_fl.settings import Kind, TaskSettings
 
 __all__ = [
@@ -55,7 +55,7 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
 
     Parties of a federation should declare labels, because those in their data may differ.
     """
-    kind = settings.kind
+    kind, reading = settings.kind, {name: getattr(settings, name) for name in READING}
     if kind in ("regression", "ranking", "completion"):
         if settings.declared is not None or settings.positive is not None:
             raise SettingsError(
@@ -64,8 +64,8 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
                 fix="remove labels and positive",
             )
         if kind == "regression":
-            return Regression(kind, **_reading(settings), score_range=settings.score_range)
-        return KINDS[kind](kind=kind, **_reading(settings))
+            return Regression(kind, **reading, score_range=settings.score_range)
+        return KINDS[kind](kind=kind, **reading)
     labels = _distinct_labels(settings, train_examples)
     one_class = kind in ("classification", "pair")
     if settings.positive is not None and (not one_class or settings.positive not in labels):
@@ -76,11 +76,9 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
         )
     if settings.prompt is not None:
         words = tuple((settings.label_words or {})[label] for label in labels)
-        return PromptClassification(
-            kind, labels, positive=settings.positive, prompt=settings.prompt, label_words=words,
-            **_reading(settings),
-        )  # fmt: skip
-    return KINDS[kind](kind, labels, positive=settings.positive, **_reading(settings))
+        reading |= {"prompt": settings.prompt, "label_words": words}
+        return PromptClassification(kind, labels, positive=settings.positive, **reading)
+    return KINDS[kind](kind, labels, positive=settings.positive, **reading)
 
 
 def _distinct_labels(settings: TaskSettings, examples: Sequence[Example]) -> tuple[str, ...]:
@@ -105,12 +103,6 @@ def _distinct_labels(settings: TaskSettings, examples: Sequence[Example]) -> tup
             fix="declare the labels in [task] labels, equally for all parties",
         )
     return labels
-
-
-def _reading(settings: TaskSettings) -> dict[str, Any]:
-    """The settings of how texts are read, equal for all kinds."""
-    names = ("max_length", "windows", "overlap")
-    return {name: getattr(settings, name) for name in names}
 
 
 def task_from(card: dict[str, Any]) -> Task:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
 from secure_fl.data.examples import Example, Text
@@ -23,7 +22,13 @@ from secure_fl.learning.metric_counts import Contributions, Counts, products
 from secure_fl.learning.metrics import Interval, delta, wilson
 from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.task import Head, Reduction, Task, device_of, expect, inference
-from secure_fl.learning.tasks.token_table import IGNORED, TokenTable, padded
+from secure_fl.learning.tasks.token_table import (
+    IGNORED,
+    TokenTable,
+    padded,
+    per_record,
+    token_losses,
+)
 
 RESERVED = 4  # 1/RESERVED of a text without a completion is reserved for it
 TALLY = "completions"  # [correct records, records, correct tokens, tokens, sum of their losses]
@@ -36,11 +41,7 @@ class Completion(Task):
     """A prompt and its completion."""
 
     head: ClassVar[Head] = "causal"
-
-    @property
-    def metric(self) -> str:
-        """The share of tokens that are predicted correctly after the true ones before them."""
-        return "token_accuracy"
+    metric: ClassVar[str] = "token_accuracy"  # of tokens after the true ones before them
 
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
@@ -166,18 +167,6 @@ def alike(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
         rows.setdefault(length, []).append(row)
     for group in rows.values():
         yield from (group[at : at + most] for at in range(0, len(group), most))
-
-
-def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of each token of the completions; 0 elsewhere."""
-    return F.cross_entropy(
-        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
-    ).view_as(labels)
-
-
-def per_record(losses: Tensor, labels: Tensor) -> Tensor:
-    """The mean over each completion's tokens."""
-    return losses.sum(-1) / (labels != IGNORED).sum(-1).clamp(min=1)
 
 
 def parts_of(

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
 
 from secure_fl.data.examples import Example, Tagged
@@ -27,7 +26,9 @@ from secure_fl.learning.tasks.token_table import (
     TokenTable,
     WindowLayout,
     padded,
+    per_record,
     token_columns,
+    token_losses,
     tokenise,
     window_table,
 )
@@ -43,11 +44,7 @@ class NER(Task):
     """
 
     head: ClassVar[Head] = "token"
-
-    @property
-    def metric(self) -> str:
-        """Entity F1."""
-        return "f1"
+    metric: ClassVar[str] = "f1"  # of entities
 
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
@@ -97,11 +94,7 @@ class NER(Task):
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
         """Cross-entropy, averaged over each sentence's tokens, so that sentences count equally."""
-        labels = batch["labels"]
-        losses = F.cross_entropy(
-            logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
-        ).view_as(labels)
-        rows = losses.sum(-1) / (labels != IGNORED).sum(-1).clamp(min=1)
+        rows = per_record(token_losses(logits, batch["labels"]), batch["labels"])
         return rows if reduction == "none" else rows.mean()
 
     def decode(self, logits: Tensor, batch: Batch) -> list[list[str]]:

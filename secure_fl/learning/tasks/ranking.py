@@ -112,11 +112,7 @@ class Ranking(Task):
     max_history: int = 50
 
     head: ClassVar[Head] = "ranking"
-
-    @property
-    def metric(self) -> str:
-        """AUC, averaged over impressions."""
-        return "auc"
+    metric: ClassVar[str] = "auc"  # averaged over impressions
 
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -43,12 +43,8 @@ RANKS = "ranks"  # records by the bins of both
 class Regression(Task):
     """One score per text or pair (STS-B)."""
 
+    metric: ClassVar[str] = "pearson"
     score_range: tuple[float, float] | None = None  # the range of the bins of ranks
-
-    @property
-    def metric(self) -> str:
-        """Pearson's correlation."""
-        return "pearson"
 
     def encode(
         self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True

@@ -25,6 +25,7 @@ Reduction: TypeAlias = Literal["mean", "none"]
 Indices: TypeAlias = Tensor | Sequence[int]
 Head: TypeAlias = Literal["sequence", "token", "ranking", "causal", "prompt"]
 
+READING = ("max_length", "windows", "overlap")  # fields of how texts are read
 SORTED = 8  # batches' worth of shuffled examples that are sorted by length
 
 
@@ -75,10 +76,10 @@ class Encoded(ABC):
     ) -> Iterator[Tensor]:
         """The indices of the examples in each of the `batches`."""
         if generator is None:
-            order = torch.arange(len(self))
+            order, alike = torch.arange(len(self)), False
         else:
             order = torch.randperm(len(self), generator=generator)
-        if generator is not None and alike and len(order):
+        if alike and len(order):
             window = torch.arange(len(order)) // (SORTED * batch_size)
             sizes = self.sizes()[order]
             order = order[(window * (int(sizes.max()) + 1) + sizes).argsort()]
@@ -149,8 +150,7 @@ class Task(ABC):
 
     def reading(self) -> dict[str, Any]:
         """The settings of how texts are read, which all members must have alike."""
-        names = ("max_length", "windows", "overlap")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in READING}
 
     def run(self, model: nn.Module, inputs: Batch, batch: Batch, **options: Any) -> Any:
         """The model's full output for rows of tokens: a batch's records, or some windows."""

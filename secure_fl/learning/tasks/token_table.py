@@ -133,6 +133,18 @@ def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
     return torch.from_numpy(table)
 
 
+def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of each labelled token; 0 elsewhere."""
+    return F.cross_entropy(
+        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+    ).view_as(labels)
+
+
+def per_record(losses: Tensor, labels: Tensor) -> Tensor:
+    """The mean over each record's labelled tokens, so that records count equally."""
+    return losses.sum(-1) / (labels != IGNORED).sum(-1).clamp(min=1)
+
+
 @dataclass(frozen=True, slots=True)
 class WindowLayout:
     """The places of windows in a text's tokens, without the special tokens around each window."""
