@@ -18,9 +18,8 @@ from secure_fl.config.data import (
     labelled,
     parties,
 )
-from secure_fl.data.examples import Example
+from secure_fl.data.examples import Example, without_labels
 from secure_fl.data.partition import partition
-from secure_fl.data.public_set import without_labels
 from secure_fl.data.silo import Silo, read_splits
 from secure_fl.data.splits import Splits, grouped, load, split
 from secure_fl.errors import DataError

@@ -217,15 +217,6 @@ def odd_values(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
         yield key, f"found {value}"
 
 
-def without_odd(value: Any) -> Any:
-    """Replace values that no field takes by None."""
-    if isinstance(value, dict):
-        return {name: without_odd(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [without_odd(inner) for inner in value]
-    return None if any(odd_values(value)) else value
-
-
 def write(tree: Mapping[str, Any], table: str = "") -> str:
     """Write nested mappings as TOML: plain fields first, then their tables."""
     plain, tables = [], []

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from secure_fl.data.examples import Example, Impression, Tagged, Text
-from secure_fl.data.library_rows import dataset_rows, frame_rows
-from secure_fl.data.loaders import load
-from secure_fl.data.public_set import without_labels
+from secure_fl.data.examples import Example, Impression, Tagged, Text, without_labels
+from secure_fl.data.loaders import dataset_rows, frame_rows, load
 from secure_fl.data.records import build
 from secure_fl.data.rows import Columns
 from secure_fl.data.splits import Splits, grouped, split

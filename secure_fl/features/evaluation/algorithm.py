@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from secure_fl.algorithms.base import Algorithm, Demands, Entry
-from secure_fl.data.public_set import digest
+from secure_fl.data.examples import digest
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.features.evaluation.examine import SPLIT, difference, examine, pulls, read
 from secure_fl.learning.metric_counts import Contributions, Counts, from_pieces, pieces
