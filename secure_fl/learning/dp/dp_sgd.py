@@ -65,10 +65,9 @@ def fit_privately(
 ) -> float:
     """Train for `epochs` passes over the site's units; reserve all steps before the first.
 
-    Return NaN: no ε covers the loss, so nothing that is sent may depend on it. The party's own log
-    has it. `objective` replaces the task's loss; it gives one value per record, from that record
-    alone. An optimizer may outlive the round: its state consists of noised gradients and costs no
-    ε, and its rates follow from public progress. `generator` makes the noise repeatable, for tests.
+    Return NaN: no ε covers the loss, so only the party's own log has it. `objective`: gives one
+    value per record, from that record alone. `optimizer`: may outlive the round, because its state
+    consists of noised gradients and costs no ε. `generator`: makes the noise repeatable, for tests.
     """
     privacy = account_of(site, steps)
     saved = SavedRound.of(privacy, model, epochs, site.recorder.round)
@@ -138,7 +137,7 @@ class SavedRound:
 
 
 def account_of(site: TrainingContext, steps: int | None = None) -> DpAccount:
-    """The account of the site's training; refuse a number of steps, or a site without an account."""
+    """The account of the site's training; refuse steps, or a site without one."""
     if steps is not None:
         raise SettingsError(
             "DP-SGD is accounted for in whole passes over the records",
