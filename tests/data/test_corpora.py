@@ -93,14 +93,10 @@ def test_label_priors_differ_only_when_shifted(name: str, label: str) -> None:
 
 def test_hospitals_write_differently_only_when_shifted() -> None:
     def distance(shift: float) -> float:
-        a, b = corpora.make("ade", parties=2, seed=3, size=2000, shift=shift)
-        count = [
-            Counter(w for e in s.train for w in grammar.tokens(texts_of(e)[0])) for s in (a, b)
-        ]
-        total = [c.total() for c in count]
-        return sum(
-            abs(count[0][w] / total[0] - count[1][w] / total[1]) for w in {*count[0], *count[1]}
-        )
+        hospitals = corpora.make("ade", parties=2, seed=3, size=2000, shift=shift)
+        words = ([w for e in s.train for w in grammar.tokens(texts_of(e)[0])] for s in hospitals)
+        a, b = map(Counter, words)
+        return sum(abs(a[w] / a.total() - b[w] / b.total()) for w in {*a, *b})
 
     assert distance(0.0) * 2 < distance(0.4) < distance(1.0)
 
