@@ -175,11 +175,8 @@ def _member_fault(data: PartyData) -> Fault:
         if party.name in known:
             return ("party", index, "name"), f"found {party.name!r} a second time"
         if party.train is None and not isinstance(party.test, str):
-            return (
-                "party",
-                index,
-                "train",
-            ), "missing, and so is a file of test records; set one of them"
+            what = "missing, and so is a file of test records; set one of them"
+            return ("party", index, "train"), what
         if party.role == "host" and party.name != hosts[0]:
             return ("party", index, "role"), f"found a second host; {hosts[0]} is the host"
         known.add(party.name)

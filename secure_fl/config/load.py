@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from secure_fl.config import toml as config_toml
 from secure_fl.config.build import RunSettings, Settings, build, plain
-from secure_fl.config.data import PartyData, PartyFiles, located, names
+from secure_fl.config.data import PartyData, located, names
 from secure_fl.config.toml import Key, SettingsText, Table
 from secure_fl.config.validation import NONE
 from secure_fl.errors import SecureFLError
@@ -150,11 +150,9 @@ def _stayed(before: Settings, after: Settings) -> tuple[Settings, Settings]:
     names = {party.name for party in old.party} & {party.name for party in new.party}
 
     def kept(data: PartyData) -> PartyData:
-        def name(party: PartyFiles) -> str:
-            return party.name
-
-        stay = (p for p in data.party if p.name in names or p.role == "host")
-        return data.model_copy(update={"party": tuple(sorted(stay, key=name))})
+        stay = [p for p in data.party if p.name in names or p.role == "host"]
+        stay.sort(key=lambda party: party.name)
+        return data.model_copy(update={"party": tuple(stay)})
 
     return (
         before.model_copy(update={"data": kept(old)}),

@@ -67,12 +67,9 @@ def _fetch(name: str) -> Any:
         raise DataError(
             "is not the name of a data set", fix="write hub:NAME[/config][:split]", source=name
         )
-    # "a/b" is an owner and a name, or for old data sets a name and a configuration.
-    tries: list[tuple[str, str | None]] = [("/".join(parts[:2]), None)]
-    if len(parts) == 2:
+    tries: list[tuple[str, str | None]] = [("/".join(parts[:2]), (*parts, None, None)[2])]
+    if len(parts) == 2:  # an owner and a name, or for old data sets a name and a configuration
         tries.append((parts[0], parts[1]))
-    if len(parts) == 3:
-        tries = [("/".join(parts[:2]), parts[2])]
     failures = []
     for path, config in tries:
         try:
@@ -93,13 +90,10 @@ def _open(folder: Path, cache: str) -> Any:
     import datasets
 
     saved = any((folder / name).exists() for name in ("dataset_dict.json", "state.json"))
-    load: Callable[[], Any] = (
-        (lambda: datasets.load_from_disk(str(folder)))
-        if saved
-        else (lambda: datasets.load_dataset(str(folder), cache_dir=cache))
-    )
     try:
-        return load()
+        if saved:
+            return datasets.load_from_disk(str(folder))
+        return datasets.load_dataset(str(folder), cache_dir=cache)
     except Exception as error:  # as above; its text may quote a record
         what = f"no data set can be loaded from this folder ({type(error).__name__})"
         fix = (
@@ -195,15 +189,9 @@ SUFFIXES: Mapping[str, str] = MappingProxyType(
     {
         ".csv": "csv",
         ".tsv": "tsv",
-        ".jsonl": "jsonl",
-        ".ndjson": "jsonl",
-        ".json": "jsonl",
+        **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
         ".parquet": "parquet",
-        ".conll": "conll",
-        ".iob": "conll",
-        ".iob2": "conll",
-        ".bio": "conll",
-        ".bioes": "conll",
+        **dict.fromkeys((".conll", ".iob", ".iob2", ".bio", ".bioes"), "conll"),
     }
 )
 
