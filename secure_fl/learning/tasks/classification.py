@@ -232,17 +232,16 @@ def encode_texts(
     pairs: list[str] = []
     paired = kind == "pair" or any(isinstance(e, Text) and e.pair is not None for e in examples)
     for row, example in enumerate(examples):
-        expect(example, Text, row, kind)
-        assert isinstance(example, Text)  # noqa: S101 - for the type checker
-        texts.append(example.text)
-        if paired and example.pair is None:
+        note = expect(example, Text, row, kind)
+        texts.append(note.text)
+        if paired and note.pair is None:
             raise DataError(
                 "the second text is missing",
                 record=row + 1,
                 field="pair",
                 fix="name the column of the second text, or use kind 'classification'",
             )
-        pairs.append(example.pair or "")
+        pairs.append(note.pair or "")
     if paired and (task.windows > 1 or layout is not None):
         raise DataError(
             "records have a second text, and pairs have no windows and no prompt",

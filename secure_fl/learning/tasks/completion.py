@@ -143,11 +143,8 @@ class Completion(Task):
 
     def _written(self, model: Any, prompts: Batch, tokenizer: Any) -> list[list[int]]:
         """Decode greedily after each prompt, up to the text's end."""
-        end = end_of(tokenizer)
-        start, most = (
-            prompts["input_ids"].shape[1],
-            min(self.max_length, tokenizer.model_max_length),
-        )
+        end, start = end_of(tokenizer), prompts["input_ids"].shape[1]
+        most = min(self.max_length, tokenizer.model_max_length)
         written = model.generate(
             **prompts,
             max_new_tokens=most - start,
@@ -195,18 +192,17 @@ def parts_of(
 
 def prompted(example: Example, row: int, labelled: bool) -> tuple[str, ...]:
     """The prompt of an example, and the completion of a `labelled` one."""
-    expect(example, Text, row, "completion")
-    assert isinstance(example, Text)  # noqa: S101 - for the type checker
+    note = expect(example, Text, row, "completion")
     if not labelled:
-        return (example.text.rstrip(),)
-    if example.pair is None or not example.pair.strip():
+        return (note.text.rstrip(),)
+    if note.pair is None or not note.pair.strip():
         raise DataError(
             "the completion is missing",
             record=row + 1,
             field="pair",
             fix="give each prompt its completion, in a column called completion",
         )
-    return example.text.rstrip(), example.pair.strip()
+    return note.text.rstrip(), note.pair.strip()
 
 
 def shortened(prompt: list[int], room: int, tokenizer: Any) -> list[int]:

@@ -205,8 +205,7 @@ class MultiLabel(Task):
 
 def labels_at(example: Example, row: int) -> tuple[str, ...]:
     """The labels of a record; refuse an unlabelled one, or one with a single class."""
-    expect(example, Text, row, "multilabel")
-    label = example.label if isinstance(example, Text) else None
+    label = expect(example, Text, row, "multilabel").label
     if not isinstance(label, tuple):
         raise DataError(
             "the labels are missing, or they are not a list",

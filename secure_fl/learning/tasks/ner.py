@@ -170,16 +170,15 @@ class NER(Task):
 
 def sentence(example: Example, row: int, labelled: bool) -> Tagged:
     """Check that an example is a sentence, and `labelled` ones have one tag per token."""
-    expect(example, Tagged, row, "ner")
-    assert isinstance(example, Tagged)  # noqa: S101 - for the type checker
-    if labelled and (example.tags is None or len(example.tags) != len(example.tokens)):
+    tagged = expect(example, Tagged, row, "ner")
+    if labelled and (tagged.tags is None or len(tagged.tags) != len(tagged.tokens)):
         raise DataError(
-            f"{len(example.tokens)} tokens have {len(example.tags or ())} tags",
+            f"{len(tagged.tokens)} tokens have {len(tagged.tags or ())} tags",
             record=row + 1,
             field="tags",
             fix="give one IOB2 tag per token",
         )
-    return example
+    return tagged
 
 
 def first_pieces(word_ids: Sequence[int | None]) -> list[int]:

@@ -222,16 +222,15 @@ class Ranking(Task):
 
 def impression(example: Example, row: int, labelled: bool) -> Impression:
     """Check that an example is an impression, and `labelled` ones have one flag per candidate."""
-    expect(example, Impression, row, "ranking")
-    assert isinstance(example, Impression)  # noqa: S101 - for the type checker
-    if not example.candidates or (labelled and len(example.clicks) != len(example.candidates)):
+    page = expect(example, Impression, row, "ranking")
+    if not page.candidates or (labelled and len(page.clicks) != len(page.candidates)):
         raise DataError(
-            f"{len(example.candidates)} candidates have {len(example.clicks)} click flags",
+            f"{len(page.candidates)} candidates have {len(page.clicks)} click flags",
             record=row + 1,
             field="clicks",
             fix="give at least one candidate, and one flag per candidate",
         )
-    return example
+    return page
 
 
 def trimmed(rows: Tensor) -> Tensor:

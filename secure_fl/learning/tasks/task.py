@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from secure_fl.data.examples import Example
+from secure_fl.data.examples import Example, Impression, Tagged, Text
 from secure_fl.data.rows import named
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.metric_counts import LOSS, Contributions, Counts, add
@@ -21,6 +21,7 @@ from secure_fl.learning.metrics import Interval, Slopes, loss_rate, slopes
 from secure_fl.learning.tasks.batches import WINDOWS, Batch, by_record, in_parts, packed
 from secure_fl.settings import Kind
 
+Shape = TypeVar("Shape", Text, Tagged, Impression)
 Reduction: TypeAlias = Literal["mean", "none"]
 Indices: TypeAlias = Tensor | Sequence[int]
 Head: TypeAlias = Literal["sequence", "token", "ranking", "causal", "prompt"]
@@ -337,14 +338,15 @@ def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def expect(example: Example, shape: type, row: int, kind: str) -> None:
-    """Refuse an example of another task's shape."""
+def expect(example: Example, shape: type[Shape], row: int, kind: str) -> Shape:
+    """Return an example of this shape; refuse one of another task's shape."""
     if not isinstance(example, shape):
         raise DataError(
             f"a {kind} task cannot use an example of shape {type(example).__name__}",
             record=row + 1,
             fix=f"load the data for task kind {kind!r}",
         )
+    return example
 
 
 def wrong_label(
