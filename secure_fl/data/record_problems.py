@@ -26,6 +26,9 @@ from secure_fl.data.splits import (
 from secure_fl.settings import LABELLED, TaskSettings, TrainingSettings
 
 Lengths = Callable[[Sequence[str]], Sequence[int]]  # the numbers of tokens of texts
+Labels = Sequence[str] | None
+Parts = Mapping[str, Sequence[Example]]
+Found = Iterator[tuple[str, str]]  # problems and their fixes
 RARE = 0.5  # of an equal share: models may never predict such a class
 NEGATIVE = re.compile(
     r"(no|non|not|without)([-_ ].*)?|0|false|n|f|neg|negative|none|absent|normal|healthy|control",
@@ -91,9 +94,7 @@ def alike(parties: Mapping[str, Splits]) -> Iterator[Problem]:
             yield Problem(a, what, "check that they have different files")
 
 
-def _patients(
-    parts: Mapping[str, Sequence[Example]], by_patient: bool
-) -> Iterator[tuple[str, str]]:
+def _patients(parts: Parts, by_patient: bool) -> Found:
     if not by_patient:
         return
     of = {part: {patient(example) for example in examples} for part, examples in parts.items()}
@@ -106,7 +107,7 @@ def _patients(
             )
 
 
-def _repeated(parts: Mapping[str, Sequence[Example]]) -> Iterator[tuple[str, str]]:
+def _repeated(parts: Parts) -> Found:
     digests = {part: Counter(map(digest_of_text, examples)) for part, examples in parts.items()}
     for part, counts in digests.items():
         if more := counts.total() - len(counts):
@@ -117,9 +118,7 @@ def _repeated(parts: Mapping[str, Sequence[Example]]) -> Iterator[tuple[str, str
             yield what, "drop them from one: otherwise the model is tested on training texts"
 
 
-def _classes(
-    parts: Mapping[str, Sequence[Example]], labels: Sequence[str] | None
-) -> Iterator[tuple[str, str]]:
+def _classes(parts: Parts, labels: Labels) -> Found:
     for part, examples in parts.items():
         counts = counted_labels(examples)
         if part == "train" and counts[UNLABELLED]:
@@ -136,9 +135,7 @@ def _classes(
             yield what, "scores of this class will mean nothing here; check the export"
 
 
-def _rare(
-    parts: Mapping[str, Sequence[Example]], labels: Sequence[str] | None
-) -> Iterator[tuple[str, str]]:
+def _rare(parts: Parts, labels: Labels) -> Found:
     counts = counted_labels(parts["train"])
     for name in labels or ():
         if 0 < counts[name] < RARE * counts.total() / len(labels or ()):
@@ -148,18 +145,14 @@ def _rare(
             )
 
 
-def _reversed(
-    parts: Mapping[str, Sequence[Example]], task: TaskSettings
-) -> Iterator[tuple[str, str]]:
+def _reversed(parts: Parts, task: TaskSettings) -> Found:
     counts = counted_labels(parts["train"])
     labels = tuple(sorted(counts)) if task.labels is None else task.labels
     if (found := reversed_class(task, labels, counts)) is not None:
         yield found
 
 
-def _long(
-    parts: Mapping[str, Sequence[Example]], lengths: Lengths, longest: int
-) -> Iterator[tuple[str, str]]:
+def _long(parts: Parts, lengths: Lengths, longest: int) -> Found:
     for part, examples in parts.items():
         counts = lengths([" ".join(texts_of(example)) for example in examples]) if examples else ()
         if cut := sum(count > longest for count in counts):
@@ -168,7 +161,7 @@ def _long(
 
 
 def reversed_class(
-    task: TaskSettings, labels: Sequence[str] | None, counts: Mapping[str, int] | None = None
+    task: TaskSettings, labels: Labels, counts: Mapping[str, int] | None = None
 ) -> tuple[str, str] | None:
     """Return a problem and its fix if the default positive class looks like the negative one.
 

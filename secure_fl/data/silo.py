@@ -56,12 +56,7 @@ class Silo:
 
     @classmethod
     def _of(
-        cls,
-        name: str,
-        read: Read,
-        parts: Mapping[str, Any],
-        seed: int,
-        columns: Columns | None,
+        cls, name: str, read: Read, parts: Mapping[str, Any], seed: int, columns: Columns | None
     ) -> Silo:
         try:
             splits = read_splits(read, parts, seed, columns)

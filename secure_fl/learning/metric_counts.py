@@ -209,9 +209,7 @@ class SiteScores:
         return {key: from_pieces(summed) for key, summed in parts.items()}
 
     def _additional(
-        self,
-        records: Sequence[Example],
-        outcomes: tuple[Sequence[Tensor], Sequence[Batch]],
+        self, records: Sequence[Example], outcomes: tuple[Sequence[Tensor], Sequence[Batch]]
     ) -> dict[str, float]:
         if not self._metrics:
             return {}

@@ -127,10 +127,7 @@ class Site:
         return self._cache.get((self.model_settings, self.task, key), make)
 
     def model(
-        self,
-        settings: ModelSettings | None = None,
-        *,
-        attention: Attention = "sdpa",
+        self, settings: ModelSettings | None = None, *, attention: Attention = "sdpa"
     ) -> PreTrainedModel:
         """A fresh model on this party's device; equal settings give equal weights everywhere."""
         settings = settings or self.model_settings

@@ -42,6 +42,9 @@ class RecordGradients(Protocol):
         """Their weighted sum."""
 
 
+Gradients: TypeAlias = dict[nn.Parameter, RecordGradients]
+
+
 @dataclass(frozen=True, slots=True)
 class DenseGradients:
     """Gradients in memory."""
@@ -130,14 +133,12 @@ class GradientBook:
             hook.remove()
         self.uses.clear()
 
-    def backward(
-        self, losses: Tensor, params: list[nn.Parameter]
-    ) -> dict[nn.Parameter, RecordGradients]:
+    def backward(self, losses: Tensor, params: list[nn.Parameter]) -> Gradients:
         """Compute the gradients of the records' losses in all parameters."""
         uses, self.uses = self.uses, []
         outputs = [output for *_, output in uses]
         slopes = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
-        gradients: dict[nn.Parameter, RecordGradients] = {}
+        gradients: Gradients = {}
         for (layer, inputs, _), slope in zip(uses, slopes, strict=True):
             if slope is not None:
                 for parameter, part in self._of_layer(layer, inputs, slope, len(losses)):
@@ -183,7 +184,7 @@ class GradientBook:
                 yield parameter, DenseGradients(rows.detach())
 
 
-def clip_and_sum(gradients: Mapping[nn.Parameter, RecordGradients], bound: float) -> None:
+def clip_and_sum(gradients: Gradients, bound: float) -> None:
     """Set each parameter's gradient to the sum over records, each clipped over all parameters."""
     norms = torch.stack([part.squares() for part in gradients.values()]).sum(0).sqrt()
     weights = (bound / (norms + EPSILON)).clamp(max=1.0)

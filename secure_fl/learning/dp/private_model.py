@@ -23,7 +23,7 @@ from secure_fl.learning.anatomy import embeddings
 from secure_fl.learning.dp.per_record_gradients import (
     DenseGradients,
     GradientBook,
-    RecordGradients,
+    Gradients,
     add_norm_samplers,
     clip_and_sum,
     require_rows,
@@ -82,9 +82,7 @@ class PrivateModel:
         _, parts = self.by_layers(batch, rows) if self.book else self.one_by_one(batch, rows)
         return torch.cat([parts[p].each().flatten(1) for p in trained(self.module)], dim=1)
 
-    def by_layers(
-        self, batch: Batch, rows: int
-    ) -> tuple[Tensor, dict[nn.Parameter, RecordGradients]]:
+    def by_layers(self, batch: Batch, rows: int) -> tuple[Tensor, Gradients]:
         """The losses, and the records' gradients by layers."""
         assert self.book is not None  # noqa: S101 - for the type checker
         self.book.uses.clear()
@@ -93,9 +91,7 @@ class PrivateModel:
         require_rows(losses, rows, "the loss")
         return losses, self.book.backward(losses, self.optimizer.params)
 
-    def one_by_one(
-        self, batch: Batch, rows: int
-    ) -> tuple[Tensor, dict[nn.Parameter, RecordGradients]]:
+    def one_by_one(self, batch: Batch, rows: int) -> tuple[Tensor, Gradients]:
         """The losses, and the records' gradients one record at a time."""
         results = [row_gradients(self.module, self.loss, batch, row) for row in range(rows)]
         stacks = map(torch.stack, zip(*(gradients for _, gradients in results), strict=True))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from secure_fl.data.examples import Example
 from secure_fl.data.rows import named, shown
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.tasks.batches import Batch
@@ -16,7 +14,7 @@ from secure_fl.learning.tasks.ner import NER, entity_labels, tag_labels
 from secure_fl.learning.tasks.prompts import PromptClassification
 from secure_fl.learning.tasks.ranking import Ranking
 from secure_fl.learning.tasks.regression import Regression
-from secure_fl.learning.tasks.task import READING, Encoded, Task
+from secure_fl.learning.tasks.task import READING, Encoded, Examples, Task
 from secure_fl.settings import Kind, TaskSettings
 
 __all__ = [
@@ -41,7 +39,7 @@ KINDS: dict[Kind, type[Task]] = {
 }
 
 
-def labels_of(kind: Kind, examples: Sequence[Example]) -> tuple[str, ...]:
+def labels_of(kind: Kind, examples: Examples) -> tuple[str, ...]:
     """The labels that occur in the data, in the order of their ids (NER: "O" first)."""
     if kind in ("classification", "pair"):
         return class_labels(examples)
@@ -50,7 +48,7 @@ def labels_of(kind: Kind, examples: Sequence[Example]) -> tuple[str, ...]:
     return entity_labels(examples) if kind == "ner" else ()
 
 
-def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) -> Task:
+def make_task(settings: TaskSettings, train_examples: Examples = ()) -> Task:
     """The task with its declared labels, or with those that occur in the training data.
 
     Parties of a federation should declare labels, because those in their data may differ.
@@ -81,7 +79,7 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
     return KINDS[kind](kind, labels, positive=settings.positive, **reading)
 
 
-def _distinct_labels(settings: TaskSettings, examples: Sequence[Example]) -> tuple[str, ...]:
+def _distinct_labels(settings: TaskSettings, examples: Examples) -> tuple[str, ...]:
     """Return the declared labels, or those of the data; refuse repeated ones, and one alone."""
     kind, labels = settings.kind, settings.declared
     if labels is None:
@@ -90,9 +88,7 @@ def _distinct_labels(settings: TaskSettings, examples: Sequence[Example]) -> tup
         labels = tag_labels(labels)
     if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
         raise SettingsError(
-            f"repeated labels: {named(repeated)}",
-            field="task.labels",
-            fix="name each label once",
+            f"repeated labels: {named(repeated)}", field="task.labels", fix="name each label once"
         )
     if len(set(labels)) < 2:
         error = DataError if settings.labels is None else SettingsError

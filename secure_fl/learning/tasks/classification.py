@@ -6,7 +6,7 @@ confidence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -45,7 +45,17 @@ from secure_fl.learning.metrics import (
 )
 from secure_fl.learning.noised_counts import NOISE, noised_intervals, noised_rates
 from secure_fl.learning.tasks.batches import Batch
-from secure_fl.learning.tasks.task import Encoded, Reduction, Task, expect, wrong_label
+from secure_fl.learning.tasks.task import (
+    Batches,
+    Encoded,
+    Examples,
+    Logits,
+    PerRecord,
+    Reduction,
+    Task,
+    expect,
+    wrong_label,
+)
 from secure_fl.learning.tasks.token_table import (
     Table,
     TokenTable,
@@ -78,24 +88,22 @@ class Classification(Task):
         """The class of precision, recall and F1: the positive one, else the last label."""
         return self.positive or self.labels[-1]
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Table:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Table:
         """Tokenise every text, and number its label."""
         table = encode_texts(examples, tokenizer, self)
         return self.numbered(table, examples) if labelled else table
 
-    def numbered(self, table: Table, examples: Sequence[Example]) -> Table:
+    def numbered(self, table: Table, examples: Examples) -> Table:
         """Add the number of each record's label."""
         return table.with_values(labels=torch.tensor(self._numbers(examples)))
 
-    def check_labels(self, examples: Sequence[Example]) -> None:
+    def check_labels(self, examples: Examples) -> None:
         """Refuse a record without one of the task's labels."""
         for row, example in enumerate(examples):
             expect(example, Text, row, self.kind)
         self._numbers(examples)
 
-    def _numbers(self, examples: Sequence[Example]) -> list[int]:
+    def _numbers(self, examples: Examples) -> list[int]:
         ids = {label: index for index, label in enumerate(self.labels)}
         names = [label_name(example) for example in examples]
         wrong = next((row for row, name in enumerate(names) if name not in ids), None)
@@ -123,8 +131,8 @@ class Classification(Task):
         return [self.labels[index] for index in logits.argmax(-1).tolist()]
 
     def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+        self, logits: Logits, batches: Batches, *, by_label: bool = True
+    ) -> PerRecord:
         """Cells of the confusion matrix, and bins of scores and of confidence."""
         classes = len(self.labels)
         gold = joined(batch["labels"].cpu() for batch in batches).astype(np.int64)
@@ -221,7 +229,7 @@ class Classification(Task):
 
 
 def encode_texts(
-    examples: Sequence[Example], tokenizer: Any, task: Task, layout: WindowLayout | None = None
+    examples: Examples, tokenizer: Any, task: Task, layout: WindowLayout | None = None
 ) -> Table:
     """Tokenise texts, with their second texts if any has one; kind "pair" requires them.
 
@@ -269,7 +277,7 @@ def label_name(example: Example) -> str:
     return "" if label is None else str(label)
 
 
-def class_labels(examples: Sequence[Example]) -> tuple[str, ...]:
+def class_labels(examples: Examples) -> tuple[str, ...]:
     """The labels that occur, sorted."""
     names = set()
     for row, example in enumerate(examples):
@@ -326,7 +334,7 @@ def scored(gold: Array, z: Array, label: int) -> Contributions:
     return Contributions.of_cells(odds_bin(odds) + BINS * (gold != label), 2 * BINS)
 
 
-def confidences(gold: Array, predicted: Array, z: Array) -> dict[str, Contributions]:
+def confidences(gold: Array, predicted: Array, z: Array) -> PerRecord:
     """Bins of the likeliest class's probability, of correct and of wrong records."""
     every = np.arange(len(gold))
     likely = np.exp(z[every, predicted] - np.logaddexp.reduce(z, axis=1))

@@ -21,7 +21,18 @@ from secure_fl.errors import DataError, ModelError
 from secure_fl.learning.metric_counts import Contributions, Counts, products
 from secure_fl.learning.metrics import Interval, delta, wilson
 from secure_fl.learning.tasks.batches import Batch
-from secure_fl.learning.tasks.task import Head, Reduction, Task, device_of, expect, inference
+from secure_fl.learning.tasks.task import (
+    Batches,
+    Examples,
+    Head,
+    Logits,
+    PerRecord,
+    Reduction,
+    Task,
+    device_of,
+    expect,
+    inference,
+)
 from secure_fl.learning.tasks.token_table import (
     IGNORED,
     TokenTable,
@@ -43,9 +54,7 @@ class Completion(Task):
     head: ClassVar[Head] = "causal"
     metric: ClassVar[str] = "token_accuracy"  # of tokens after the true ones before them
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> TokenTable:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> TokenTable:
         """Tokenise prompts with their completions and an end; long prompts lose their start."""
         end, most = end_of(tokenizer), min(self.max_length, tokenizer.model_max_length)
         unlabelled = most - max(1, most // RESERVED)  # tokens of a prompt without a completion
@@ -75,15 +84,15 @@ class Completion(Task):
         """Each token's loss and likeliest id, because the scores of all words would fill memory."""
         return torch.stack([token_losses(logits, batch["labels"]), logits.argmax(-1).float()], -1)
 
-    def losses(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Tensor:
+    def losses(self, logits: Logits, batches: Batches) -> Tensor:
         """Each record's loss, from the kept part of its logits."""
         pairs = zip(logits, batches, strict=True)
         losses = [per_record(kept[..., 0], batch["labels"]) for kept, batch in pairs]
         return torch.cat([torch.zeros(0), *losses])
 
     def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+        self, logits: Logits, batches: Batches, *, by_label: bool = True
+    ) -> PerRecord:
         """The counts for perplexity, correct tokens and exact matches."""
         rows = [torch.zeros(0, 5).double()]
         for kept, batch in zip(logits, batches, strict=True):
@@ -122,7 +131,7 @@ class Completion(Task):
         return [row[at].int().tolist() for row, at in zip(logits[..., 1], counted, strict=True)]
 
     def predict(
-        self, model: nn.Module, examples: Sequence[Example], tokenizer: Any, batch_size: int = 64
+        self, model: nn.Module, examples: Examples, tokenizer: Any, batch_size: int = 64
     ) -> list[dict[str, Any]]:
         """Generate a completion of each prompt; together they have at most `max_length` tokens.
 
@@ -167,7 +176,7 @@ def alike(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
 
 
 def parts_of(
-    examples: Sequence[Example], tokenizer: Any, *, labelled: bool
+    examples: Examples, tokenizer: Any, *, labelled: bool
 ) -> list[tuple[list[int], list[int]]]:
     """The tokens of each prompt and of its completion, split where the prompt ends.
 

@@ -19,7 +19,17 @@ from secure_fl.errors import DataError
 from secure_fl.learning.metric_counts import ALL, ROW, Contributions, Counts, by_name
 from secure_fl.learning.metrics import Interval, delta, span_rates, wilson
 from secure_fl.learning.tasks.batches import Batch
-from secure_fl.learning.tasks.task import Head, Reduction, Task, expect, wrong_label
+from secure_fl.learning.tasks.task import (
+    Batches,
+    Examples,
+    Head,
+    Logits,
+    PerRecord,
+    Reduction,
+    Task,
+    expect,
+    wrong_label,
+)
 from secure_fl.learning.tasks.token_table import (
     IGNORED,
     Table,
@@ -46,9 +56,7 @@ class NER(Task):
     head: ClassVar[Head] = "token"
     metric: ClassVar[str] = "f1"  # of entities
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Table:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Table:
         """Tokenise into word pieces, with the tag's id at the first piece of each token."""
         sentences = [sentence(example, row, labelled) for row, example in enumerate(examples)]
         # Byte-level tokenizers mark a word's start by a space, which split words lack.
@@ -78,7 +86,7 @@ class NER(Task):
             for tags, words in zip(self._numbers(sentences), firsts, strict=True)
         ]
 
-    def check_labels(self, examples: Sequence[Example]) -> None:
+    def check_labels(self, examples: Examples) -> None:
         """Refuse a sentence without tags, or with a tag that is not the task's."""
         self._numbers([sentence(example, row, True) for row, example in enumerate(examples)])
 
@@ -107,9 +115,7 @@ class NER(Task):
         ends = np.cumsum(at.sum(-1).cpu().numpy())[:-1]
         return [list(row) for row in np.split(names, ends)]
 
-    def read(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch]
-    ) -> tuple[list[list[str]], list[list[str]]]:
+    def read(self, logits: Logits, batches: Batches) -> tuple[list[list[str]], list[list[str]]]:
         """The true and the predicted tags of each sentence."""
         gold: list[list[str]] = []
         predicted: list[list[str]] = []
@@ -119,8 +125,8 @@ class NER(Task):
         return gold, predicted
 
     def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+        self, logits: Logits, batches: Batches, *, by_label: bool = True
+    ) -> PerRecord:
         """Hits, false alarms and misses of each entity type."""
         gold, predicted = self.read(logits, batches)
         types = [label[2:] for label in self.labels if label.startswith("B-")]
@@ -201,7 +207,7 @@ def entity_rows(counts: Counts) -> dict[str, Any]:
 
 def outcomes(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], types: Sequence[str]
-) -> dict[str, Contributions]:
+) -> PerRecord:
     """Each sentence's contribution to [hits, false alarms, misses] of each type."""
     cells: dict[str, list[tuple[int, int]]] = {name: [] for name in types}
     for record, sides in enumerate(zip(gold, predicted, strict=True)):
@@ -234,7 +240,7 @@ def tag_labels(types: Sequence[str]) -> tuple[str, ...]:
     return ("O", *(f"{place}-{kind}" for kind in dict.fromkeys(bare) for place in "BI"))
 
 
-def entity_labels(examples: Sequence[Example]) -> tuple[str, ...]:
+def entity_labels(examples: Examples) -> tuple[str, ...]:
     """The tags of the entity types that occur, sorted by type."""
     types = set()
     for row, example in enumerate(examples):

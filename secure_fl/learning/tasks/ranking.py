@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
@@ -17,10 +16,16 @@ from secure_fl.learning.metric_counts import Contributions, Counts, products
 from secure_fl.learning.metrics import Interval, auc, delta, mrr, ndcg
 from secure_fl.learning.tasks.batches import MODEL_INPUTS, Batch
 from secure_fl.learning.tasks.task import (
+    Batches,
+    Device,
     Encoded,
+    Examples,
     Head,
     Indices,
+    Logits,
+    PerRecord,
     Reduction,
+    Rng,
     Task,
     device_of,
     expect,
@@ -59,12 +64,7 @@ class Impressions(Encoded):
         clicks = None if self.clicks is None else self.clicks[at]
         return Impressions(self.titles, self.history[at], self.candidates[at], clicks, self.npratio)
 
-    def batch(
-        self,
-        indices: Indices,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
+    def batch(self, indices: Indices, generator: Rng = None, device: Device = "cpu") -> Batch:
         """All candidates; with a generator, one click and `npratio` others of each impression."""
         at = torch.as_tensor(indices, dtype=torch.long)
         batch = self.layout(at) if generator is None else self.sampled(at, generator)
@@ -114,9 +114,7 @@ class Ranking(Task):
     head: ClassVar[Head] = "ranking"
     metric: ClassVar[str] = "auc"  # averaged over impressions
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Impressions:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Impressions:
         """Tokenise every distinct title once, and let impressions refer to them."""
         pages = [impression(example, row, labelled) for row, example in enumerate(examples)]
         recent = [page.history[-self.max_history :] for page in pages]
@@ -159,8 +157,8 @@ class Ranking(Task):
         ]
 
     def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+        self, logits: Logits, batches: Batches, *, by_label: bool = True
+    ) -> PerRecord:
         """The number of impressions with clicks and others, and the sum of each metric."""
         rows: list[tuple[float, ...]] = []
         for z, batch in zip(logits, batches, strict=True):

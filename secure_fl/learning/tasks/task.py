@@ -23,6 +23,12 @@ from secure_fl.settings import Kind
 
 Shape = TypeVar("Shape", Text, Tagged, Impression)
 Reduction: TypeAlias = Literal["mean", "none"]
+Examples: TypeAlias = Sequence[Example]
+Logits: TypeAlias = Sequence[Tensor]  # of each batch
+Batches: TypeAlias = Sequence[Batch]
+PerRecord: TypeAlias = dict[str, Contributions]
+Rng: TypeAlias = torch.Generator | None
+Device: TypeAlias = torch.device | str
 Indices: TypeAlias = Tensor | Sequence[int]
 Head: TypeAlias = Literal["sequence", "token", "ranking", "causal", "prompt"]
 
@@ -41,12 +47,7 @@ class Encoded(ABC):
         """The examples at `indices`, in that order."""
 
     @abstractmethod
-    def batch(
-        self,
-        indices: Indices,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
+    def batch(self, indices: Indices, generator: Rng = None, device: Device = "cpu") -> Batch:
         """The examples at `indices` as one batch, padded to the longest of them.
 
         A generator means training: a task samples negatives with it.
@@ -58,12 +59,7 @@ class Encoded(ABC):
         """True if the examples have labels."""
 
     def batches(
-        self,
-        batch_size: int,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-        *,
-        alike: bool = False,
+        self, batch_size: int, generator: Rng = None, device: Device = "cpu", *, alike: bool = False
     ) -> Iterator[Batch]:
         """All examples once: shuffled by `generator` (on the CPU), or in order without one.
 
@@ -73,7 +69,7 @@ class Encoded(ABC):
             yield self.batch(indices, generator, device)
 
     def orders(
-        self, batch_size: int, generator: torch.Generator | None = None, *, alike: bool = False
+        self, batch_size: int, generator: Rng = None, *, alike: bool = False
     ) -> Iterator[Tensor]:
         """The indices of the examples in each of the `batches`."""
         if generator is None:
@@ -140,12 +136,10 @@ class Task(ABC):
         return None
 
     @abstractmethod
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Encoded:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Encoded:
         """Tokenise once. `labelled=False` ignores labels, and allows examples without one."""
 
-    def check_labels(self, examples: Sequence[Example]) -> None:
+    def check_labels(self, examples: Examples) -> None:
         """Refuse records whose labels are missing or are not the task's; default: accept all."""
         return None
 
@@ -197,8 +191,8 @@ class Task(ABC):
 
     @abstractmethod
     def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+        self, logits: Logits, batches: Batches, *, by_label: bool = True
+    ) -> PerRecord:
         """Each record's contribution to the counts, except its loss, in the order of the records.
 
         Names and sizes depend on the task alone. Without `by_label` they do not depend on its
@@ -212,7 +206,7 @@ class Task(ABC):
         If some counts are missing, the metrics that follow from the others.
         """
 
-    def exact(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
+    def exact(self, logits: Logits, batches: Batches) -> dict[str, float]:
         """The exact values of metrics that `rates` approximates, for one holder of records."""
         return {}
 
@@ -252,7 +246,7 @@ class Task(ABC):
         return self.score(*self.outcomes(model, encoded, batch_size))
 
     def score(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], counts: Counts | None = None
+        self, logits: Logits, batches: Batches, counts: Counts | None = None
     ) -> dict[str, float]:
         """All metrics for one holder of records; `counts`: their counts by label, if known."""
         counts = self.counts(logits, batches) if counts is None else counts
@@ -271,29 +265,25 @@ class Task(ABC):
                 batches.append({name: tensor.cpu() for name, tensor in batch.items()})
         return logits, batches
 
-    def counts(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> Counts:
+    def counts(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Counts:
         """Counts that add up over hospitals; zeros without a batch."""
         every = self.rows(logits, batches, by_label=by_label)
         return {name: rows.total() for name, rows in every.items()}
 
-    def rows(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+    def rows(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> PerRecord:
         """Each record's contribution to the counts, including its loss."""
         losses = self.losses(logits, batches).double().numpy()
         of_loss = Contributions.of_values(np.stack([np.ones_like(losses), losses], axis=1))
         return {LOSS: of_loss} | self.contributions(logits, batches, by_label=by_label)
 
-    def losses(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Tensor:
+    def losses(self, logits: Logits, batches: Batches) -> Tensor:
         """Each record's loss."""
         pairs = zip(logits, batches, strict=True)
         losses = [self.loss(z, batch, reduction="none") for z, batch in pairs]
         return torch.cat([torch.zeros(0), *losses])
 
     def predict(
-        self, model: nn.Module, examples: Sequence[Example], tokenizer: Any, batch_size: int = 64
+        self, model: nn.Module, examples: Examples, tokenizer: Any, batch_size: int = 64
     ) -> list[dict[str, Any]]:
         """Readable predictions, one per example. Never log or send them: they contain records."""
         encoded = self.encode(examples, tokenizer, labelled=False)
@@ -365,6 +355,6 @@ def wrong_label(
     )
 
 
-def move(batch: Mapping[str, Tensor], device: torch.device | str) -> Batch:
+def move(batch: Mapping[str, Tensor], device: Device) -> Batch:
     """Move a batch to a device."""
     return {name: tensor.to(device) for name, tensor in batch.items()}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from secure_fl.errors import SettingsError
 from secure_fl.learning.tasks.batches import MODEL_INPUTS, WINDOWS, Batch
-from secure_fl.learning.tasks.task import Encoded, Indices, Task, move
+from secure_fl.learning.tasks.task import Device, Encoded, Indices, Rng, Task, move
 from secure_fl.settings import TaskSettings
 
 IGNORED = -100  # cross-entropy skips it
@@ -68,12 +68,7 @@ class TokenTable(Encoded):
         values = {name: torch.cat([t.values[name] for t in tables]) for name in tables[0].values}
         return cls(tokens, torch.cat([t.lengths for t in tables]), values)
 
-    def batch(
-        self,
-        indices: Indices,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
+    def batch(self, indices: Indices, generator: Rng = None, device: Device = "cpu") -> Batch:
         """The rows padded to their longest; nothing is sampled, so the generator is unused."""
         at = torch.as_tensor(indices, dtype=torch.long)
         lengths = self.lengths[at]
@@ -233,12 +228,7 @@ class WindowTable(Encoded):
         """The records with more values, one for each."""
         return replace(self, values={**self.values, **values})
 
-    def batch(
-        self,
-        indices: Indices,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
+    def batch(self, indices: Indices, generator: Rng = None, device: Device = "cpu") -> Batch:
         """The records' windows, padded to the most windows and the longest window among them."""
         at = torch.as_tensor(indices, dtype=torch.long)
         places, present = self._places(at)
