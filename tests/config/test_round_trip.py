@@ -105,10 +105,7 @@ def test_differences_are_empty_only_for_equal_settings(a: Settings, b: Settings)
 def test_differences_name_fields_with_both_values(study: Path) -> None:
     a = config.load(study)
     b = config.load(study, ["algorithm.rounds=9", "data.size=40"])
-    assert config.differences(a, b) == [
-        "algorithm.rounds: 2 -> 9",
-        "data.size: nothing -> 40",
-    ]
+    assert config.differences(a, b) == ["algorithm.rounds: 2 -> 9", "data.size: nothing -> 40"]
 
 
 def test_none_can_be_written_where_it_is_not_the_default(study: Path) -> None:

@@ -14,13 +14,7 @@ from secure_fl.cli.main import main
 from secure_fl.config.load import loads, silos
 from secure_fl.data.examples import Text
 from secure_fl.data.loaders import FORMATS, Columns
-from secure_fl.data.record_problems import (
-    alike,
-    counted_labels,
-    problems,
-    reversed_class,
-    weighed,
-)
+from secure_fl.data.record_problems import alike, counted_labels, problems, reversed_class, weighed
 from secure_fl.data.splits import Splits, describe
 from secure_fl.errors import DataError
 from secure_fl.settings import DPSettings, Kind, TaskSettings, TrainingSettings

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
-from sklearn.metrics import (
-    average_precision_score,
-    precision_recall_fscore_support,
-    roc_auc_score,
-)
+from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
 from secure_fl.data.examples import Text
 from secure_fl.errors import DataError, SettingsError

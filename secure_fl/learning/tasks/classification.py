@@ -50,8 +50,8 @@ from secure_fl.learning.tasks.task import (
     Encoded,
     Examples,
     Logits,
-    PerRecord,
     Reduction,
+    Rows,
     Task,
     expect,
     wrong_label,
@@ -130,9 +130,7 @@ class Classification(Task):
         """The likeliest label of each text."""
         return [self.labels[index] for index in logits.argmax(-1).tolist()]
 
-    def contributions(
-        self, logits: Logits, batches: Batches, *, by_label: bool = True
-    ) -> PerRecord:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Cells of the confusion matrix, and bins of scores and of confidence."""
         classes = len(self.labels)
         gold = joined(batch["labels"].cpu() for batch in batches).astype(np.int64)
@@ -334,7 +332,7 @@ def scored(gold: Array, z: Array, label: int) -> Contributions:
     return Contributions.of_cells(odds_bin(odds) + BINS * (gold != label), 2 * BINS)
 
 
-def confidences(gold: Array, predicted: Array, z: Array) -> PerRecord:
+def confidences(gold: Array, predicted: Array, z: Array) -> Rows:
     """Bins of the likeliest class's probability, of correct and of wrong records."""
     every = np.arange(len(gold))
     likely = np.exp(z[every, predicted] - np.logaddexp.reduce(z, axis=1))

@@ -26,8 +26,8 @@ from secure_fl.learning.tasks.task import (
     Examples,
     Head,
     Logits,
-    PerRecord,
     Reduction,
+    Rows,
     Task,
     device_of,
     expect,
@@ -90,9 +90,7 @@ class Completion(Task):
         losses = [per_record(kept[..., 0], batch["labels"]) for kept, batch in pairs]
         return torch.cat([torch.zeros(0), *losses])
 
-    def contributions(
-        self, logits: Logits, batches: Batches, *, by_label: bool = True
-    ) -> PerRecord:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """The counts for perplexity, correct tokens and exact matches."""
         rows = [torch.zeros(0, 5).double()]
         for kept, batch in zip(logits, batches, strict=True):

@@ -46,8 +46,8 @@ from secure_fl.learning.tasks.task import (
     Batches,
     Examples,
     Logits,
-    PerRecord,
     Reduction,
+    Rows,
     Task,
     expect,
     wrong_label,
@@ -105,9 +105,7 @@ class MultiLabel(Task):
         rows = (logits > 0).cpu()
         return [tuple(self.labels[k] for k in row.nonzero().flatten().tolist()) for row in rows]
 
-    def contributions(
-        self, logits: Logits, batches: Batches, *, by_label: bool = True
-    ) -> PerRecord:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Outcomes over all labels and of each, bins of scores, and hits of the likeliest."""
         width = len(self.labels)
         nothing = np.zeros((0, width), bool)

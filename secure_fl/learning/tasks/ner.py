@@ -24,8 +24,8 @@ from secure_fl.learning.tasks.task import (
     Examples,
     Head,
     Logits,
-    PerRecord,
     Reduction,
+    Rows,
     Task,
     expect,
     wrong_label,
@@ -124,9 +124,7 @@ class NER(Task):
             predicted += self.decode(z, batch)
         return gold, predicted
 
-    def contributions(
-        self, logits: Logits, batches: Batches, *, by_label: bool = True
-    ) -> PerRecord:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Hits, false alarms and misses of each entity type."""
         gold, predicted = self.read(logits, batches)
         types = [label[2:] for label in self.labels if label.startswith("B-")]
@@ -207,7 +205,7 @@ def entity_rows(counts: Counts) -> dict[str, Any]:
 
 def outcomes(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], types: Sequence[str]
-) -> PerRecord:
+) -> Rows:
     """Each sentence's contribution to [hits, false alarms, misses] of each type."""
     cells: dict[str, list[tuple[int, int]]] = {name: [] for name in types}
     for record, sides in enumerate(zip(gold, predicted, strict=True)):

@@ -23,9 +23,9 @@ from secure_fl.learning.tasks.task import (
     Head,
     Indices,
     Logits,
-    PerRecord,
     Reduction,
     Rng,
+    Rows,
     Task,
     device_of,
     expect,
@@ -156,9 +156,7 @@ class Ranking(Task):
             for row, seen in zip(logits.float().tolist(), present, strict=True)
         ]
 
-    def contributions(
-        self, logits: Logits, batches: Batches, *, by_label: bool = True
-    ) -> PerRecord:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """The number of impressions with clicks and others, and the sum of each metric."""
         rows: list[tuple[float, ...]] = []
         for z, batch in zip(logits, batches, strict=True):

@@ -31,7 +31,7 @@ from secure_fl.learning.metrics import (
 )
 from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.classification import encode_texts, joined
-from secure_fl.learning.tasks.task import Batches, Examples, Logits, PerRecord, Reduction, Task
+from secure_fl.learning.tasks.task import Batches, Examples, Logits, Reduction, Rows, Task
 from secure_fl.learning.tasks.token_table import Table
 
 MOMENTS = "moments"  # [n, Σx, Σy, Σx², Σy², Σxy] of scores x and predictions y
@@ -73,9 +73,7 @@ class Regression(Task):
         gold = joined(batch["labels"].cpu() for batch in batches)
         return {"spearman": spearman(gold, joined(z.squeeze(-1) for z in logits))}
 
-    def contributions(
-        self, logits: Logits, batches: Batches, *, by_label: bool = True
-    ) -> PerRecord:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Moments of scores and predictions; with a range, the bins of both."""
         x = joined(batch["labels"].cpu() for batch in batches)
         y = joined(z.squeeze(-1) for z in logits)

@@ -26,7 +26,7 @@ Reduction: TypeAlias = Literal["mean", "none"]
 Examples: TypeAlias = Sequence[Example]
 Logits: TypeAlias = Sequence[Tensor]  # of each batch
 Batches: TypeAlias = Sequence[Batch]
-PerRecord: TypeAlias = dict[str, Contributions]
+Rows: TypeAlias = dict[str, Contributions]  # of each record, by the name of the counts
 Rng: TypeAlias = torch.Generator | None
 Device: TypeAlias = torch.device | str
 Indices: TypeAlias = Tensor | Sequence[int]
@@ -190,9 +190,7 @@ class Task(ABC):
         return logits
 
     @abstractmethod
-    def contributions(
-        self, logits: Logits, batches: Batches, *, by_label: bool = True
-    ) -> PerRecord:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Each record's contribution to the counts, except its loss, in the order of the records.
 
         Names and sizes depend on the task alone. Without `by_label` they do not depend on its
@@ -270,7 +268,7 @@ class Task(ABC):
         every = self.rows(logits, batches, by_label=by_label)
         return {name: rows.total() for name, rows in every.items()}
 
-    def rows(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> PerRecord:
+    def rows(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Each record's contribution to the counts, including its loss."""
         losses = self.losses(logits, batches).double().numpy()
         of_loss = Contributions.of_values(np.stack([np.ones_like(losses), losses], axis=1))
