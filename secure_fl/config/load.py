@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from secure_fl.config import toml as config_toml
-from secure_fl.config.build import RunSettings, Settings, build, plain
-from secure_fl.config.data import PartyData, located, names
+from secure_fl.config.build import RunSettings as RunSettings
+from secure_fl.config.build import Settings as Settings
+from secure_fl.config.build import build, plain
+from secure_fl.config.data import PartyData, located
+from secure_fl.config.data import names as names
 from secure_fl.config.toml import Key, SettingsText, Table
 from secure_fl.config.validation import NONE
 from secure_fl.errors import SecureFLError
@@ -22,22 +25,6 @@ from secure_fl.runs import resuming
 
 if TYPE_CHECKING:
     from secure_fl.data.silo import Silo
-
-__all__ = [
-    "RunSettings",
-    "Settings",
-    "changed",
-    "differences",
-    "dump",
-    "load",
-    "loads",
-    "locate",
-    "names",
-    "run_folder",
-    "settings_to_resume",
-    "silos",
-    "tree",
-]
 
 # Fields that may differ between a run and its continuation.
 _MOVABLE = ("run.name", "run.folder")

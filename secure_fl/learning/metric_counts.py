@@ -165,8 +165,7 @@ class SiteScores:
         counts = self._count(*outcomes)
         values = self._task.score(*outcomes, counts if self._by_label else None)
         values = self._additional(records, outcomes) | values
-        listed = _listed(counts)
-        self._log(round, values, listed, split=split, model=model, party=party)
+        self._log(round, values, counts, split=split, model=model, party=party)
         self._counted[model, split] = add(self._counted[model, split], counts)
 
     def take_counts(self) -> dict[str, NDArray[Any]]:
@@ -187,18 +186,18 @@ class SiteScores:
         for (model, split), counts in sorted(self.totals(sums).items()):
             if counts[LOSS][0]:
                 values = self._task.pooled([counts])
-                listed = _listed(counts)
-                self._log(round, values, listed, split=split, model=model, pooled=True)
+                self._log(round, values, counts, split=split, model=model, pooled=True)
                 main += [values[self._task.metric]] if split == "dev" else []
         return main[0] if main else None
 
     def log_noised(self, model: str, split: str, counts: Counts) -> None:
         """Log the metrics of sums with noise; some, or all, may be lost in it."""
-        values, listed = self._task.rates(counts), _listed(counts)
-        self._log(1, values, listed, split=split, model=model, pooled=True)
+        self._log(1, self._task.rates(counts), counts, split=split, model=model, pooled=True)
 
-    def _log(self, *measured: Any, **labels: Any) -> None:
-        self._recorder.metrics(*measured, **labels, scored_class=self._task.scored_class)
+    def _log(self, round: int, values: dict[str, float], counts: Counts, **labels: Any) -> None:
+        listed = {name: vector.tolist() for name, vector in counts.items()}
+        labels["scored_class"] = self._task.scored_class
+        self._recorder.metrics(round, values, listed, **labels)
 
     def totals(self, sums: Mapping[str, NDArray[np.float64]]) -> dict[tuple[str, str], Counts]:
         """Counts over all hospitals, by model and split."""
@@ -224,7 +223,3 @@ class SiteScores:
 
     def _count(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Counts:
         return self._task.counts(logits, batches, by_label=self._by_label)
-
-
-def _listed(counts: Counts) -> dict[str, list[float]]:
-    return {name: vector.tolist() for name, vector in counts.items()}

@@ -67,8 +67,7 @@ class PrivateModel:
 
     def backward(self, batch: Batch, owners: Tensor | None = None) -> Tensor:
         """Set gradients to the clipped sum of all records (merged per owner); return losses."""
-        rows = len(next(iter(batch.values())))
-        losses, parts = self.by_layers(batch, rows) if self.book else self.one_by_one(batch, rows)
+        losses, parts = self.gradients(batch)
         if owners is not None:
             parts = {
                 p: DenseGradients(_mean_per_owner(part.each(), owners)) for p, part in parts.items()
@@ -78,25 +77,22 @@ class PrivateModel:
 
     def each(self, batch: Batch) -> Tensor:
         """Compute the gradient of each record in all trained weights, in the model's order."""
-        rows = len(next(iter(batch.values())))
-        _, parts = self.by_layers(batch, rows) if self.book else self.one_by_one(batch, rows)
+        _, parts = self.gradients(batch)
         return torch.cat([parts[p].each().flatten(1) for p in trained(self.module)], dim=1)
 
-    def by_layers(self, batch: Batch, rows: int) -> tuple[Tensor, Gradients]:
-        """The losses, and the records' gradients by layers."""
-        assert self.book is not None  # noqa: S101 - for the type checker
+    def gradients(self, batch: Batch) -> tuple[Tensor, Gradients]:
+        """The losses of a batch, and the gradients of each record."""
+        rows = len(next(iter(batch.values())))
+        if self.book is None:  # one record at a time
+            results = [row_gradients(self.module, self.loss, batch, row) for row in range(rows)]
+            stacks = map(torch.stack, zip(*(gradients for _, gradients in results), strict=True))
+            parts = zip(trained(self.module), map(DenseGradients, stacks), strict=True)
+            return torch.cat([loss for loss, _ in results]), dict(parts)
         self.book.uses.clear()
         batch, self.book.windows = all_present(batch)
         losses = self.loss(self.module, batch)
         require_rows(losses, rows, "the loss")
         return losses, self.book.backward(losses, self.optimizer.params)
-
-    def one_by_one(self, batch: Batch, rows: int) -> tuple[Tensor, Gradients]:
-        """The losses, and the records' gradients one record at a time."""
-        results = [row_gradients(self.module, self.loss, batch, row) for row in range(rows)]
-        stacks = map(torch.stack, zip(*(gradients for _, gradients in results), strict=True))
-        parts = zip(trained(self.module), map(DenseGradients, stacks), strict=True)
-        return torch.cat([loss for loss, _ in results]), dict(parts)
 
     def backward_empty(self) -> Tensor:
         """Set gradients to zero for an empty batch: a step of noise alone, which counts."""
