@@ -15,7 +15,7 @@ from torch import nn
 from secure_fl.algorithms.public_distillation import PublicRecords, cross_entropy, logits
 from secure_fl.algorithms.settings import Teaching
 from secure_fl.algorithms.updates import digest
-from secure_fl.data.public_set import overlap
+from secure_fl.data.examples import overlap
 from secure_fl.errors import DataError
 from secure_fl.learning.learning_rates import pace
 from secure_fl.learning.local_training import make_optimizer, public_step

@@ -17,9 +17,8 @@ import numpy as np
 from benchmarks.collection import DEFAULT, PARTS, SETS, SUFFIX, read
 from secure_fl import corpora
 from secure_fl.config.data import HOST
-from secure_fl.data.examples import Example, Tagged, Text
+from secure_fl.data.examples import Example, Tagged, Text, without_labels
 from secure_fl.data.partition import dirichlet_client, iid, one_corpus_each
-from secure_fl.data.public_set import without_labels
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import Splits, load, split
 from secure_fl.errors import DataError

@@ -66,13 +66,13 @@ FRACTION = FiniteRange(0, 1, max_open=True)
 
 def column_names(pairs: Sequence[str]) -> dict[str, str]:
     """Parse FIELD=COLUMN pairs."""
-    from secure_fl.config.data import ColumnSettings
+    from secure_fl.data.rows import Columns
 
     chosen = {}
     for pair in pairs:
         field, equals, column = pair.partition("=")
-        if not equals or field not in ColumnSettings.model_fields:
-            allowed = ", ".join(ColumnSettings.model_fields)
+        if not equals or field not in Columns.model_fields:
+            allowed = ", ".join(Columns.model_fields)
             raise click.UsageError(f"--column {pair}: write FIELD=COLUMN; fields: {allowed}")
         chosen[field] = column
     return chosen

@@ -77,7 +77,7 @@ def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
 def _lengths(settings: Settings) -> tuple[Lengths, int]:
     """Return the model's length function, and its maximum length."""
     from secure_fl.learning.models import load_tokenizer
-    from secure_fl.learning.tasks.window_table import WindowLayout
+    from secure_fl.learning.tasks.token_table import WindowLayout
 
     tokenizer: Any = load_tokenizer(settings.model)
     task = settings.task

@@ -41,6 +41,7 @@ def sections() -> Mapping[str, type[Section]]:
     from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config import data as config_data
     from secure_fl.config.build import RunSettings
+    from secure_fl.data.rows import Columns
     from secure_fl.features import load
     from secure_fl.policy import policy_file
 
@@ -49,7 +50,7 @@ def sections() -> Mapping[str, type[Section]]:
         "task": settings.TaskSettings,
         "data, a built-in corpus": config_data.CorpusData,
         "data, one source": config_data.SourceData,
-        "data.columns": config_data.ColumnSettings,
+        "data.columns": Columns,
         "[data.party]": config_data.PartyFiles,
         "model": settings.ModelSettings,
         "model.adapter": settings.AdapterSettings,

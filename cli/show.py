@@ -79,7 +79,7 @@ def warn_of_class(
     counts: Mapping[str, int] | None = None,
 ) -> None:
     """Warn if precision, recall and F1 are scores of what looks like the negative class."""
-    from secure_fl.data.positive_class import reversed_class
+    from secure_fl.data.record_problems import reversed_class
 
     if (found := reversed_class(task, labels, counts)) is not None:
         console.print(f"warning: {found[0]}\n  -> {found[1]}", style="yellow")

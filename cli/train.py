@@ -197,7 +197,7 @@ def _warn_of_class(federation: Federation, settings: Settings, console: Console)
     """Warn if scores are of the negative class; the order of a corpus' own labels is no choice."""
     from secure_fl.cli import show
     from secure_fl.config.data import CorpusData
-    from secure_fl.data.positive_class import counted_labels
+    from secure_fl.data.record_problems import counted_labels
 
     if settings.task.labels is None and isinstance(settings.data, CorpusData):
         return

@@ -41,8 +41,7 @@ from secure_fl.learning.local_training import fit
 from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Batch, Encoded, Task
-from secure_fl.learning.tasks.token_table import TokenTable
-from secure_fl.learning.tasks.window_table import WindowTable
+from secure_fl.learning.tasks.token_table import TokenTable, WindowTable
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings
 

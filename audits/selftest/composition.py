@@ -28,8 +28,7 @@ from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
 from secure_fl.data.examples import Example
 from secure_fl.errors import SecureFLError
 from secure_fl.learning.anatomy import body_of, cut, depth
-from secure_fl.learning.dp.opacus_support import no_dropout
-from secure_fl.learning.dp.private_model import Bounds, Loss, privately
+from secure_fl.learning.dp.private_model import Bounds, Loss, no_dropout, privately
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches
 from secure_fl.learning.local_training import make_optimizer
 from secure_fl.learning.tasks import Batch

@@ -70,19 +70,6 @@ class Settings(_AllSections):
     """One of algorithms.registry.ALGORITHMS."""
 
 
-_SIMPLE: Mapping[str, type[Section]] = MappingProxyType(
-    {
-        "run": RunSettings,
-        "task": TaskSettings,
-        "model": ModelSettings,
-        "training": TrainingSettings,
-        "protection": ProtectionSettings,
-        "policy": PolicySettings,
-        **load("settings"),
-    }
-)
-
-
 _FIX = "add [{}] and below it {}; secure-fl init writes a complete file"
 NEEDED = {
     "data": _FIX.format("data", 'corpus = "ade"'),
@@ -95,12 +82,14 @@ def build(tree: Table, text: SettingsText, base: Path | None) -> Settings:
     text.check_sections(tree, list(Settings.model_fields), NEEDED)
     parts: dict[str, Any] = {}
     errors: list[SettingsError] = []
-    for name in (*_SIMPLE, "data", "algorithm"):
+    simple = {n: type(f.default) for n, f in RunSections.model_fields.items() if n != "data"}
+    simple |= load("settings")
+    for name in (*simple, "data", "algorithm"):
         raw = tree.get(name, {})
         if name in places("settings") and name not in tree:
             continue
         try:
-            cls = _SIMPLE[name] if name in _SIMPLE else _CHOSEN[name](raw, text)
+            cls = simple[name] if name in simple else _CHOSEN[name](raw, text)
         except SettingsError as error:
             errors.append(error)
             continue

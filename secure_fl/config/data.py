@@ -21,6 +21,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from secure_fl.data.rows import Columns
 from secure_fl.settings import ModelSettings, Positive, Section
 
 HUB = "hub:"
@@ -42,23 +43,6 @@ Source: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_beside_t
 Fraction: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 PartyName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-
-
-class ColumnSettings(Section):
-    """Columns of the fields. Default: the first of the usual names that exists."""
-
-    id: str | None = None
-    patient: str | None = None
-    """Patient of a record. A patient is in one split only; codebooks and DP count patients.
-    Default: every record is a patient of its own."""
-    text: str | None = None
-    pair: str | None = None
-    label: str | None = None
-    tokens: str | None = None
-    tags: str | None = None
-    history: str | None = None
-    candidates: str | None = None
-    clicks: str | None = None
 
 
 class CorpusData(Section):
@@ -84,7 +68,7 @@ class SourceData(Section):
     source: Source
     format: str | None = None
     """Default: by suffix or content."""
-    columns: ColumnSettings = ColumnSettings()
+    columns: Columns = Columns()
     partition: Literal["iid", "dirichlet_class", "dirichlet_client"] = "iid"
     parties: Positive = 3
     alpha: Annotated[float, Field(gt=0)] = 1.0
@@ -124,7 +108,7 @@ class PartyData(Section):
     public: Source | None = None
     """Records that all members hold; labels are not read."""
     format: str | None = None
-    columns: ColumnSettings = ColumnSettings()
+    columns: Columns = Columns()
 
 
 Fault: TypeAlias = tuple[tuple[str | int, ...], str] | None  # (field, what is wrong)
@@ -191,11 +175,8 @@ def _member_fault(data: PartyData) -> Fault:
         if party.name in known:
             return ("party", index, "name"), f"found {party.name!r} a second time"
         if party.train is None and not isinstance(party.test, str):
-            return (
-                "party",
-                index,
-                "train",
-            ), "missing, and so is a file of test records; set one of them"
+            what = "missing, and so is a file of test records; set one of them"
+            return ("party", index, "train"), what
         if party.role == "host" and party.name != hosts[0]:
             return ("party", index, "role"), f"found a second host; {hosts[0]} is the host"
         known.add(party.name)

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from secure_fl.config import toml as config_toml
-from secure_fl.config.build import RunSettings, Settings, build, plain
-from secure_fl.config.data import PartyData, PartyFiles, located, names
+from secure_fl.config.build import RunSettings as RunSettings
+from secure_fl.config.build import Settings as Settings
+from secure_fl.config.build import build, plain
+from secure_fl.config.data import PartyData, located
+from secure_fl.config.data import names as names
 from secure_fl.config.toml import Key, SettingsText, Table
 from secure_fl.config.validation import NONE
 from secure_fl.errors import SecureFLError
@@ -22,22 +25,6 @@ from secure_fl.runs import resuming
 
 if TYPE_CHECKING:
     from secure_fl.data.silo import Silo
-
-__all__ = [
-    "RunSettings",
-    "Settings",
-    "changed",
-    "differences",
-    "dump",
-    "load",
-    "loads",
-    "locate",
-    "names",
-    "run_folder",
-    "settings_to_resume",
-    "silos",
-    "tree",
-]
 
 # Fields that may differ between a run and its continuation.
 _MOVABLE = ("run.name", "run.folder")
@@ -150,11 +137,9 @@ def _stayed(before: Settings, after: Settings) -> tuple[Settings, Settings]:
     names = {party.name for party in old.party} & {party.name for party in new.party}
 
     def kept(data: PartyData) -> PartyData:
-        def name(party: PartyFiles) -> str:
-            return party.name
-
-        stay = (p for p in data.party if p.name in names or p.role == "host")
-        return data.model_copy(update={"party": tuple(sorted(stay, key=name))})
+        stay = [p for p in data.party if p.name in names or p.role == "host"]
+        stay.sort(key=lambda party: party.name)
+        return data.model_copy(update={"party": tuple(stay)})
 
     return (
         before.model_copy(update={"data": kept(old)}),

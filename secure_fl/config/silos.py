@@ -10,7 +10,6 @@ import numpy as np
 from secure_fl import corpora
 from secure_fl.config.data import (
     HOST,
-    ColumnSettings,
     CorpusData,
     Data,
     PartyData,
@@ -19,11 +18,10 @@ from secure_fl.config.data import (
     labelled,
     parties,
 )
-from secure_fl.data.examples import Example
+from secure_fl.data.examples import Example, without_labels
 from secure_fl.data.partition import partition
-from secure_fl.data.public_set import without_labels
-from secure_fl.data.silo import Silo
-from secure_fl.data.splits import Columns, Splits, load, patient, split
+from secure_fl.data.silo import Silo, read_splits
+from secure_fl.data.splits import Splits, grouped, load, split
 from secure_fl.errors import DataError
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Kind, TaskSettings
@@ -74,7 +72,7 @@ def generated(data: CorpusData, seed: int) -> DistributedRecords:
 
 def spread(data: SourceData, kind: Kind, seed: int) -> DistributedRecords:
     """Make a fraction of a source public, distribute the rest, and split each party's part."""
-    examples = load(data.source, kind, format=data.format, columns=columns(data.columns))
+    examples = load(data.source, kind, format=data.format, columns=data.columns)
     by = grouped(data.columns)
     private, public = _cut(examples, data.public, seed, "public", by)
     if data.public and len(private) < data.parties * data.minimum:
@@ -86,7 +84,7 @@ def spread(data: SourceData, kind: Kind, seed: int) -> DistributedRecords:
         )
     shares = partition(
         data.partition,
-        [private],
+        private,
         data.parties,
         np.random.default_rng(seed),
         alpha=data.alpha,
@@ -99,16 +97,6 @@ def spread(data: SourceData, kind: Kind, seed: int) -> DistributedRecords:
     measured = _split(HOST, public, data, seed_for(seed, HOST))
     unlabelled, own = _cut(measured.train, labelled(data), seed, "labelled", by)
     return replace(dealt, public=without_labels(unlabelled), host=replace(measured, train=own))
-
-
-def columns(settings: ColumnSettings) -> Columns:
-    """Return the columns in the loaders' form."""
-    return Columns(**settings.model_dump())
-
-
-def grouped(settings: ColumnSettings) -> Callable[[Example], str] | None:
-    """Return the key that keeps records of one split together: the patient, if a column has it."""
-    return None if settings.patient is None else patient
 
 
 def _cut(
@@ -136,17 +124,26 @@ def _own_files(data: PartyData, kind: Kind, seed: int) -> list[Silo]:
     """Read each member's own files, and the public file once."""
     public: Examples = ()
     if data.public is not None:
-        how = columns(data.columns)
         try:
-            public = load(data.public, kind, format=data.format, columns=how, labelled=False)
+            public = load(
+                data.public, kind, labelled=False, format=data.format, columns=data.columns
+            )
         except DataError as error:
             raise error.at(split="public") from None
     return [_silo(party, data, kind, seed, public) for party in data.party]
 
 
 def _silo(party: PartyFiles, data: PartyData, kind: Kind, seed: int, public: Examples) -> Silo:
+    """Read a member's own files; a fraction is split off the training records."""
+
+    def file(source: str) -> Examples:
+        return load(source, kind, format=data.format, columns=data.columns)
+
+    own = {"train": party.train, "dev": party.dev, "test": party.test}
     try:
-        parts = _party(party, data, kind, seed)
+        parts = read_splits(
+            file, {n: p for n, p in own.items() if p is not None}, seed, data.columns
+        )
         return Silo(
             party.name,
             parts.train,
@@ -159,22 +156,3 @@ def _silo(party: PartyFiles, data: PartyData, kind: Kind, seed: int, public: Exa
         )
     except DataError as error:
         raise error.at(party=party.name) from None
-
-
-def _party(party: PartyFiles, data: PartyData, kind: Kind, seed: int) -> Splits:
-    """Read a party's files; a fraction is split off the training records."""
-
-    def file(source: str) -> Examples:
-        return load(source, kind, format=data.format, columns=columns(data.columns))
-
-    dev = party.dev if isinstance(party.dev, float) else 0.0
-    test = party.test if isinstance(party.test, float) else 0.0
-    if party.train is None:  # there is nothing to split
-        parts = Splits((), (), ())
-    else:
-        parts = split(file(party.train), dev=dev, test=test, seed=seed, by=grouped(data.columns))
-    if isinstance(party.dev, str):
-        parts = replace(parts, dev=file(party.dev))
-    if isinstance(party.test, str):
-        parts = replace(parts, test=file(party.test))
-    return parts

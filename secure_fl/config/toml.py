@@ -100,7 +100,7 @@ def lines(text: str) -> dict[Key, int]:
             table = _header(parsed, sizes)
             numbers.setdefault(table, number)
         else:
-            for key in _keys(parsed):
+            for key, _ in _fields(parsed):
                 numbers[table + key] = number
     return numbers
 
@@ -141,16 +141,16 @@ def _header(parsed: Table, sizes: dict[Key, int]) -> Key:
     return key
 
 
-def _keys(value: Any) -> Iterator[Key]:
+def _fields(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """List every nested field with its value, outer ones first."""
     parts: Sequence[tuple[str | int, Any]] = ()
     if isinstance(value, dict):
         parts = list(value.items())
     elif isinstance(value, list):
         parts = list(enumerate(value))
     for name, inner in parts:
-        yield (name,)
-        for key in _keys(inner):
-            yield (name, *key)
+        yield (*key, name), inner
+        yield from _fields(inner, (*key, name))
 
 
 def override(tree: Table, assignment: str, place: Callable[[Key, str], Any]) -> tuple[Key, str]:
@@ -203,27 +203,13 @@ def _value(text: str, option: str) -> Any:
     return parsed["value"] if len(parsed) == 1 else text
 
 
-def odd_values(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
+def odd_values(tree: Table) -> Iterator[tuple[Key, str]]:
     """Find values that TOML allows and no field takes: dates, NaN and infinity."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from odd_values(inner, (*key, name))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from odd_values(inner, (*key, index))
-    elif isinstance(value, date | datetime | time):
-        yield key, f"found the date or time {value}"
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield key, f"found {value}"
-
-
-def without_odd(value: Any) -> Any:
-    """Replace values that no field takes by None."""
-    if isinstance(value, dict):
-        return {name: without_odd(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [without_odd(inner) for inner in value]
-    return None if any(odd_values(value)) else value
+    for key, value in _fields(tree):
+        if isinstance(value, date | datetime | time):
+            yield key, f"found the date or time {value}"
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield key, f"found {value}"
 
 
 def write(tree: Mapping[str, Any], table: str = "") -> str:

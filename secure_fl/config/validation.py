@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 
-from secure_fl.config.toml import Key, SettingsText, odd_values, without_odd
+from secure_fl.config.toml import Key, SettingsText, odd_values
 from secure_fl.errors import SettingsError
 from secure_fl.field_errors import error_list, field_errors, sections
 from secure_fl.settings import Section
@@ -33,8 +33,8 @@ def section_or_errors(
     """Build a section as `validate` does, but return all errors."""
     odd = {(*at, *key): f"{value}; no field takes that" for key, value in odd_values(dict(raw))}
     errors = [text.error(what, key) for key, what in odd.items()]
-    # JSON mode lets lists fill tuples and converts nothing else. Values without JSON become null.
-    plain = json.dumps(_without_none(cls, without_odd(dict(raw))))
+    # JSON mode lets lists fill tuples and converts nothing else. Dates become null.
+    plain = json.dumps(_without_none(cls, raw), default=lambda _: None)
     try:
         section = cls.model_validate_json(plain, strict=True, context={"base": base})
     except ValidationError as error:

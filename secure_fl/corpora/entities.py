@@ -76,9 +76,8 @@ def draw(by: Voice, source: Random, name: str, labels: Collection[str] = LABELS)
     end = 0
     for span in _SPAN.finditer(text):
         before, inside = tokens(text[end : span.start()]), tokens(span[1])
-        overlooked = chance(
-            _OVERLOOKED, source
-        )  # drawn for every label, so that texts do not depend on the label set
+        # Drawn for every label, so that texts do not depend on the label set.
+        overlooked = chance(_OVERLOOKED, source)
         words += before + inside
         tags += ["O"] * len(before)
         if span[2] in labels and not overlooked:

@@ -113,9 +113,7 @@ def words(rules: Rules) -> set[str]:
     return {"."} | {word.lower() for text in plain for word in tokens(text)}
 
 
-_STEMS = (
-    "velo", "cari", "tamo", "brixa",
-)  # fmt: skip
+_STEMS = ("velo", "cari", "tamo", "brixa")
 _ENDINGS = {  # of invented drugs, by department
     "cardiology": "dorin", "neurology": "zepam", "oncology": "tuvib", "infections": "mycel",
     "psychiatry": "traxine", "rheumatology": "fexon",

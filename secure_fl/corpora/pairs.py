@@ -20,11 +20,7 @@ _LINKED = 0.6  # share of second notes that state their relation to the first
 _WORTH = {"problem": 2.5, "course": 1.5, "place": 1.0}  # of an agreement on this fact; the sum is 5
 _AGREE = {"problem": 0.6, "course": 0.6, "place": 0.5}
 _UNSURE = 0.4  # the difference between two raters
-_KIN = (
-    (1.5, "different"),
-    (3.5, "partly"),
-    (6.0, "same"),
-)  # the relation of notes below this score
+_KIN = ((1.5, "different"), (3.5, "partly"), (6.0, "same"))  # the relation below a score
 
 RULES: Rules = {
     "problem": ("chest", "gut", "skin"),

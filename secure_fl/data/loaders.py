@@ -1,4 +1,4 @@
-"""Read a file, a folder or a data set of the hub into examples.
+"""Read a file, a folder, a data frame or a data set of `datasets` into examples.
 
     load("notes.csv", "classification")
     load("corpus/", "ner")                                     # BRAT: .txt beside .ann
@@ -11,10 +11,12 @@ that each record stays in its split.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from secure_fl.data.examples import Example
 from secure_fl.data.file_readers import (
@@ -27,13 +29,148 @@ from secure_fl.data.file_readers import (
     reading,
     tsv_rows,
 )
-from secure_fl.data.library_rows import PREFIX, folder_and_split, hub_rows
 from secure_fl.data.records import build
-from secure_fl.data.rows import DEFAULT_NAMES, Columns, Row
+from secure_fl.data.rows import DEFAULT_NAMES, Columns, Row, shown
 from secure_fl.errors import DataError
 from secure_fl.settings import Kind
 
 __all__ = ["FORMATS", "SUFFIXES", "Columns", "load"]
+
+PREFIX = "hub:"
+
+
+def hub_rows(source: str) -> Iterator[Row]:
+    """Read "hub:NAME[/config][:split]" or "FOLDER[:split]"."""
+    if source.startswith(PREFIX):
+        name, _, split = source.removeprefix(PREFIX).partition(":")
+        yield from _rows(_fetch(name), source, split)
+        return
+    folder, split = folder_and_split(source)
+    # By default, the library leaves a copy of a hospital's records in its cache.
+    with tempfile.TemporaryDirectory() as cache:
+        yield from _rows(_open(folder, cache), str(folder), split)
+
+
+def folder_and_split(source: str) -> tuple[Path, str]:
+    """Split "FOLDER:split", unless it is the path of an existing file or folder."""
+    folder, mark, split = source.rpartition(":")
+    if mark and not Path(source).exists() and Path(folder).is_dir():
+        return Path(folder), split
+    return Path(source), ""
+
+
+def _fetch(name: str) -> Any:
+    import datasets
+
+    parts = [part for part in name.split("/") if part]
+    if not 1 <= len(parts) <= 3:
+        raise DataError(
+            "is not the name of a data set", fix="write hub:NAME[/config][:split]", source=name
+        )
+    tries: list[tuple[str, str | None]] = [("/".join(parts[:2]), (*parts, None, None)[2])]
+    if len(parts) == 2:  # an owner and a name, or for old data sets a name and a configuration
+        tries.append((parts[0], parts[1]))
+    failures = []
+    for path, config in tries:
+        try:
+            return datasets.load_dataset(path, config)
+        except Exception as error:  # the hub's clients raise errors of many libraries
+            failures.append(type(error).__name__)
+            if isinstance(error, ConnectionError):
+                break  # the library has retried for half a minute
+    what = f"{name} is not available offline or on the hub ({', '.join(failures)})"
+    fix = (
+        "with a network, check the name, or add /CONFIG; without one, run "
+        "datasets.load_dataset(NAME).save_to_disk(FOLDER) elsewhere and give the copied folder"
+    )
+    raise DataError(what, fix=fix, source=PREFIX + name)
+
+
+def _open(folder: Path, cache: str) -> Any:
+    import datasets
+
+    saved = any((folder / name).exists() for name in ("dataset_dict.json", "state.json"))
+    try:
+        if saved:
+            return datasets.load_from_disk(str(folder))
+        return datasets.load_dataset(str(folder), cache_dir=cache)
+    except Exception as error:  # as above; its text may quote a record
+        what = f"no data set can be loaded from this folder ({type(error).__name__})"
+        fix = (
+            "give a folder of save_to_disk, of parquet, csv or json files, of BRAT's .txt and "
+            ".ann, or MIND's news.tsv and behaviors.tsv; or name a single file"
+        )
+        raise DataError(what, fix=fix, file=folder) from None
+
+
+def _rows(loaded: Any, source: str, split: str) -> Iterator[Row]:
+    import datasets
+
+    if isinstance(loaded, datasets.DatasetDict):
+        names = list(loaded)
+        chosen = split or (names[0] if len(names) == 1 else "")
+        if chosen not in names:
+            what = f"there is no such split; splits: {', '.join(map(shown, names))}"
+            raise DataError(what, fix=f"add :SPLIT to {source}", file=source, split=chosen or None)
+        loaded = loaded[chosen]
+    elif split:
+        what = "this folder holds one data set without splits"
+        raise DataError(what, fix=f"remove :{split}", file=source)
+    yield from loaded_rows(loaded, source)
+
+
+def loaded_rows(loaded: Any, source: str) -> Iterator[Row]:
+    """The rows of one split."""
+    decoders = {name: _decoder(feature) for name, feature in loaded.features.items()}
+    for number, values in enumerate(loaded, 1):
+        decoded = {name: decoders[name](value) for name, value in values.items()}
+        yield Row(decoded, source, number, "row")
+
+
+def _decoder(feature: Any) -> Callable[[Any], object]:
+    # Classes stay numbers, as in every other format; tags become names, which they need.
+    import datasets
+
+    inner = getattr(feature, "feature", None)
+    if isinstance(inner, datasets.ClassLabel):
+        names: Mapping[int, str] = dict(enumerate(inner.names))
+        return lambda value: None if value is None else [names.get(k) for k in value]
+    if isinstance(feature, datasets.ClassLabel):
+        return lambda value: None if value == -1 else value  # the library's "unlabelled"
+    return lambda value: value
+
+
+def frame_rows(frame: Any) -> Iterator[Row]:
+    """The rows of a data frame; missing values become None."""
+    if not (hasattr(frame, "to_dict") and hasattr(frame, "columns")):
+        raise DataError(
+            f"is a {type(frame).__name__} instead of a data frame of pandas",
+            fix="convert a dict or a list of dicts by pandas.DataFrame(...)",
+        )
+    missing = frame.isna().to_dict("records")
+    for number, (values, gone) in enumerate(zip(frame.to_dict("records"), missing, strict=True), 1):
+        # For a cell with a list, pandas answers for each entry; the cell is not missing.
+        plain = {
+            str(name): None if gone[name] is True else _plain(value)
+            for name, value in values.items()
+        }
+        yield Row(plain, "the data frame", number, "row")
+
+
+def dataset_rows(dataset: Any) -> Iterator[Row]:
+    """The rows of a data set's split."""
+    if not hasattr(dataset, "features"):
+        raise DataError(
+            f"is a {type(dataset).__name__} instead of a datasets.Dataset",
+            fix='give one split, as in datasets.load_from_disk(FOLDER)["train"]',
+        )
+    yield from loaded_rows(dataset, "the data set")
+
+
+def _plain(value: Any) -> object:
+    """Convert a numpy value to Python's type."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
 
 FORMATS: Mapping[str, Callable[[str], Iterator[Row]]] = MappingProxyType(
     {
@@ -52,15 +189,9 @@ SUFFIXES: Mapping[str, str] = MappingProxyType(
     {
         ".csv": "csv",
         ".tsv": "tsv",
-        ".jsonl": "jsonl",
-        ".ndjson": "jsonl",
-        ".json": "jsonl",
+        **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
         ".parquet": "parquet",
-        ".conll": "conll",
-        ".iob": "conll",
-        ".iob2": "conll",
-        ".bio": "conll",
-        ".bioes": "conll",
+        **dict.fromkeys((".conll", ".iob", ".iob2", ".bio", ".bioes"), "conll"),
     }
 )
 
@@ -79,7 +210,8 @@ def load(
     """
     rows, columns = rows_of(source, format), columns or Columns()
     if not labelled:
-        rows, columns = _unlabelled(rows, columns), replace(columns, label=None, tags=None)
+        rows = _unlabelled(rows, columns)
+        columns = columns.model_copy(update={"label": None, "tags": None})
     examples = build(rows, kind, columns)
     if not examples:
         raise DataError(

@@ -12,8 +12,7 @@ Every example goes to exactly one party. A smaller α gives more skew.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from secure_fl.errors import DataError
 
 Corpus: TypeAlias = Sequence[Example]
 Parties: TypeAlias = list[tuple[Example, ...]]
+How: TypeAlias = Literal["iid", "dirichlet_class", "dirichlet_client"]
 Indices: TypeAlias = NDArray[np.intp]
 
 BINS = 10  # of a regression's scores, used as classes
@@ -77,31 +77,20 @@ def one_corpus_each(corpora: Sequence[Corpus], n: int, *, minimum: int = 1) -> P
     return parties
 
 
-PARTITIONERS = ("iid", "dirichlet_class", "dirichlet_client", "one_corpus_each")
-
-
 def partition(
-    how: str,
-    corpora: Sequence[Corpus],
+    how: How,
+    examples: Corpus,
     n: int,
     rng: np.random.Generator,
     *,
     alpha: float = 1.0,
     minimum: int = 1,
 ) -> Parties:
-    """Partition corpora by the method that a setting names; most methods join them first."""
-    examples = tuple(chain.from_iterable(corpora))
-    match how:
-        case "iid":
-            return iid(examples, n, rng, minimum=minimum)
-        case "dirichlet_class":
-            return dirichlet_class(examples, n, rng, alpha=alpha, minimum=minimum)
-        case "dirichlet_client":
-            return dirichlet_client(examples, n, rng, alpha=alpha, minimum=minimum)
-        case "one_corpus_each":
-            return one_corpus_each(corpora, n, minimum=minimum)
-    fix = f"allowed: {', '.join(PARTITIONERS)}"
-    raise DataError("the partition is unknown", fix=fix, field="partition")
+    """Partition examples by the method that a setting names."""
+    if how == "iid":
+        return iid(examples, n, rng, minimum=minimum)
+    skewed = dirichlet_class if how == "dirichlet_class" else dirichlet_client
+    return skewed(examples, n, rng, alpha=alpha, minimum=minimum)
 
 
 def classes(examples: Corpus) -> Indices:

@@ -5,13 +5,13 @@ A problem contains counts and places, never records. None of them stops a run.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from secure_fl.data.examples import Example
-from secure_fl.data.positive_class import counted_labels, reversed_class
 from secure_fl.data.rows import named
 from secure_fl.data.splits import (
     OURS,
@@ -26,7 +26,15 @@ from secure_fl.data.splits import (
 from secure_fl.settings import LABELLED, TaskSettings, TrainingSettings
 
 Lengths = Callable[[Sequence[str]], Sequence[int]]  # the numbers of tokens of texts
+Labels = Sequence[str] | None
+Parts = Mapping[str, Sequence[Example]]
+Found = Iterator[tuple[str, str]]  # problems and their fixes
 RARE = 0.5  # of an equal share: models may never predict such a class
+NEGATIVE = re.compile(
+    r"(no|non|not|without)([-_ ].*)?|0|false|n|f|neg|negative|none|absent|normal|healthy|control",
+    re.IGNORECASE,
+)
+MOST = 0.6  # share of the records; a class with more of them is seldom the positive one
 LIKE = 0.5  # share of a hospital's texts at another one: their files may be the same
 
 
@@ -86,9 +94,7 @@ def alike(parties: Mapping[str, Splits]) -> Iterator[Problem]:
             yield Problem(a, what, "check that they have different files")
 
 
-def _patients(
-    parts: Mapping[str, Sequence[Example]], by_patient: bool
-) -> Iterator[tuple[str, str]]:
+def _patients(parts: Parts, by_patient: bool) -> Found:
     if not by_patient:
         return
     of = {part: {patient(example) for example in examples} for part, examples in parts.items()}
@@ -101,7 +107,7 @@ def _patients(
             )
 
 
-def _repeated(parts: Mapping[str, Sequence[Example]]) -> Iterator[tuple[str, str]]:
+def _repeated(parts: Parts) -> Found:
     digests = {part: Counter(map(digest_of_text, examples)) for part, examples in parts.items()}
     for part, counts in digests.items():
         if more := counts.total() - len(counts):
@@ -112,11 +118,9 @@ def _repeated(parts: Mapping[str, Sequence[Example]]) -> Iterator[tuple[str, str
             yield what, "drop them from one: otherwise the model is tested on training texts"
 
 
-def _classes(
-    parts: Mapping[str, Sequence[Example]], labels: Sequence[str] | None
-) -> Iterator[tuple[str, str]]:
+def _classes(parts: Parts, labels: Labels) -> Found:
     for part, examples in parts.items():
-        counts = Counter(label for example in examples for label in labels_in(example))
+        counts = counted_labels(examples)
         if part == "train" and counts[UNLABELLED]:
             yield "some training records have no label", "label or remove them"
         for name in OURS:
@@ -131,10 +135,8 @@ def _classes(
             yield what, "scores of this class will mean nothing here; check the export"
 
 
-def _rare(
-    parts: Mapping[str, Sequence[Example]], labels: Sequence[str] | None
-) -> Iterator[tuple[str, str]]:
-    counts = Counter(label for example in parts["train"] for label in labels_in(example))
+def _rare(parts: Parts, labels: Labels) -> Found:
+    counts = counted_labels(parts["train"])
     for name in labels or ():
         if 0 < counts[name] < RARE * counts.total() / len(labels or ()):
             yield (
@@ -143,20 +145,47 @@ def _rare(
             )
 
 
-def _reversed(
-    parts: Mapping[str, Sequence[Example]], task: TaskSettings
-) -> Iterator[tuple[str, str]]:
+def _reversed(parts: Parts, task: TaskSettings) -> Found:
     counts = counted_labels(parts["train"])
     labels = tuple(sorted(counts)) if task.labels is None else task.labels
     if (found := reversed_class(task, labels, counts)) is not None:
         yield found
 
 
-def _long(
-    parts: Mapping[str, Sequence[Example]], lengths: Lengths, longest: int
-) -> Iterator[tuple[str, str]]:
+def _long(parts: Parts, lengths: Lengths, longest: int) -> Found:
     for part, examples in parts.items():
         counts = lengths([" ".join(texts_of(example)) for example in examples]) if examples else ()
         if cut := sum(count > longest for count in counts):
             what = f"{cut} of {len(examples)} texts of {part} are cut after {longest} tokens"
             yield what, f"raise task.max_length or task.windows; the longest has {max(counts)}"
+
+
+def reversed_class(
+    task: TaskSettings, labels: Labels, counts: Mapping[str, int] | None = None
+) -> tuple[str, str] | None:
+    """Return a problem and its fix if the default positive class looks like the negative one.
+
+    `labels`: of the task, in their order. `counts`: records by label, if they are known.
+    """
+    if task.positive is not None or task.kind not in ("classification", "pair"):
+        return None
+    if labels is None or len(labels) != 2:
+        return None
+    other, last = labels
+    share = (counts or {}).get(last, 0) / max(sum((counts or {}).values()), 1)
+    if NEGATIVE.fullmatch(last) and not NEGATIVE.fullmatch(other):
+        why = "the last label"
+    elif share > MOST and not NEGATIVE.fullmatch(other):
+        why = f"the last label, with {100 * share:.0f} % of the records"
+    else:
+        return None
+    return (
+        f"precision, recall and F1 are scores of {last!r}: {why}",
+        f'to score {other!r}, set task.positive = "{other}" (its F1 becomes the main score, and '
+        f'classes count alike in training), or list it last: labels = ["{last}", "{other}"]',
+    )
+
+
+def counted_labels(examples: Iterable[Example]) -> Counter[str]:
+    """Count the labels of records."""
+    return Counter(label for example in examples for label in labels_in(example))

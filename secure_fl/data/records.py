@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -39,30 +40,6 @@ def build(rows: Iterable[Row], kind: Kind, columns: Columns | None = None) -> tu
     return tuple(BUILDERS[kind](row, k, columns) for k, row in enumerate(rows))
 
 
-def _pair_text(row: Row, position: int, columns: Columns) -> Text:
-    example = _classified(row, position, columns)
-    if example.pair is None:
-        required(row, "pair", columns)
-        raise row.error("the second text is missing", field="pair", fix="pair tasks need both")
-    return example
-
-
-def _classified(row: Row, position: int, columns: Columns) -> Text:
-    return _text(row, position, columns, _class)
-
-
-def _completed(row: Row, position: int, columns: Columns) -> Text:
-    return _text(row, position, columns, lambda *_: None)
-
-
-def _coded(row: Row, position: int, columns: Columns) -> Text:
-    return _text(row, position, columns, _labels)
-
-
-def _scored(row: Row, position: int, columns: Columns) -> Text:
-    return _text(row, position, columns, _score)
-
-
 def _text(
     row: Row,
     position: int,
@@ -79,6 +56,14 @@ def _text(
     )
 
 
+def _pair(row: Row, position: int, columns: Columns) -> Text:
+    example = _text(row, position, columns, _class)
+    if example.pair is None:
+        required(row, "pair", columns)
+        raise row.error("the second text is missing", field="pair", fix="pair tasks need both")
+    return example
+
+
 def _impression(row: Row, position: int, columns: Columns) -> Impression:
     history = _titles(row, "history", required(row, "history", columns))
     candidates = _titles(row, "candidates", required(row, "candidates", columns))
@@ -93,18 +78,6 @@ def _impression(row: Row, position: int, columns: Columns) -> Impression:
     return Impression(
         _id(row, position, columns), history, candidates, tuple(bool(c) for c in clicks)
     )
-
-
-BUILDERS: Mapping[Kind, Callable[[Row, int, Columns], Text | Impression]] = MappingProxyType(
-    {
-        "classification": _classified,
-        "pair": _pair_text,
-        "multilabel": _coded,
-        "regression": _scored,
-        "ranking": _impression,
-        "completion": _completed,
-    }
-)
 
 
 def _tagged(rows: Sequence[Row], columns: Columns) -> tuple[Tagged, ...]:
@@ -230,15 +203,14 @@ def _labels(row: Row, value: object) -> tuple[str, ...] | None:
 def _score(row: Row, value: object) -> float | None:
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
+    fix = "give a finite number; leave unlabelled ones empty or null"
     try:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError
         score = float(value)
     except (ValueError, OverflowError):
-        fix = "give a finite number; leave unlabelled ones empty or null"
         raise row.error(f"is {_kind(value)} instead of a number", field="label", fix=fix) from None
     if not math.isfinite(score):
-        fix = "give a finite number; leave unlabelled ones empty or null"
         raise row.error("the score is NaN or infinite", field="label", fix=fix)
     return score
 
@@ -252,32 +224,30 @@ def _kind(value: object) -> str:
     return names.get(type(value), f"a {type(value).__name__}")
 
 
+BUILDERS: Mapping[Kind, Callable[[Row, int, Columns], Text | Impression]] = MappingProxyType(
+    {
+        "classification": partial(_text, label=_class),
+        "pair": _pair,
+        "multilabel": partial(_text, label=_labels),
+        "regression": partial(_text, label=_score),
+        "ranking": _impression,
+        "completion": partial(_text, label=lambda *_: None),
+    }
+)
+
+
 def well_formed(tag: str) -> bool:
     """Check that it is a tag of any scheme."""
     return _SHAPE.fullmatch(tag) is not None
 
 
-def _same(before: str, tag: str) -> bool:
-    return before[2:] == tag[2:]
-
-
-def _iob2(before: str, tag: str) -> bool:
-    return tag[0] != "I" or _same(before, tag)
-
-
-def _iob1(before: str, tag: str) -> bool:
-    return tag[0] != "B" or _same(before, tag)  # B- only separates an entity from one of its type
-
-
-def _bioes(before: str, tag: str) -> bool:
+def _may_follow(before: str, tag: str, scheme: Scheme) -> bool:
+    same = before[2:] == tag[2:]
+    if scheme != "BIOES":  # in IOB1, B- only separates an entity from one of its type
+        return tag[0] != ("I" if scheme == "IOB2" else "B") or same
     if before[0] in "BI":
-        return tag[0] in "IE" and _same(before, tag)
+        return tag[0] in "IE" and same
     return tag[0] in "OBS"
-
-
-MAY_FOLLOW: Mapping[Scheme, Callable[[str, str], bool]] = MappingProxyType(
-    {"IOB2": _iob2, "IOB1": _iob1, "BIOES": _bioes}
-)
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
@@ -285,8 +255,7 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
     every = list(sentences)
     if any(tag[0] in "ESLU" for tags in every for tag in tags):
         return "BIOES"
-    iob1 = not any(first_fault(tags, "IOB1") is not None for tags in every)
-    iob2 = not any(first_fault(tags, "IOB2") is not None for tags in every)
+    iob1, iob2 = (all(first_fault(s, by) is None for s in every) for by in ("IOB1", "IOB2"))
     return "IOB1" if iob1 and not iob2 else "IOB2"
 
 
@@ -295,7 +264,7 @@ def first_fault(tags: Sequence[str], scheme: Scheme) -> int | None:
     plain = [_BILOU.get(tag[0], tag[0]) + tag[1:] for tag in tags]
     neighbours = zip(["O", *plain], [*plain, "O"], strict=True)
     for k, (before, tag) in enumerate(neighbours):
-        if not MAY_FOLLOW[scheme](before, tag):
+        if not _may_follow(before, tag, scheme):
             return min(k, len(plain) - 1)
     return None
 
@@ -306,7 +275,7 @@ def to_iob2(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
     if scheme == "IOB1":
         starts = zip(["O", *plain], plain, strict=False)
         return tuple(
-            f"B{tag[1:]}" if tag[0] == "I" and not _same(before, tag) else tag
+            f"B{tag[1:]}" if tag[0] == "I" and before[2:] != tag[2:] else tag
             for before, tag in starts
         )
     return tuple(_LETTERS.get(tag[0], tag[0]) + tag[1:] for tag in plain)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from secure_fl.errors import DataError
+from secure_fl.settings import Section
 
 NAMED = 12  # labels in a message
 
@@ -17,12 +18,13 @@ Field = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The column of each field; `None`: the first existing column of the default names."""
+class Columns(Section):
+    """The column of each field. Default: the first of the usual names that exists."""
 
     id: str | None = None
-    patient: str | None = None  # None: each record is its own patient
+    patient: str | None = None
+    """Patient of a record. A patient is in one split only; codebooks and DP count patients.
+    Default: every record is a patient of its own."""
     text: str | None = None
     pair: str | None = None
     label: str | None = None

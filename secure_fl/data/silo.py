@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from secure_fl.data.examples import Example, Impression, Tagged, Text
-from secure_fl.data.library_rows import dataset_rows, frame_rows
-from secure_fl.data.loaders import load
-from secure_fl.data.public_set import without_labels
+from secure_fl.data.examples import Example, Impression, Tagged, Text, without_labels
+from secure_fl.data.loaders import dataset_rows, frame_rows, load
 from secure_fl.data.records import build
 from secure_fl.data.rows import Columns
-from secure_fl.data.splits import Splits, patient, split
+from secure_fl.data.splits import Splits, grouped, split
 from secure_fl.errors import DataError
 from secure_fl.settings import Kind, ModelSettings
 
@@ -58,16 +56,10 @@ class Silo:
 
     @classmethod
     def _of(
-        cls,
-        name: str,
-        read: Read,
-        parts: Mapping[str, Any],
-        seed: int,
-        columns: Columns | None,
+        cls, name: str, read: Read, parts: Mapping[str, Any], seed: int, columns: Columns | None
     ) -> Silo:
-        by = None if columns is None or columns.patient is None else patient
         try:
-            splits = _read_splits(read, parts, seed, by)
+            splits = read_splits(read, parts, seed, columns)
         except DataError as error:
             raise error.at(party=name) from None
         return cls(name, splits.train, splits.dev, splits.test)
@@ -144,12 +136,12 @@ def _require_examples(records: object, party: str, split: str) -> None:
     raise DataError(what, fix=fix, party=party, field=split)
 
 
-def _read_splits(
-    read: Read, parts: Mapping[str, Any], seed: int, by: Callable[[Example], str] | None
-) -> Splits:
-    """Read each split; take a share of the training records where a number is given."""
+def read_splits(read: Read, parts: Mapping[str, Any], seed: int, columns: Columns | None) -> Splits:
+    """Read each split; take a share of the training records, if any, where a number is given."""
     shares = {name: float(p) for name, p in parts.items() if isinstance(p, float | int)}
     given = {name: tuple(read(p)) for name, p in parts.items() if name not in shares}
-    dev, test = (shares.get(name, 0.0) for name in ("dev", "test"))
-    splits = split(given["train"], dev=dev, test=test, seed=seed, by=by)
-    return replace(splits, **{name: part for name, part in given.items() if name != "train"})
+    splits = Splits(())
+    if "train" in given:
+        dev, test = (shares.get(name, 0.0) for name in ("dev", "test"))
+        splits = split(given.pop("train"), dev=dev, test=test, seed=seed, by=grouped(columns))
+    return replace(splits, **given)

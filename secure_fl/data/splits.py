@@ -77,6 +77,11 @@ def patient(example: Example) -> str:
     return patient_of(example.id)
 
 
+def grouped(columns: Columns | None) -> Callable[[Example], str] | None:
+    """Return the key that keeps records of one split together: the patient, if a column has it."""
+    return None if columns is None or columns.patient is None else patient
+
+
 def _place(key: str, seed: int) -> float:
     digest = sha256(f"{seed}\n{key}".encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48

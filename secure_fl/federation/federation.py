@@ -40,7 +40,7 @@ from secure_fl.federation.validation import (
     rules_of,
     tasks_of,
 )
-from secure_fl.learning.scores import Metric
+from secure_fl.learning.metric_counts import Metric
 from secure_fl.learning.site_context import BatchedTrainer, ModelCache
 from secure_fl.learning.tasks import Task, settings_of
 from secure_fl.party.session import LocalEngine, Session

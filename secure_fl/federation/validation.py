@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from secure_fl.algorithms.registry import Entry
 from secure_fl.coordinator.sum_steps import CoordinatorRules
-from secure_fl.data.public_set import HOW, first_unlabelled
+from secure_fl.data.examples import HOW, first_unlabelled
 from secure_fl.data.rows import named, shown
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import PARTS

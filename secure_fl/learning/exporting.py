@@ -22,13 +22,7 @@ from torch import Tensor, nn
 from secure_fl.errors import ModelError
 from secure_fl.learning.anatomy import adapted, base_state, body_of, unwrapped
 from secure_fl.learning.fetching import Attention, quiet
-from secure_fl.learning.models import (
-    head_fields,
-    load_model,
-    load_tokenizer,
-    model_parts,
-    part_in,
-)
+from secure_fl.learning.models import head_fields, load_model, load_tokenizer, model_parts, part_in
 from secure_fl.learning.tasks import Task, attentive_pooling, heads, task_from
 from secure_fl.learning.tasks.attentive_pooling import (
     AttentiveForSequenceClassification,
@@ -66,9 +60,7 @@ def export(model: Any, tokenizer: Any, folder: str | Path, task: Task) -> Path:
         (folder / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise ModelError(
-            "the model cannot be written",
-            folder=folder,
-            fix="choose a writable folder with space",
+            "the model cannot be written", folder=folder, fix="choose a writable folder with space"
         ) from error
     return folder
 

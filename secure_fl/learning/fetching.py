@@ -26,6 +26,7 @@ from secure_fl.settings import ModelSettings
 
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
 MAPS = "maps"  # eager attention that returns its maps before dropout
+Pooling: TypeAlias = Literal["cls", "attentive", "mean"]
 Attention: TypeAlias = Literal["sdpa", "eager", "maps", "flash_attention_2"]
 
 
@@ -78,7 +79,7 @@ def _load_pooled(model: Any, name: str) -> list[str]:
     return missing
 
 
-def pooling_of(spec: ModelSettings, head: str) -> Literal["cls", "attentive", "mean"]:
+def pooling_of(spec: ModelSettings, head: str) -> Pooling:
     """The pooling of a text's tokens by the settings, or the default for this model.
 
     The first token represents a text only in a checkpoint's last layer, and only if the checkpoint

@@ -82,12 +82,7 @@ def pace(optimizer: Optimizer, settings: TrainingSettings, progress: float) -> N
 
 
 def _by_width(
-    config: Any,
-    training: TrainingSettings,
-    *,
-    adapters: bool,
-    entities: bool,
-    alone: bool = False,
+    config: Any, training: TrainingSettings, *, adapters: bool, entities: bool, alone: bool = False
 ) -> float:
     if training.optimizer == "sgd":
         return SGD

@@ -285,7 +285,7 @@ def slopes(rates: Rates, counts: Counts, wanted: Collection[str]) -> Slopes:
         for place in np.flatnonzero(vector).tolist():
             size = abs(float(vector[place]))
             step = FINE * size if vector.dtype.kind == "f" else STEP * max(1.0, size)
-            up, down = (rates({**counts, at: _moved(vector, place, s)}) for s in (step, -step))
+            up, down = (rates({**counts, at: moved(vector, place, s)}) for s in (step, -step))
             for name in wanted:
                 if name in up:
                     derivatives[name][at][place] = (up[name] - down[name]) / (2 * step)
@@ -318,10 +318,11 @@ def delta(
     return intervals
 
 
-def _moved(vector: NDArray[np.float64], place: int, step: float) -> NDArray[np.float64]:
-    moved = vector.astype(float)
-    moved[place] += step
-    return moved
+def moved(vector: Array, place: int, step: float) -> NDArray[np.float64]:
+    """A copy of the vector with a step at one place."""
+    copy = vector.astype(float)
+    copy[place] += step
+    return copy
 
 
 def _alternate(first: Array, second: Array) -> Array:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 import transformers
@@ -18,6 +18,7 @@ from secure_fl.learning import builtin
 from secure_fl.learning.anatomy import body_of, depth, freeze_embeddings
 from secure_fl.learning.fetching import (
     Attention,
+    Pooling,
     configured,
     fetch,
     instantiate,
@@ -33,8 +34,6 @@ from secure_fl.learning.tasks import Task
 from secure_fl.learning.tasks.completion import end_of
 from secure_fl.learning.tasks.heads import AttentiveClassifier, NewsRanker, ProbeClassifier
 from secure_fl.settings import ModelSettings
-
-Pooling: TypeAlias = Literal["cls", "attentive", "mean"]
 
 AUTO = {
     "sequence": "AutoModelForSequenceClassification",

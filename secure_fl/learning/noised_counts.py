@@ -21,6 +21,7 @@ from secure_fl.learning.metrics import (
     REACH,
     Interval,
     Z,
+    moved,
     outcome_rates,
     outcomes_of,
     separation,
@@ -42,7 +43,7 @@ def coarse(cells: Array) -> Array:
 
 
 def outcomes(counts: Counts, labels: tuple[str, ...]) -> Array:
-    """Return [hits, false alarms, misses] of each class."""
+    """Return [hits, false alarms, misses] of each class; fail if counts of a class are missing."""
     crossed = all(TRULY + name in counts for name in labels)
     rows = np.stack([counts[(TRULY if crossed else ROW) + name] for name in labels])
     return outcomes_of(rows) if crossed else rows
@@ -78,7 +79,7 @@ def noised_intervals(
     for name, vector in counts.items():
         for place in range(len(vector) if name != NOISE else 0):
             step = 0.25 * math.sqrt(noise)
-            up, down = (raw(_moved(counts, name, place, by)) for by in (step, -step))
+            up, down = (raw({**counts, name: moved(vector, place, by)}) for by in (step, -step))
             spread = max(float(vector[place]), 0.0) + noise
             for metric in variance:
                 slope = (up.get(metric, values[metric]) - down.get(metric, values[metric])) / 2
@@ -119,9 +120,3 @@ def _calibration(cells: Array, noise: float) -> float:
     distance = hits - sure * (positives + negatives)
     kept = np.square(distance) - noise * (np.square(1 - sure) + np.square(sure))
     return float(np.sqrt(np.maximum(kept, 0.0)).sum() / cells.sum())
-
-
-def _moved(counts: Counts, name: str, place: int, by: float) -> Counts:
-    moved = counts[name].astype(float)
-    moved[place] += by
-    return {**counts, name: moved}

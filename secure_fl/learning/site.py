@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.data.examples import Example
-from secure_fl.data.public_set import HOW, digest, overlap
+from secure_fl.data.examples import HOW, Example, digest, overlap
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError
 from secure_fl.events import Warned
 from secure_fl.learning.builtin import few_threads
-from secure_fl.learning.scores import SPLITS, SiteScores
+from secure_fl.learning.metric_counts import SPLITS, SiteScores
 from secure_fl.learning.site_context import RandomStates, SiteContext, SiteSpec, T
 from secure_fl.party.rounds import Round
 from secure_fl.seeds import seed_for
@@ -128,10 +127,7 @@ class Site:
         return self._cache.get((self.model_settings, self.task, key), make)
 
     def model(
-        self,
-        settings: ModelSettings | None = None,
-        *,
-        attention: Attention = "sdpa",
+        self, settings: ModelSettings | None = None, *, attention: Attention = "sdpa"
     ) -> PreTrainedModel:
         """A fresh model on this party's device; equal settings give equal weights everywhere."""
         settings = settings or self.model_settings

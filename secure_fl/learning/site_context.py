@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
-from secure_fl.learning.scores import Metric
+from secure_fl.learning.metric_counts import Metric
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings, TrainingSettings
 
@@ -114,6 +114,21 @@ class SiteContext:
     ledger: Callable[[], Ledger] | None = None  # of the site, for all its runs
     cache: ModelCache = field(default_factory=ModelCache)
     trainer: BatchedTrainer | None = None  # None: the site trains by itself
+
+
+class Findings:
+    """A site's findings, equal at all members, as the checkpoints of a run without training."""
+
+    def __init__(self, findings: dict[str, Any]) -> None:
+        self._findings = findings
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the findings."""
+        return dict(self._findings)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the findings."""
+        self._findings |= state
 
 
 class RandomStates:

@@ -111,9 +111,9 @@ def set_roster(file: Path, fingerprint: str) -> None:
 def require_columns(data: DataSet) -> None:
     """Refuse training records without a readable column; only the first record is read."""
     from secure_fl.data.loaders import rows_of
-    from secure_fl.data.rows import Columns, optional, required
+    from secure_fl.data.rows import optional, required
 
-    columns = Columns(**data.columns.model_dump())
+    columns = data.columns
     if data.train is None or data.train.startswith(HUB):
         return
     for row in islice(rows_of(data.train, data.format), 1):

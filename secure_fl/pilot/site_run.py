@@ -11,7 +11,7 @@ from secure_fl.crypto.blame.inquiry import InquiryEvidence
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
-from secure_fl.data.positive_class import counted_labels, reversed_class
+from secure_fl.data.record_problems import counted_labels, reversed_class
 from secure_fl.data.silo import Silo
 from secure_fl.display.learning_check import not_learned
 from secure_fl.display.run_page import PageWriter

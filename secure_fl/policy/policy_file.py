@@ -21,9 +21,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from secure_fl.config import toml as config_toml
-from secure_fl.config.data import HUB, ColumnSettings, Fraction, PartyName, Source
+from secure_fl.config.data import HUB, Fraction, PartyName, Source
 from secure_fl.config.toml import Key, SettingsText, Table
 from secure_fl.config.validation import validate
+from secure_fl.data.rows import Columns
 from secure_fl.errors import SettingsError
 from secure_fl.policy.site_rules import with_feature_fields
 from secure_fl.settings import Positive, PositiveReal, Protection, Section
@@ -186,7 +187,7 @@ class DataSet(Section):
     public: Source | None = None
     """Records that all members hold; labels are not read."""
     format: str | None = None
-    columns: ColumnSettings = ColumnSettings()
+    columns: Columns = Columns()
 
 
 class SiteData(Section):

@@ -9,16 +9,13 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.settings import FedAdam
 from secure_fl.config import load as config
-from secure_fl.config.data import (
-    CorpusData,
-    PartyData,
-    SourceData,
-    parties,
-)
+from secure_fl.config.data import CorpusData, PartyData, SourceData, parties
 from secure_fl.errors import SettingsError
 from secure_fl.settings import ProtectionSettings, TaskSettings, TrainingSettings
 from tests.support.raising import require
-from tests.support.studies import refused, replaced
+from tests.support.studies import ALGORITHM, of_parties, refused, replaced
+
+BATCH_SIZE = {"field": "training.batch_size", "line": 7}
 
 
 def test_a_file_becomes_typed_settings(study: Path) -> None:
@@ -42,13 +39,23 @@ def test_a_typo_names_file_line_field_and_the_nearest_name(study: Path) -> None:
     require(error, "did you mean rounds?", "epochs")  # and what else is allowed
 
 
-def test_a_typo_in_a_section_names_the_nearest_section(study: Path) -> None:
-    require(refused(replaced(study, "[training]", "[trainig]")), "did you mean training?", line=6)
-
-
-def test_a_wrong_type_says_what_was_found_and_what_is_allowed(study: Path) -> None:
-    error = refused(replaced(study, "batch_size = 8", 'batch_size = "8"'))
-    require(error, '"8"', "an integer", field="training.batch_size", line=7)
+@pytest.mark.parametrize(
+    ("old", "new", "named", "where"),
+    [
+        ("[training]", "[trainig]", ["did you mean training?"], {"line": 6}),
+        ("batch_size = 8", 'batch_size = "8"', ['"8"', "an integer"], BATCH_SIZE),
+        ("batch_size = 8", "batch_size = = 8", ["TOML"], {"line": "7"}),
+        ("fedavg", "fedavgg", ["did you mean fedavg?", "local"], {"field": "algorithm.name"}),
+        ('name = "fedavg"', "", ["missing"], {}),
+        ("parties = 3", "source = 'a.csv'", ["corpus and source"], {}),
+        ('corpus = "ade"', "", ["no records are named"], {}),
+        ('corpus = "ade"', 'corpus = "add"', ["allowed: ade"], {}),
+    ],
+)
+def test_a_wrong_line_is_named_with_what_is_allowed(
+    study: Path, old: str, new: str, named: list[str], where: dict[str, object]
+) -> None:
+    require(refused(replaced(study, old, new)), *named, **where)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +95,6 @@ def test_an_error_found_after_reading_names_its_line_or_option(study: Path) -> N
     assert of_party.where == {"party": "north", "field": "model"}  # not the shared [model]
 
 
-def test_broken_toml_names_the_line(study: Path) -> None:
-    require(refused(replaced(study, "batch_size = 8", "batch_size = = 8")), "TOML", line="7")
-
-
 def test_toml_that_ends_early_names_its_last_line(study: Path) -> None:
     study.write_text("[data]\ncorpus = [1,\n")
     assert refused(study).where["line"] == "3"
@@ -113,22 +116,10 @@ def test_missing_sections_say_what_to_add(study: Path) -> None:
     require(refused(study), "[data]")
 
 
-def test_an_unknown_algorithm_lists_all(study: Path) -> None:
-    error = refused(replaced(study, "fedavg", "fedavgg"))
-    require(error, "did you mean fedavg?", "local", field="algorithm.name")
-    require(refused(replaced(study, 'name = "fedavg"', "")), "missing")
-
-
 def test_an_algorithm_is_discriminated_by_its_name(study: Path) -> None:
     found = config.load(study, ["algorithm.name=fedadam", "algorithm.tau=0.5"])
     assert found.algorithm == FedAdam(rounds=2, tau=0.5)
     require(refused(study, "algorithm.tau=0.5"), field="algorithm.tau")  # FedAvg has none
-
-
-def test_records_are_named_in_exactly_one_way(study: Path) -> None:
-    require(refused(replaced(study, "parties = 3", "source = 'a.csv'")), "corpus and source")
-    require(refused(replaced(study, 'corpus = "ade"', "")), "no records are named")
-    require(refused(study, "data.corpus=add"), "allowed: ade")
 
 
 def test_more_than_min_cohort_asks_for_cannot_start(study: Path) -> None:
@@ -142,11 +133,7 @@ def test_more_than_min_cohort_asks_for_cannot_start(study: Path) -> None:
 
 
 def test_the_host_is_not_counted_as_a_party(tmp_path: Path) -> None:
-    names = ["a", "b", "c"]
-    tables = [f'[[data.party]]\nname = "{n}"\ntrain = "{n}.csv"\n' for n in names]
-    tables.append('[[data.party]]\nname = "h"\ntrain = "h.csv"\nrole = "host"\n')
-    file = tmp_path / "x.toml"
-    file.write_text("".join(tables) + '[algorithm]\nname = "fedavg"\n')
+    file = of_parties(tmp_path, "abch", host="h")
     assert config.names(config.load(file).data) == ("a", "b", "c", "h")
     require(refused(file, "protection.min_cohort=4"), "found 4 with 3 parties (a, b, c)")
 
@@ -162,11 +149,7 @@ def test_a_made_host_is_a_member_and_not_counted_as_a_party(study: Path) -> None
 
 
 def test_two_hosts_are_one_too_many(tmp_path: Path) -> None:
-    file = tmp_path / "x.toml"
-    table = '[[data.party]]\nname = "{}"\ntrain = "a.csv"\nrole = "{}"\n'
-    roles = {"a": "party", "b": "party", "c": "party", "h": "host", "i": "host"}
-    tables = [table.format(*each) for each in roles.items()]
-    file.write_text("".join(tables) + '[algorithm]\nname = "fedavg"\n')
+    file = of_parties(tmp_path, "abchi", host="hi")
     require(refused(file), "h is the host", field="data.party.5.role", line=20)
 
 
@@ -221,9 +204,7 @@ def test_wrong_overrides_are_named(study: Path, override: str, text: str) -> Non
 
 
 def test_parties_are_overridden_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "x.toml"
-    tables = [f'[[data.party]]\nname = "{n}"\ntrain = "{n}.csv"\n' for n in ("a", "b", "c")]
-    file.write_text("".join(tables) + '[algorithm]\nname = "fedavg"\n')
+    file = of_parties(tmp_path, "abc")
     found = config.load(file, ["data.party.b.tier=weak"]).data
     assert isinstance(found, PartyData)
     assert [p.tier for p in found.party] == [None, "weak", None]
@@ -254,17 +235,12 @@ def test_paths_are_relative_to_the_file_and_overrides_to_here(
 
 
 def test_two_parties_of_one_name_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "x.toml"
-    table = '[[data.party]]\nname = "a"\ntrain = "a.csv"\n'
-    file.write_text(table * 3 + '[algorithm]\nname = "fedavg"\n')
-    require(refused(file), field="data.party.2.name", line=5)
+    file = of_parties(tmp_path, "aaa")
+    require(refused(file), field="data.party.2.name", line=6)
 
 
 def test_fields_inside_lists_of_tables_are_found_again(tmp_path: Path) -> None:
-    file = tmp_path / "x.toml"
-    table = '[[data.party]]\nname = "{}"\ntrain = "a.csv"\n'
-    file.write_text(
-        table.format("a") + table.format("b") + "[data.party.model]\nlayer = 2\n"
-        '[algorithm]\nname = "fedavg"\n'
-    )
-    require(refused(file), "did you mean layers?", field="data.party.2.model.layer", line=8)
+    file = of_parties(tmp_path, "ab")
+    of_b = f"[data.party.model]\nlayer = 2\n{ALGORITHM}"
+    file.write_text(file.read_text().replace(ALGORITHM, of_b))
+    require(refused(file), "did you mean layers?", field="data.party.2.model.layer", line=10)

@@ -12,14 +12,9 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.settings import FedAdam
 from secure_fl.config import load as config
 from secure_fl.config import toml as config_toml
-from secure_fl.config.data import (
-    ColumnSettings,
-    CorpusData,
-    PartyData,
-    PartyFiles,
-    SourceData,
-)
+from secure_fl.config.data import CorpusData, PartyData, PartyFiles, SourceData
 from secure_fl.config.load import Settings
+from secure_fl.data.rows import Columns
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 
 texts = st.text(max_size=8)
@@ -34,7 +29,7 @@ models = st.builds(
     pretrained=st.booleans(),
     freeze_embeddings=st.booleans(),
 )
-columns = st.builds(ColumnSettings, text=st.none() | texts, label=st.none() | texts)
+columns = st.builds(Columns, text=st.none() | texts, label=st.none() | texts)
 party_files = st.builds(
     PartyFiles,
     name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True),
@@ -110,10 +105,7 @@ def test_differences_are_empty_only_for_equal_settings(a: Settings, b: Settings)
 def test_differences_name_fields_with_both_values(study: Path) -> None:
     a = config.load(study)
     b = config.load(study, ["algorithm.rounds=9", "data.size=40"])
-    assert config.differences(a, b) == [
-        "algorithm.rounds: 2 -> 9",
-        "data.size: nothing -> 40",
-    ]
+    assert config.differences(a, b) == ["algorithm.rounds: 2 -> 9", "data.size: nothing -> 40"]
 
 
 def test_none_can_be_written_where_it_is_not_the_default(study: Path) -> None:

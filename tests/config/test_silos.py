@@ -21,7 +21,7 @@ from secure_fl.data.splits import Columns, load, split
 from secure_fl.errors import DataError
 from secure_fl.settings import ModelSettings
 from tests.support.raising import raises
-from tests.support.studies import FILE
+from tests.support.studies import FILE, of_parties
 
 
 def csv(file: Path, count: int) -> None:
@@ -33,20 +33,6 @@ def test_a_corpus_becomes_silos(study: Path) -> None:
     made = config.silos(config.load(study, ["data.size=[20, 24, 28]"]))
     assert [silo.name for silo in made] == ["hospital-1", "hospital-2", "hospital-3"]
     assert [len(silo.train) for silo in made] == [20, 24, 28]
-
-
-def test_one_source_is_spread_over_parties(tmp_path: Path) -> None:
-    csv(tmp_path / "notes.csv", 240)
-    file = tmp_path / "x.toml"
-    file.write_text(
-        '[data]\nsource = "notes.csv"\npartition = "dirichlet_class"\nalpha = 5.0\n'
-        'columns = { text = "note", label = "code" }\n[algorithm]\nname = "fedavg"\n'
-    )
-    made = config.silos(config.load(file))
-    parts = [set(e.id for e in (*s.train, *s.dev, *s.test)) for s in made]
-    assert sum(map(len, parts)) == 240 == len(set.union(*parts))
-    assert made == config.silos(config.load(file))  # by the seed
-    assert made != config.silos(config.load(file, ["run.seed=1"]))
 
 
 SPREAD = """\
@@ -68,6 +54,14 @@ def notes(tmp_path: Path) -> Path:
     return tmp_path / "x.toml"
 
 
+def test_one_source_is_spread_over_parties(notes: Path) -> None:
+    made = config.silos(config.load(notes))
+    parts = [set(e.id for e in (*s.train, *s.dev, *s.test)) for s in made]
+    assert sum(map(len, parts)) == 600 == len(set.union(*parts))
+    assert made == config.silos(config.load(notes))  # by the seed
+    assert made != config.silos(config.load(notes, ["run.seed=1"]))
+
+
 def drawn(file: Path, *overrides: str) -> list[Silo]:
     """Every member's records, also those of a host that the algorithm has no use for."""
     found = config.load(file, overrides)
@@ -77,7 +71,7 @@ def drawn(file: Path, *overrides: str) -> list[Silo]:
 def test_without_public_records_parties_get_what_they_always_got(notes: Path) -> None:
     how = Columns(text="note", label="code")
     examples = load(notes.parent / "notes.csv", "classification", columns=how)
-    shares = partition("dirichlet_class", [examples], 3, default_rng(0), alpha=5.0, minimum=10)
+    shares = partition("dirichlet_class", examples, 3, default_rng(0), alpha=5.0, minimum=10)
     parts = [split(share, dev=0.1, test=0.2, seed=0) for share in shares]
     expected = [Silo(f"hospital-{k}", p.train, p.dev, p.test) for k, p in enumerate(parts, 1)]
     assert drawn(notes) == expected
@@ -141,55 +135,40 @@ def test_a_made_host_is_left_out_where_it_has_no_use(
     assert [silo.role for silo in config.silos(settings)] == ["party"] * 3 + ["host"]
 
 
-MEMBERS = '[data]\npublic = "public.jsonl"\n' + "".join(
-    f'[[data.party]]\nname = "{name}"\ntrain = "{name}.csv"\nrole = "{role}"\n'
-    for name, role in {"a": "party", "b": "party", "c": "party", "h": "host"}.items()
-)
-
-
 def test_a_public_file_is_read_without_its_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns = '[data.columns]\ntext = "note"\nlabel = "code"\n[algorithm]\nname = "fedavg"\n'
-    (tmp_path / "x.toml").write_text(MEMBERS + columns)
+    file = of_parties(tmp_path, "abch", host="h")
+    data = '[data]\npublic = "public.jsonl"\ncolumns = { text = "note", label = "code" }\n'
+    file.write_text(data + file.read_text())
     for name in "abch":
         csv(tmp_path / f"{name}.csv", 40)
     rows = ['{"note": "one"}', '{"note": "two", "code": 0.5, "label": [1]}']  # labels of any kind
     (tmp_path / "public.jsonl").write_text("\n".join(rows))
-    found = drawn(tmp_path / "x.toml")
+    found = drawn(file)
     assert {silo.public for silo in found} == {(Text("0", "one"), Text("1", "two"))}
     assert [silo.name for silo in found if silo.role == "host"] == ["h"]
-    assert config.silos(config.load(tmp_path / "x.toml")) == found  # who is named is not left out
+    assert config.silos(config.load(file)) == found  # who is named is not left out
     (tmp_path / "here").mkdir()
     csv(tmp_path / "here" / "other.csv", 7)
     monkeypatch.chdir(tmp_path / "here")
-    other = drawn(tmp_path / "x.toml", "data.public=other.csv")
+    other = drawn(file, "data.public=other.csv")
     assert {len(silo.public) for silo in other} == {7}
 
 
 def test_parties_bring_their_own_files(tmp_path: Path) -> None:
-    tables = []
-    for name in ("north", "south", "east"):
+    more = 'test = "a.csv"\ntier = "weak"\nmodel = { layers = 2 }\n'
+    file = of_parties(tmp_path, "abc", more=more)
+    file.write_text('[data.columns]\ntext = "note"\nlabel = "code"\n' + file.read_text())
+    for name in "abc":
         csv(tmp_path / f"{name}.csv", 60)
-        tables.append(
-            f'[[data.party]]\nname = "{name}"\ntrain = "{name}.csv"\ntest = "north.csv"\n'
-            'tier = "weak"\nmodel = { layers = 2 }\n'
-        )
-    file = tmp_path / "x.toml"
-    file.write_text(
-        '[data.columns]\ntext = "note"\nlabel = "code"\n'
-        + "".join(tables)
-        + '[algorithm]\nname = "fedavg"\n'
-    )
     north, south, _ = config.silos(config.load(file))
     assert len(north.test) == 60
     assert len(north.train) + len(north.dev) == 60
-    assert (south.name, south.tier, south.model) == ("south", "weak", ModelSettings(layers=2))
+    assert (south.name, south.tier, south.model) == ("b", "weak", ModelSettings(layers=2))
 
 
 def test_a_missing_file_names_its_party(tmp_path: Path) -> None:
-    tables = [f'[[data.party]]\nname = "{n}"\ntrain = "{n}.csv"\n' for n in ("a", "b", "c")]
-    file = tmp_path / "x.toml"
-    file.write_text("".join(tables) + '[algorithm]\nname = "fedavg"\n')
+    file = of_parties(tmp_path, "abc")
     with raises(DataError, party="a", file=tmp_path / "a.csv"):
         config.silos(config.load(file))

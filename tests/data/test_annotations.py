@@ -14,19 +14,7 @@ from hypothesis import strategies as st
 from secure_fl.data.examples import Impression, Tagged
 from secure_fl.data.loaders import load
 from secure_fl.data.records import first_fault, scheme_of, to_iob2
-from secure_fl.errors import DataError
-from secure_fl.settings import Kind
-
-SECRET = "Exam!ple"
-
-
-def fails(source: Path | str, kind: Kind = "ner", *, fix: bool = True) -> DataError:
-    with pytest.raises(DataError) as caught:
-        load(source, kind)
-    assert SECRET not in str(caught.value)
-    assert caught.value.fix or not fix
-    return caught.value
-
+from tests.support.record_files import fails
 
 # Entities, as (length, type), between single O: written in each scheme by hand-made rules.
 ENTITIES = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["D", "E-x"]), st.booleans()))
@@ -96,7 +84,7 @@ def test_conll(tmp_path: Path) -> None:
 def test_broken_conll(tmp_path: Path, text: str, line: int) -> None:
     path = tmp_path / "a.conll"
     path.write_text(text)
-    where = fails(path).where
+    where = fails(path, "ner").where
     assert (str(where["file"]), where["line"], where["field"]) == (str(path), line, "tags")
 
 
@@ -167,15 +155,14 @@ def test_brat_counts_characters_with_windows_line_ends(tmp_path: Path) -> None:
     ],
 )
 def test_broken_brat(tmp_path: Path, annotations: str, line: int, field: str | None) -> None:
-    where = fails(brat(tmp_path, annotations), fix=False).where
-    assert (where["file"], where["line"], where.get("field")) == (
-        tmp_path / "note.ann", line, field,
-    )  # fmt: skip
+    where = fails(brat(tmp_path, annotations), "ner", fix=False).where
+    expected = (tmp_path / "note.ann", line, field)
+    assert (where["file"], where["line"], where.get("field")) == expected
 
 
 def test_brat_annotations_need_their_text(tmp_path: Path) -> None:
     (tmp_path / "lost.ann").write_text("")
-    assert fails(tmp_path).where == {"file": tmp_path / "lost.ann"}
+    assert fails(tmp_path, "ner").where == {"file": tmp_path / "lost.ann"}
 
 
 NEWS = "N1\tc\ts\tFirst title\tabs\tu\t[]\t[]\nN2\tc\ts\tSecond title\t\tu\t[]\t[]\n"

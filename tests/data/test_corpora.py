@@ -14,7 +14,7 @@ import pytest
 from secure_fl import corpora
 from secure_fl.corpora import entities, grammar
 from secure_fl.data.examples import Example, Impression, Tagged, Text
-from secure_fl.data.splits import Splits
+from secure_fl.data.splits import Splits, digest_of_text, texts_of
 from secure_fl.errors import DataError
 from tests.support.raising import raises
 
@@ -42,22 +42,6 @@ def digest(name: str) -> str:
 
 def everything(splits: Splits) -> tuple[Example, ...]:
     return (*splits.train, *splits.dev, *splits.test)
-
-
-def content(example: Example) -> tuple[object, ...]:
-    if isinstance(example, Tagged):
-        return example.tokens
-    if isinstance(example, Impression):
-        return (example.history, example.candidates)
-    return (example.text, example.pair)
-
-
-def texts(example: Example) -> tuple[str, ...]:
-    if isinstance(example, Tagged):
-        return (" ".join(example.tokens),)
-    if isinstance(example, Impression):
-        return (*example.history, *example.candidates)
-    return (example.text, example.pair or "")
 
 
 def share(splits: Splits, label: str) -> float:
@@ -90,8 +74,8 @@ def test_splits_have_their_sizes_ids_and_no_text_in_common(name: str) -> None:
     public = corpora.public(name, seed=0, size=150)
     assert len(public) == 150
     for a, b in combinations((first.train, first.dev, first.test, public), 2):
-        assert not {content(e) for e in a} & {content(e) for e in b}
-    assert not {content(e) for e in everything(second)} & {content(e) for e in public}
+        assert not {digest_of_text(e) for e in a} & {digest_of_text(e) for e in b}
+    assert not {digest_of_text(e) for e in everything(second)} & {digest_of_text(e) for e in public}
     ids = [e.id for e in (*everything(first), *everything(second), *public)]
     assert len(ids) == len(set(ids))
 
@@ -109,12 +93,10 @@ def test_label_priors_differ_only_when_shifted(name: str, label: str) -> None:
 
 def test_hospitals_write_differently_only_when_shifted() -> None:
     def distance(shift: float) -> float:
-        a, b = corpora.make("ade", parties=2, seed=3, size=2000, shift=shift)
-        count = [Counter(w for e in s.train for w in grammar.tokens(texts(e)[0])) for s in (a, b)]
-        total = [c.total() for c in count]
-        return sum(
-            abs(count[0][w] / total[0] - count[1][w] / total[1]) for w in {*count[0], *count[1]}
-        )
+        hospitals = corpora.make("ade", parties=2, seed=3, size=2000, shift=shift)
+        words = ([w for e in s.train for w in grammar.tokens(texts_of(e)[0])] for s in hospitals)
+        a, b = map(Counter, words)
+        return sum(abs(a[w] / a.total() - b[w] / b.total()) for w in {*a, *b})
 
     assert distance(0.0) * 2 < distance(0.4) < distance(1.0)
 
@@ -125,7 +107,7 @@ def test_the_lexicon_covers_every_word(name: str) -> None:
     assert list(corpora.lexicon()) == sorted(known) and {".", ","} <= known
     notes = [e for s in corpora.make(name, parties=3, seed=5, size=300) for e in everything(s)]
     notes += corpora.public(name, seed=5, size=300)
-    written = {w for e in notes for text in texts(e) for w in grammar.tokens(text.lower())}
+    written = {w for e in notes for text in texts_of(e) for w in grammar.tokens(text.lower())}
     assert written <= known
 
 
@@ -136,15 +118,14 @@ def test_tags_are_iob2_of_each_hospitals_own_labels() -> None:
     shared = corpora.make("ner", parties=4, seed=0, size=200, labels="shared")
     for splits, same in zip(hospitals, shared, strict=True):
         assert _labels(everything(same)) == set(entities.LABELS)
-        assert [content(e) for e in splits.train] == [content(e) for e in same.train]
+        assert [digest_of_text(e) for e in splits.train] == [digest_of_text(e) for e in same.train]
     assert _labels(corpora.public("ner", seed=0, size=200)) == set(entities.LABELS)
 
 
 def _labels(notes: tuple[Example, ...]) -> set[str]:
     found = set()
     for note in notes:
-        assert isinstance(note, Tagged)
-        assert note.tags is not None
+        assert isinstance(note, Tagged) and note.tags is not None
         assert len(note.tags) == len(note.tokens)
         before = "O"
         for tag in note.tags:
@@ -163,8 +144,7 @@ def test_scores_lie_between_0_and_5_and_pages_have_clicks_and_skips() -> None:
     for page in pages.train:
         assert isinstance(page, Impression)
         assert len(page.clicks) == len(page.candidates)
-        assert any(page.clicks)
-        assert not all(page.clicks)
+        assert any(page.clicks) and not all(page.clicks)
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:

@@ -14,11 +14,9 @@ import pytest
 
 from secure_fl.data.examples import Impression, Tagged, Text
 from secure_fl.data.loaders import Columns, load
-from secure_fl.errors import DataError
 from secure_fl.settings import Kind
-from tests.support.record_files import jsonl, put
+from tests.support.record_files import SECRET, fails, jsonl, put
 
-SECRET = "Mrs Example coughs"
 RECORDS = (
     Text("7", SECRET, "no, she does not", "1"),
     Text("8", 'a line\nbreak, a comma; a "quote" and ü', None, None),
@@ -33,6 +31,10 @@ CSV = (
     f'idx,text1,text2,label\n7,{SECRET},"no, she does not",1\n'
     '8,"a line\nbreak, a comma; a ""quote"" and ü",,\n'
 )
+SEMICOLONS = (
+    f'idx;text1;text2;label\n7;{SECRET};"no, she does not";1\n'
+    '8;"a line\nbreak, a comma; a ""quote"" and ü";;\n'
+)
 
 
 @pytest.mark.parametrize(
@@ -45,15 +47,7 @@ CSV = (
         ("a.csv", CSV),
         ("a.csv.gz", CSV),
         ("marked.csv", "\ufeff" + CSV),
-        (
-            "semicolons.csv",
-            CSV.replace("x,t", "x;t")
-            .replace("1,t", "1;t")
-            .replace("2,l", "2;l")
-            .replace(f"7,{SECRET},", f"7;{SECRET};")
-            .replace(",1\n8,", ";1\n8;")
-            .replace(",,", ";;"),
-        ),
+        ("semicolons.csv", SEMICOLONS),
     ],
 )
 def test_the_same_records_in_every_spelling(tmp_path: Path, name: str, content: str) -> None:
@@ -136,13 +130,6 @@ def test_loading_imports_nothing_heavy() -> None:
 # --- data sets of the `datasets` library, saved in folders or named on the hub, which no test asks
 
 
-def fails(source: Path | str, kind: Kind = "ner") -> DataError:
-    with pytest.raises(DataError) as caught:
-        load(source, kind)
-    assert caught.value.fix
-    return caught.value
-
-
 def saved(folder: Path, *splits: str) -> Path:
     import datasets
 
@@ -168,11 +155,11 @@ def test_a_saved_data_set(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert load(folder, "classification") == (Text("0", "x", None, "1"), Text("1", "y"))
     tagged = (Tagged("0", ("x", "y"), ("O", "B-D")), Tagged("1", ("y",), ("B-D",)))
     assert load(folder, "ner") == tagged
-    assert fails(f"{folder}:train").where == {"file": str(folder)}
+    assert fails(f"{folder}:train", "ner").where == {"file": str(folder)}
     both = saved(tmp_path / "both", "train", "dev")
     assert load(f"{both}:dev", "ner") == tagged
-    assert "train, dev" in fails(both).what
-    assert fails(f"{both}:test").where["split"] == "test"
+    assert "train, dev" in fails(both, "ner").what
+    assert fails(f"{both}:test", "ner").where["split"] == "test"
 
 
 def test_a_folder_of_plain_files(tmp_path: Path) -> None:
@@ -181,7 +168,7 @@ def test_a_folder_of_plain_files(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_nothing(tmp_path: Path) -> None:
-    assert fails(tmp_path).where == {"file": tmp_path}
+    assert fails(tmp_path, "ner").where == {"file": tmp_path}
 
 
 @pytest.mark.parametrize(
@@ -208,8 +195,8 @@ def test_the_hub_does_not_have_it(
         raise error
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
-    failure = fails(f"hub:{name}")
-    assert f"hub:{name}".startswith(str(failure.where["source"])) and failure.fix
+    failure = fails(f"hub:{name}", "ner")
+    assert f"hub:{name}".startswith(str(failure.where["source"]))
     assert asked == tries
 
 
@@ -219,8 +206,8 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     held = datasets.DatasetDict({"test": datasets.Dataset.from_list([{"text": "x"}])})
     monkeypatch.setattr(datasets, "load_dataset", lambda path, config: held)
     assert load("hub:someone/notes:test", "classification") == (Text("0", "x"),)
-    assert fails("hub:someone/notes:train").where["split"] == "train"
-    assert fails("hub:").where == {"source": ""}
+    assert fails("hub:someone/notes:train", "ner").where["split"] == "train"
+    assert fails("hub:", "ner").where == {"source": ""}
 
 
 # --- several labels -------------------------------------------------------------------------------
@@ -282,7 +269,6 @@ def test_several_labels_of_other_libraries(tmp_path: Path) -> None:
 )
 def test_wrong_lists_of_labels_are_refused(tmp_path: Path, label: object, what: str) -> None:
     path = put(tmp_path, "a.jsonl", jsonl({"text": SECRET, "label": label}))
-    with pytest.raises(DataError, match=what) as caught:
-        load(path, "multilabel")
-    assert caught.value.where == {"file": str(path), "line": 1, "field": "label"}
-    assert SECRET not in str(caught.value)
+    error = fails(path, "multilabel")
+    assert what in error.what
+    assert error.where == {"file": str(path), "line": 1, "field": "label"}

@@ -17,8 +17,16 @@ from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.cli.init import template
 from secure_fl.cli.main import main
 from secure_fl.config import load as config
-from secure_fl.data.examples import Example, Impression, Tagged, Text
-from secure_fl.data.public_set import digest, first_unlabelled, overlap, without_labels
+from secure_fl.data.examples import (
+    Example,
+    Impression,
+    Tagged,
+    Text,
+    digest,
+    first_unlabelled,
+    overlap,
+    without_labels,
+)
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import load, write
 from secure_fl.errors import DataError

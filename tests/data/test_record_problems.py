@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from secure_fl.cli.main import main
 from secure_fl.config.load import loads, silos
 from secure_fl.data.examples import Text
-from secure_fl.data.loaders import FORMATS, Columns, load
-from secure_fl.data.record_problems import alike, problems, weighed
+from secure_fl.data.loaders import FORMATS, Columns
+from secure_fl.data.record_problems import alike, counted_labels, problems, reversed_class, weighed
 from secure_fl.data.splits import Splits, describe
 from secure_fl.errors import DataError
 from secure_fl.settings import DPSettings, Kind, TaskSettings, TrainingSettings
 from tests.support.raising import raises
-from tests.support.record_files import jsonl, put
+from tests.support.record_files import SECRET, fails, jsonl, put
 
 LABELS = ("a", "b")
 CLASSES = TaskSettings(labels=LABELS)
@@ -127,22 +127,51 @@ def test_the_command_says_what_to_do(tmp_path: Path) -> None:
     assert one.exit_code == 0 and "no problems" in one.output
 
 
+# --- a warning names the class of F1 where it looks like the negative one -----------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "last"),
+    [("ade", "no-ade"), ("yes", "no"), ("1", "0"), ("fit", "not fit"), ("ill", "Healthy")],
+)
+def test_a_negative_last_label_is_named_with_two_ways_to_score_the_other(
+    wanted: str, last: str
+) -> None:
+    labels = (wanted, last)
+    what, fix = reversed_class(TaskSettings(labels=labels), labels) or ("", "")
+    assert f"scores of {last!r}" in what
+    assert f'task.positive = "{wanted}"' in fix and f'labels = ["{last}", "{wanted}"]' in fix
+    assert reversed_class(TaskSettings(labels=labels, positive=wanted), labels) is None
+    assert reversed_class(TaskSettings(labels=labels, positive=last), labels) is None  # a choice
+    assert reversed_class(TaskSettings(labels=labels[::-1]), labels[::-1]) is None
+
+
+def test_the_larger_class_is_named_with_its_share() -> None:
+    labels = ("fracture", "sprain")
+    task = TaskSettings(labels=labels)
+    what, _ = reversed_class(task, labels, {"fracture": 20, "sprain": 80}) or ("", "")
+    assert "80 % of the records" in what
+    assert reversed_class(task, labels, {"fracture": 45, "sprain": 55}) is None
+    assert reversed_class(task, labels) is None
+
+
+def test_tasks_without_one_scored_class_have_no_such_problem() -> None:
+    assert reversed_class(TaskSettings(kind="ner", labels=("Drug", "No")), ("Drug", "No")) is None
+    three = ("a", "b", "none")
+    assert reversed_class(TaskSettings(labels=three), three) is None
+
+
+def test_preflight_counts_the_labels_of_records_without_declared_ones() -> None:
+    train = tuple(Text(str(n), f"note {n}", label="ade" if n % 4 else "no-ade") for n in range(8))
+    assert counted_labels(train) == {"ade": 6, "no-ade": 2}
+    found = problems("north", Splits(train), TaskSettings(), weighed=True)
+    assert ["scores of 'no-ade'" in one.what for one in found] == [True]
+
+
 # --- every broken file or row is refused by an error that names the fault and quotes no record --
 
 
-SECRET = "Mrs Example coughs"
 NAN = float("nan")
-
-
-def fails(
-    source: Path | str, kind: Kind, format: str | None = None, columns: Columns | None = None
-) -> DataError:
-    with pytest.raises(DataError) as caught:
-        load(source, kind, format=format, columns=columns)
-    assert SECRET not in str(caught.value)
-    # A traceback must not quote the record either.
-    assert caught.value.__context__ is None or caught.value.__suppress_context__
-    return caught.value
 
 
 BROKEN_ROWS = [
@@ -180,7 +209,7 @@ def test_a_broken_row(tmp_path: Path, kind: Kind, row: object, field: str) -> No
     good = {"text": "x", "pair": "y", "label": 1, "tokens": ["x"], "tags": ["O"],
             "history": [], "candidates": ["t"], "clicks": [1]}  # fmt: skip
     path = put(tmp_path, "a.jsonl", jsonl(good, row))
-    assert fails(path, kind).where == {"file": str(path), "line": 2, "field": field}
+    assert fails(path, kind, fix=False).where == {"file": str(path), "line": 2, "field": field}
 
 
 def test_an_error_shows_the_value_and_how_to_name_a_column(tmp_path: Path) -> None:
@@ -214,7 +243,7 @@ def test_a_broken_file(tmp_path: Path, name: str, content: str | bytes, line: in
     kind: Kind = "ner" if name.endswith("conll") else "classification"
     error = fails(put(tmp_path, name, content), kind)
     assert str(error.where["file"]) == str(tmp_path / name)
-    assert error.where.get("line") == line and error.fix
+    assert error.where.get("line") == line
 
 
 @pytest.mark.parametrize("cut", [slice(0, 30), slice(5, None), slice(0, 0)])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from secure_fl.data.examples import Example, Impression, Tagged, Text
 from secure_fl.data.partition import (
+    How,
     Parties,
     classes,
     dirichlet_class,
@@ -201,7 +202,7 @@ def test_text_in_the_column_of_labels_is_not_shown() -> None:
 # --- partitions give every example to exactly one party, and are as skewed as they claim --------
 
 
-SPREADING = ("iid", "dirichlet_class", "dirichlet_client")
+SPREADING: tuple[How, ...] = ("iid", "dirichlet_class", "dirichlet_client")
 
 
 def labelled(labels: Sequence[str | float | None]) -> tuple[Text, ...]:
@@ -231,11 +232,11 @@ def mixtures(parties: Parties) -> NDArray[np.int_]:
     seed=st.integers(0, 2**32),
 )
 def test_every_example_goes_to_exactly_one_party(
-    how: str, labels: list[str | float | None], n: int, alpha: float, seed: int
+    how: How, labels: list[str | float | None], n: int, alpha: float, seed: int
 ) -> None:
     examples = labelled(labels)
     rng = np.random.default_rng(seed)
-    parties = partition(how, [examples], n, rng, alpha=alpha, minimum=0)
+    parties = partition(how, examples, n, rng, alpha=alpha, minimum=0)
     assert len(parties) == n
     assert ids(parties) == sorted(example.id for example in examples)
     sizes = [len(party) for party in parties]
@@ -256,10 +257,10 @@ def test_scores_are_partitioned_too(scores: list[float], n: int, seed: int) -> N
 
 
 @pytest.mark.parametrize("how", SPREADING)
-def test_a_seed_decides_everything(how: str) -> None:
+def test_a_seed_decides_everything(how: How) -> None:
     examples = balanced(50, 3)
     first, again, other = (
-        partition(how, [examples], 3, np.random.default_rng(seed), minimum=0) for seed in (1, 1, 2)
+        partition(how, examples, 3, np.random.default_rng(seed), minimum=0) for seed in (1, 1, 2)
     )
     assert first == again != other
 
@@ -270,12 +271,12 @@ def test_parties_keep_the_order_of_the_corpus() -> None:
         assert numbers == sorted(numbers)
 
 
-@pytest.mark.parametrize("how", ["dirichlet_class", "dirichlet_client"])
-def test_a_small_alpha_skews_and_a_large_one_does_not(how: str) -> None:
+@pytest.mark.parametrize("how", SPREADING[1:])
+def test_a_small_alpha_skews_and_a_large_one_does_not(how: How) -> None:
     examples = balanced(2000, 4)
 
     def skew(alpha: float) -> float:
-        parties = partition(how, [examples], 5, np.random.default_rng(7), alpha=alpha, minimum=0)
+        parties = partition(how, examples, 5, np.random.default_rng(7), alpha=alpha, minimum=0)
         counts = mixtures(parties)
         spread = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         return float(np.abs(spread - 0.25).mean())
@@ -311,17 +312,11 @@ def test_what_the_classes_are() -> None:
 
 def test_one_corpus_each() -> None:
     corpora = [balanced(3, 1), balanced(5, 2)]
-    rng = np.random.default_rng(0)
-    assert partition("one_corpus_each", corpora, 2, rng) == [tuple(c) for c in corpora]
+    assert one_corpus_each(corpora, 2) == [tuple(c) for c in corpora]
     with raises(DataError, "2", "3", field="partition"):
         one_corpus_each(corpora, 3)
     with raises(DataError, "3", "4", field="minimum"):
         one_corpus_each(corpora, 2, minimum=4)
-
-
-def test_corpora_are_pooled_before_they_are_spread() -> None:
-    parties = partition("iid", [balanced(3, 1), balanced(5, 1)], 2, np.random.default_rng(0))
-    assert [len(party) for party in parties] == [4, 4]
 
 
 def test_a_party_below_the_minimum_is_named() -> None:
@@ -329,21 +324,19 @@ def test_a_party_below_the_minimum_is_named() -> None:
         dirichlet_class(balanced(20, 2), 10, np.random.default_rng(0), alpha=0.01)
 
 
-@pytest.mark.parametrize("how", ["iid", "dirichlet_client", "dirichlet_class"])
-def test_too_few_records_for_all_parties_are_no_fault_of_alpha(how: str) -> None:
+@pytest.mark.parametrize("how", SPREADING)
+def test_too_few_records_for_all_parties_are_no_fault_of_alpha(how: How) -> None:
     with raises(DataError, "2", "3", field="minimum") as error:
-        partition(how, [balanced(3, 1)], 2, np.random.default_rng(0), minimum=2)
+        partition(how, balanced(3, 1), 2, np.random.default_rng(0), minimum=2)
     assert "alpha" not in error.value.fix
 
 
 @pytest.mark.parametrize("alpha", [1e-320, 1e308])
 def test_an_alpha_beyond_floating_point_fails_cleanly_or_works(alpha: float) -> None:
     examples = balanced(30, 3)
-    for how in ("dirichlet_class", "dirichlet_client"):
+    for how in SPREADING[1:]:
         try:
-            parties = partition(
-                how, [examples], 4, np.random.default_rng(0), alpha=alpha, minimum=0
-            )
+            parties = partition(how, examples, 4, np.random.default_rng(0), alpha=alpha, minimum=0)
         except DataError as error:
             assert error.where == {"field": "alpha"}
         else:
@@ -356,16 +349,15 @@ def test_an_alpha_beyond_floating_point_fails_cleanly_or_works(alpha: float) -> 
         *((how, 0, 2, {}, None) for how in SPREADING),
         *(
             (how, 9, 2, {"alpha": alpha}, "alpha")
-            for how in ("dirichlet_class", "dirichlet_client")
+            for how in SPREADING[1:]
             for alpha in (0.0, -1.0, float("nan"), float("inf"))
         ),
-        ("by_hand", 9, 2, {}, "partition"),
         ("iid", 9, 0, {}, "parties"),
         ("iid", 9, 2, {"minimum": -1}, "minimum"),
     ],
 )
 def test_senseless_requests(
-    how: str, size: int, parties: int, fields: dict[str, Any], field: str | None
+    how: How, size: int, parties: int, fields: dict[str, Any], field: str | None
 ) -> None:
     with raises(DataError, field=field):
-        partition(how, [balanced(size, 3)], parties, np.random.default_rng(0), **fields)
+        partition(how, balanced(size, 3), parties, np.random.default_rng(0), **fields)

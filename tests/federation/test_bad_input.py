@@ -21,8 +21,7 @@ from secure_fl import (
 from secure_fl.algorithms.baselines.reference_points import Centralized
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config import load as config
-from secure_fl.data.examples import Example, Text
-from secure_fl.data.public_set import without_labels
+from secure_fl.data.examples import Example, Text, without_labels
 from secure_fl.data.splits import write
 from secure_fl.errors import (
     DataError,

@@ -22,6 +22,7 @@ from secure_fl.learning.dp.dp_sgd import checked_clipping
 from secure_fl.learning.fetching import quiet
 from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.completion import TALLY, Completion, alike, end_of, open_ended
+from tests.support.clipped_sums import losses_of
 from tests.support.families import save
 from tests.support.raising import raises
 
@@ -194,8 +195,5 @@ def test_a_saved_folder_writes_in_a_pipeline(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("clipping", ["per_sample", "ghost"])
 def test_gradients_per_record_are_those_of_autograd(clipping: Any, tokenizer: Any) -> None:
     model = models.load_model(ModelSettings(layers=1), TASK, tokenizer, 0).train()
-
-    def loss(module: Any, batch: Any) -> torch.Tensor:
-        return TASK.loss(TASK.forward(module, batch), batch, reduction="none")
-
-    assert checked_clipping(model, loss, batch_of(tokenizer, *NOTES[:2]), clipping) == clipping
+    batch = batch_of(tokenizer, *NOTES[:2])
+    assert checked_clipping(model, losses_of(TASK), batch, clipping) == clipping

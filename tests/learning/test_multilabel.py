@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
-from sklearn.metrics import (
-    average_precision_score,
-    precision_recall_fscore_support,
-    roc_auc_score,
-)
+from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
 from secure_fl.data.examples import Text
 from secure_fl.errors import DataError, SettingsError
@@ -42,10 +38,8 @@ def made_up(records: int, seed: int) -> tuple[torch.Tensor, Batch]:
 
 
 def halves(z: torch.Tensor, batch: Batch) -> tuple[list[torch.Tensor], list[Batch]]:
-    cut = len(z) // 2
-    return [z[:cut], z[cut:]], [
-        {"labels": batch["labels"][s]} for s in (slice(cut), slice(cut, None))
-    ]
+    cut, labels = len(z) // 2, batch["labels"]
+    return [z[:cut], z[cut:]], [{"labels": labels[:cut]}, {"labels": labels[cut:]}]
 
 
 HOSPITALS = [made_up(records, seed) for seed, records in enumerate((40, 7, 90))]
@@ -120,13 +114,11 @@ def test_intervals_are_those_of_drawing_the_records_again() -> None:
 def test_hospitals_without_records_or_with_other_labels_add_up() -> None:
     task = task_of()
     nothing, some = task.counts([], []), task.counts(*halves(*HOSPITALS[0]))
-    assert {name: row.shape for name, row in nothing.items()} == {
-        name: row.shape for name, row in some.items()
-    }
+    shapes = [{name: row.shape for name, row in one.items()} for one in (nothing, some)]
+    assert shapes[0] == shapes[1]
     assert task.pooled([some, nothing]) == task.pooled([some])
-    plain = [
-        task.counts(*halves(z, b), by_label=False) for z, b in HOSPITALS
-    ]  # as where each hospital has its own labels
+    # As where each hospital has its own labels.
+    plain = [task.counts(*halves(z, b), by_label=False) for z, b in HOSPITALS]
     expected = {n: x for n, x in task.rates(pooled()).items() if n.startswith("micro")}
     assert task.rates(add(*plain)) == pytest.approx(expected)
 
@@ -156,11 +148,9 @@ def test_the_loss_is_the_log_probability_of_all_labels_of_a_record() -> None:
 @pytest.mark.parametrize("label", [None, "A", ("A", "SECRET")])
 def test_a_record_without_labels_or_with_another_one_is_named_and_not_shown(label: Any) -> None:
     task = task_of(("A", "B"))
-    with pytest.raises(DataError) as caught:
-        task.encode(
-            [Text("1", "x", label=("A",)), Text("2", "x", label=label)], tiny_tokenizer(WORDS)
-        )
-    assert caught.value.where == {"record": 2, "field": "label"}
+    records = [Text("1", "x", label=("A",)), Text("2", "x", label=label)]
+    with raises(DataError, record=2, field="label") as caught:
+        task.encode(records, tiny_tokenizer(WORDS))
     assert "SECRET" not in str(caught.value)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from secure_fl import FedAvg, Federation, ModelSettings, ProtectionSettings, Silo, TrainingSettings
+from secure_fl import FedAvg, ModelSettings, ProtectionSettings, Silo, TrainingSettings
 from secure_fl.algorithms.probe import Probe
 from secure_fl.corpora import make
 from secure_fl.data.examples import Text
@@ -20,6 +20,7 @@ from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import Task, make_task, settings_of
 from secure_fl.learning.tasks.task import inference
 from secure_fl.settings import AdapterSettings, DPSettings, TaskSettings
+from secure_fl.testing.hospitals import small
 from tests.support.raising import raises
 
 WORDS = {"no-ade": "helped", "ade": "harmed"}
@@ -132,10 +133,9 @@ def silos() -> list[Silo]:
 
 
 def run(algorithm: Any, **options: Any) -> Any:
-    given: dict[str, Any] = {"model": SPEC, "task": PROMPTED, "silos": silos()}
-    given |= {"training": TrainingSettings(device="cpu", batch_size=8)}
-    given |= {"protection": ProtectionSettings(mode="none")} | options
-    return Federation(given.pop("silos"), algorithm, **given).run()
+    training = TrainingSettings(device="cpu", batch_size=8)
+    given: dict[str, Any] = {"task": PROMPTED, "silos": silos(), "training": training}
+    return small(algorithm, **given | options).run()
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,8 @@ def test_fill_mask_of_transformers_answers_as_the_run_does(tmp_path: Path) -> No
 def checkpoint(folder: Path) -> str:
     """A masked language model that has read of drugs that caused a rash, and of stable patients."""
     task = task_of()
-    model: Any = load_model(
-        SPEC.model_copy(update={"freeze_embeddings": False}), task, TOKENIZER, 0
-    )
+    free = ModelSettings(layers=1, freeze_embeddings=False)
+    model: Any = load_model(free, task, TOKENIZER, 0)
     texts = [
         f"{note.text} {PROMPT.replace('[MASK]', WORDS[str(note.label)])}"
         for note in make("ade", parties=1, seed=9, size=600, shift=0.0)[0].train

@@ -152,28 +152,21 @@ def test_every_optimiser_of_every_algorithm_sees_the_whole_run(
     assert sorted(paced) == together(*fits, *DISTIL.get(name, 0) * [steps_of(public, rounds)])
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_exchanged_gradients_are_steps_of_the_run(accumulate: int, paced: list[float]) -> None:
-    cfg = FedKD(rounds=2, exchange="gradient", steps=5, student_layers=1)
-    few(cfg, training=training(accumulate=accumulate)).run()
-    assert sorted(paced) == together(*3 * [steps_of(5, 2)])
-
-
-def test_counted_steps_are_steps_of_the_run(paced: list[float]) -> None:
-    cfg = InclusiveFL(rounds=2, steps=3, tiers={"all": 1})
-    few(cfg, training=training(accumulate=2)).run()
-    assert sorted(paced) == together(*3 * [steps_of(3, 2)])
-
-
-def test_accumulated_batches_make_fewer_steps_and_private_steps_count_alike(
-    paced: list[float],
+@pytest.mark.parametrize(
+    ("cfg", "fields", "steps"),
+    [
+        (FedKD(rounds=2, exchange="gradient", steps=5, student_layers=1), {}, 5),
+        (FedKD(rounds=2, exchange="gradient", steps=5, student_layers=1), {"accumulate": 3}, 5),
+        (InclusiveFL(rounds=2, steps=3, tiers={"all": 1}), {"accumulate": 2}, 3),
+        (FedAvg(rounds=2), {"accumulate": 2}, 2),
+        (FedAvg(rounds=2, epochs=2), {"dp": DP}, 2 * 3),
+    ],
+)
+def test_exchanged_counted_accumulated_and_private_steps_are_steps_of_the_run(
+    cfg: Any, fields: dict[str, Any], steps: int, paced: list[float]
 ) -> None:
-    parties = silos(size=20)  # three batches of 8
-    few(FedAvg(rounds=2), training=training(accumulate=2), silos=parties).run()
-    assert sorted(paced) == together(*3 * [steps_of(2, 2)])
-    paced.clear()
-    few(FedAvg(rounds=2, epochs=2), training=training(dp=DP), silos=parties).run()
-    assert sorted(paced) == together(*3 * [steps_of(2 * 3, 2)])
+    few(cfg, training=training(**fields)).run()
+    assert sorted(paced) == together(*3 * [steps_of(steps, 2)])
 
 
 # --- what outlives a round ------------------------------------------------------------------------
@@ -268,9 +261,7 @@ def test_balanced_classes_count_alike_in_the_loss() -> None:
     each = F.cross_entropy(site.task.forward(model, batch), batch["labels"], reduction="none")
     by_hand = sum(16 / (2 * counts[y]) * each[row] for row, y in enumerate(labels)) / 16
     torch.testing.assert_close(task_loss(site)(model, batch).mean(), by_hand)
-    classes = [
-        torch.stack([each[r] for r, y in enumerate(labels) if y == c]).mean() for c in (0, 1)
-    ]
+    classes = [each[batch["labels"] == label].mean() for label in (0, 1)]
     torch.testing.assert_close(by_hand, torch.stack(classes).mean())
 
 
@@ -342,9 +333,8 @@ def test_who_learns_alone_takes_half_steps() -> None:
     model, named = site.model(), TrainingSettings(learning_rate=0.3)
     assert [group["lr"] for group in site.optimizer(model).param_groups] == [MOST / 2]
     assert [learning_rate_of(model, how, alone=True) for how in (NONE, named)] == [MOST / 2, 0.3]
-    assert learning_rate_of(bert(384), NONE, alone=True) == learning_rate_of(
-        bert(384), NONE
-    )  # no narrow one
+    wide = bert(384)
+    assert learning_rate_of(wide, NONE, alone=True) == learning_rate_of(wide, NONE)
     learner = Learner.of(site, FedID(), model)
     assert [group["lr"] for group in learner.public.param_groups] == [MOST / 2]
 

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from secure_fl.corpora import make
 from secure_fl.data.examples import Example, Tagged, Text
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.builtin import tiny_tokenizer
 from secure_fl.learning.dp.dp_sgd import checked_clipping
-from secure_fl.learning.dp.private_model import Bounds, privately, row_gradients
-from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches
+from secure_fl.learning.dp.private_model import Bounds, row_gradients
 from secure_fl.learning.models import load_model
 from secure_fl.learning.tasks import Task, make_task
 from secure_fl.learning.tasks.batches import WINDOWS, by_record, packed
 from secure_fl.learning.tasks.task import inference
-from secure_fl.learning.tasks.token_table import IGNORED
-from secure_fl.learning.tasks.window_table import WindowLayout, WindowTable
+from secure_fl.learning.tasks.token_table import IGNORED, WindowLayout, WindowTable
 from secure_fl.settings import ModelSettings, TaskSettings
+from tests.support.clipped_sums import clipped_sum, losses_of
+from tests.support.raising import raises
 
 SPEC = ModelSettings(layers=1, freeze_embeddings=False)
 TOKENIZER = tiny_tokenizer()
@@ -36,6 +36,14 @@ def joined(*notes: Text) -> Text:
 
 
 LONG = [joined(*NOTES[:5]), NOTES[5], joined(*NOTES[6:8]), joined(*NOTES[8:11])]
+
+
+def sentence_of(*parts: Tagged) -> Tagged:
+    tokens = tuple(token for part in parts for token in part.tokens)
+    return replace(parts[0], tokens=tokens, tags=tuple(t for p in parts for t in p.tags or ()))
+
+
+SENTENCES = [sentence_of(*TAGGED[:6]), TAGGED[6], sentence_of(*TAGGED[7:9])]
 
 
 def task_of(kind: str = "classification", **fields: Any) -> Task:
@@ -110,18 +118,12 @@ def test_other_texts_of_a_batch_and_the_batch_itself_change_nothing() -> None:
         assert torch.allclose(task.forward(model, parts.batch([1])), together[:1], atol=1e-5)
 
 
-def sentence_of(*parts: Tagged) -> Tagged:
-    tokens = tuple(token for part in parts for token in part.tokens)
-    return replace(parts[0], tokens=tokens, tags=tuple(t for p in parts for t in p.tags or ()))
-
-
 def test_each_token_of_a_long_sentence_is_scored_once() -> None:
     task = task_of("ner")
-    long = [sentence_of(*TAGGED[:6]), TAGGED[6], sentence_of(*TAGGED[7:9])]
-    encoded = task.encode(long, TOKENIZER)
+    encoded = task.encode(SENTENCES, TOKENIZER)
     batch = encoded.batch(range(3))
     assert batch[WINDOWS].max() > 2
-    for row, sentence in enumerate(long):
+    for row, sentence in enumerate(SENTENCES):
         words = batch["words"][row]
         assert words[words != IGNORED].tolist() == list(range(len(sentence.tokens)))
         labels = batch["labels"][row]
@@ -130,17 +132,16 @@ def test_each_token_of_a_long_sentence_is_scored_once() -> None:
     with inference(model):
         logits = task.forward(model, batch)
     predicted = task.decode(logits, batch)
-    assert [len(tags) for tags in predicted] == [len(sentence.tokens) for sentence in long]
+    assert [len(tags) for tags in predicted] == [len(sentence.tokens) for sentence in SENTENCES]
     scores = task.evaluate(model, encoded)
     assert scores["loss"] == pytest.approx(float(task.loss(logits, batch)), rel=1e-4)
-    found = task.predict(model, long, TOKENIZER)
+    found = task.predict(model, SENTENCES, TOKENIZER)
     assert [answer["tags"] for answer in found] == predicted
 
 
 def test_a_token_at_a_windows_edge_is_read_where_it_has_context() -> None:
     task = task_of("ner")
-    sentence = sentence_of(*TAGGED[:6])
-    batch = task.encode([sentence], TOKENIZER).batch([0])
+    batch = task.encode(SENTENCES[:1], TOKENIZER).batch([0])
     model = model_of(task, pooling="cls")
     with inference(model):
         logits = task.forward(model, batch)[0]
@@ -152,61 +153,43 @@ def test_a_token_at_a_windows_edge_is_read_where_it_has_context() -> None:
         assert torch.allclose(logits[place], plain[window, at], atol=1e-5)
 
 
-def gradients(model: nn.Module, task: Task, batch: dict[str, Tensor], clipping: Any) -> Tensor:
-    """The clipped sum under a bound that every record exceeds."""
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.0)
-    batches = PoissonBatches(len(batch[WINDOWS]), 1, Coins.secret())
-
-    def loss(module: nn.Module, part: dict[str, Tensor]) -> Tensor:
-        return task.loss(task.forward(module, part), part, reduction="none")
-
-    with privately(model, optimizer, loss, Bounds(1e-3, clipping=clipping), batches) as private:
-        private.backward(batch)
-        return private.summed()
-
-
 @pytest.mark.parametrize("kind", ["classification", "ner"])
 @pytest.mark.parametrize("clipping", ["ghost", "per_sample", "one_by_one"])
-def test_dp_sgd_clips_a_record_and_not_its_windows(kind: str, clipping: str) -> None:
+def test_dp_sgd_clips_a_record_and_not_its_windows(kind: str, clipping: Any) -> None:
     """One clipped gradient for each record, however many windows it has."""
     task = task_of(kind)
-    records: list[Example] = list(LONG)
-    if kind == "ner":
-        records = [sentence_of(*TAGGED[:6]), TAGGED[6], sentence_of(*TAGGED[7:9])]
+    records: list[Example] = [*(SENTENCES if kind == "ner" else LONG)]
     model = model_of(task, pooling="cls").train()
     batch = task.encode(records, TOKENIZER).batch(range(len(records)))
     counts = batch[WINDOWS]
     assert counts.max() > counts.min()
 
-    def loss(module: nn.Module, part: dict[str, Tensor]) -> Tensor:
-        return task.loss(task.forward(module, part), part, reduction="none")
-
-    assert checked_clipping(model, loss, batch, clipping) == clipping  # type: ignore[arg-type]
+    loss = losses_of(task)
+    assert checked_clipping(model, loss, batch, clipping) == clipping
     slopes = [
         torch.cat([g.flatten() for g in row_gradients(model, loss, batch, row)[1]])
         for row in range(len(records))
     ]
     expected = torch.stack([1e-3 * slope / slope.norm() for slope in slopes]).sum(0)
-    found = gradients(model, task, batch, clipping)
+    bounds = Bounds(1e-3, clipping=clipping)  # which every record exceeds
+    found = clipped_sum(model, loss, batch, bounds)
     assert torch.allclose(found, expected, atol=1e-6)
     assert float(found.norm()) <= 1e-3 * len(records)
-    alone = gradients(model, task, {n: t[:1] for n, t in batch.items()}, clipping)
+    alone = clipped_sum(model, loss, {n: t[:1] for n, t in batch.items()}, bounds)
     assert float(alone.norm()) == pytest.approx(1e-3, rel=1e-3)  # not once for each window
 
 
 def test_what_windows_cannot_read_is_refused() -> None:
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, field="pair"):
         task_of().encode([replace(NOTES[0], pair="second")], TOKENIZER)
-    assert caught.value.where["field"] == "pair"
     for wrong in ({"kind": "pair"}, {"overlap": 9}, {"windows": 1}, {"windows": 65}):
         with pytest.raises(SettingsError):
             task_of(**({"kind": "classification"} | wrong))
     narrow = task_of(max_length=8, overlap=4)
     tokenizer = tiny_tokenizer()
     tokenizer.model_max_length = 6
-    with pytest.raises(SettingsError) as refused:
+    with raises(SettingsError, field="task.overlap"):
         narrow.encode(LONG, tokenizer)
-    assert refused.value.where["field"] == "task.overlap"
 
 
 def test_values_of_windows_are_joined_by_record() -> None:

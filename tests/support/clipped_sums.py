@@ -7,10 +7,14 @@ from dataclasses import replace
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from secure_fl.learning.dp.opacus_support import no_dropout
-from secure_fl.learning.dp.private_model import Bounds, Loss, privately
+from secure_fl.learning.dp.private_model import Bounds, Loss, no_dropout, privately
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches
-from secure_fl.learning.tasks import Batch
+from secure_fl.learning.tasks import Batch, Task
+
+
+def losses_of(task: Task) -> Loss:
+    """A task's loss of each record."""
+    return lambda model, batch: task.loss(task.forward(model, batch), batch, reduction="none")
 
 
 def clipped_sum(model: nn.Module, loss: Loss, batch: Batch, bounds: Bounds) -> Tensor:

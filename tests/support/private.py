@@ -28,6 +28,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Batch, Task, make_task
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
+from tests.support.clipped_sums import losses_of
 
 ROWS, LENGTH, VOCABULARY = 6, 7, 50
 TASKS: dict[str, Task] = {
@@ -83,8 +84,7 @@ def make_batch(family: str, rows: int = ROWS) -> Batch:
 
 
 def loss_of(family: str) -> Any:
-    task = TASKS[family]
-    return lambda model, batch: task.loss(task.forward(model, batch), batch, reduction="none")
+    return losses_of(TASKS[family])
 
 
 def notes(count: int, name: str = "a", patients: int | None = None) -> list[Text]:

@@ -24,6 +24,21 @@ rounds = 2
 """
 
 
+ALGORITHM = '[algorithm]\nname = "fedavg"\n'
+
+
+def of_parties(folder: Path, names: str, *, host: str = "", more: str = "") -> Path:
+    """Write a study of parties, which are letters, each with a file of its own."""
+    tables = [
+        f'[[data.party]]\nname = "{name}"\ntrain = "{name}.csv"\n'
+        f'role = "{"host" if name in host else "party"}"\n{more}'
+        for name in names
+    ]
+    file = folder / "x.toml"
+    file.write_text("".join(tables) + ALGORITHM)
+    return file
+
+
 def refused(file: Path, *overrides: str) -> SettingsError:
     """Why a file, with these overrides, is no settings."""
     with pytest.raises(SettingsError) as caught:

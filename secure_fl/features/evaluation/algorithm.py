@@ -19,12 +19,12 @@ import numpy as np
 from pydantic import Field
 
 from secure_fl.algorithms.base import Algorithm, Demands, Entry
-from secure_fl.data.public_set import digest
+from secure_fl.data.examples import digest
 from secure_fl.errors import ModelError, SettingsError
 from secure_fl.features.evaluation.examine import SPLIT, difference, examine, pulls, read
-from secure_fl.learning.findings import Findings
 from secure_fl.learning.metric_counts import Contributions, Counts, from_pieces, pieces
 from secure_fl.learning.metrics import Z
+from secure_fl.learning.site_context import Findings
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ModelSettings, Section, TrainingSettings
 

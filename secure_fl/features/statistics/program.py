@@ -28,7 +28,7 @@ from secure_fl.features.statistics.partitions import Integers, Tabulation
 from secure_fl.features.statistics.release import layouts, tabulations, total_of
 from secure_fl.features.statistics.suppression import suppressed
 from secure_fl.features.statistics.tables import RecordTable, table_of
-from secure_fl.learning.findings import Findings
+from secure_fl.learning.site_context import Findings
 from secure_fl.party.cohort import Cohort
 
 if TYPE_CHECKING:

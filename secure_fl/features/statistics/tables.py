@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from secure_fl.config.data import CorpusData, Data, PartyData, PartyFiles, SourceData, parties
-from secure_fl.config.silos import columns, generated, spread
+from secure_fl.config.silos import generated, spread
 from secure_fl.data.examples import Example
 from secure_fl.data.loaders import rows_of
 from secure_fl.data.rows import DEFAULT_NAMES, Columns
@@ -145,14 +145,14 @@ def _of_files(party: PartyFiles, data: PartyData) -> RecordTable:
     sources = [part for part in (party.train, party.dev, party.test) if isinstance(part, str)]
     try:
         rows = pd.concat([_of_file(source, data) for source in sources], ignore_index=True)
-        return finished(rows, columns(data.columns))
+        return finished(rows, data.columns)
     except DataError as error:
         raise error.at(party=party.name) from None
 
 
 def _of_source(data: SourceData, task: TaskSettings, seed: int) -> Sequence[RecordTable]:
     """Read the rows that training would give to each party, with all their columns."""
-    rows, how = _of_file(data.source, data), columns(data.columns)
+    rows, how = _of_file(data.source, data), data.columns
     dealt = spread(data, task.kind, seed)
     name = how.id or next((n for n in DEFAULT_NAMES["id"] if n in rows), None)
     ids = rows.index.to_series().astype(str) if name is None else rows[name].astype(str)

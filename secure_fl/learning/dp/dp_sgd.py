@@ -24,24 +24,27 @@ from torch import Tensor, nn
 
 from secure_fl.crypto.privacy.training_account import DpAccount, Spending, TrainingStore
 from secure_fl.errors import BudgetError, ModelError, SettingsError, TrainingError
-from secure_fl.events import PrivacySpent, TrainingProgress, UpdateResent, Warned
+from secure_fl.events import PrivacySpent, UpdateResent, Warned
 from secure_fl.learning.anatomy import trainable
-from secure_fl.learning.dp.opacus_support import ids_per_record, no_dropout, require_supported
 from secure_fl.learning.dp.private_model import (
     Bounds,
     Clipping,
     Loss,
     PrivateModel,
+    ids_per_record,
+    no_dropout,
     privately,
+    require_supported,
     row_gradients,
 )
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches, secret_dropout
 from secure_fl.learning.learning_rates import ALONE, pace
 from secure_fl.learning.local_training import (
-    REPORTS_PER_ROUND,
     Objective,
     Optimizer,
     make_optimizer,
+    report,
+    reports,
     task_loss,
 )
 from secure_fl.learning.site_context import TrainingContext
@@ -62,18 +65,18 @@ def fit_privately(
 ) -> float:
     """Train for `epochs` passes over the site's units; reserve all steps before the first.
 
-    Return NaN: no ε covers the loss, so nothing that is sent may depend on it. The party's own log
-    has it. `objective` replaces the task's loss; it gives one value per record, from that record
-    alone. An optimizer may outlive the round: its state consists of noised gradients and costs no
-    ε, and its rates follow from public progress. `generator` makes the noise repeatable, for tests.
+    Return NaN: no ε covers the loss, so only the party's own log has it. `objective`: gives one
+    value per record, from that record alone. `optimizer`: may outlive the round, because its state
+    consists of noised gradients and costs no ε. `generator`: makes the noise repeatable, for tests.
     """
-    privacy = _account(site, steps)
+    privacy = account_of(site, steps)
     saved = SavedRound.of(privacy, model, epochs, site.recorder.round)
     if saved is not None and saved.restore(model, optimizer, epochs):
         site.recorder.event(UpdateResent(round=site.recorder.round))
         return math.nan
     coins = Coins.secret() if generator is None else Coins.of(generator)
-    _warn_of_noise(site, privacy)
+    if (text := privacy.warning()) is not None:
+        site.recorder.event(Warned(code="noise", text=text))
     with privacy.spend(epochs, site.recorder.round) as spending:
         announce(site, spending, privacy.settings.delta)
         training = optimizer or make_optimizer(model, site.training)
@@ -133,8 +136,8 @@ class SavedRound:
         self.store.keep(self.round, self.key, state)
 
 
-def _account(site: TrainingContext, steps: int | None) -> DpAccount:
-    """The account of the site's steps; refuse steps that it cannot account for."""
+def account_of(site: TrainingContext, steps: int | None = None) -> DpAccount:
+    """The account of the site's training; refuse steps, or a site without one."""
     if steps is not None:
         raise SettingsError(
             "DP-SGD is accounted for in whole passes over the records",
@@ -154,19 +157,13 @@ def _account(site: TrainingContext, steps: int | None) -> DpAccount:
 
 def _bounds(site: TrainingContext, model: nn.Module, loss: Objective, spending: Spending) -> Bounds:
     """The clipping and noise of this training; warn where records must be clipped one by one."""
-    assert site.privacy is not None  # noqa: S101 - for the type checker
-    dp = site.privacy.settings
+    dp = account_of(site).settings
     wanted: Clipping = "per_sample" if dp.unit == "patient" else dp.clipping
     clipping = checked_clipping(model, loss, checked_records(site), wanted)
     if clipping != wanted:
         text = f"DP-SGD takes records one by one, which is slower: {type(model).__name__} needs it"
         site.recorder.event(Warned(code="one by one", text=text))
     return Bounds(dp.max_grad_norm, spending.event.noise_multiplier, dp.accountant, clipping)
-
-
-def _warn_of_noise(site: TrainingContext, privacy: DpAccount) -> None:
-    if (text := privacy.warning()) is not None:
-        site.recorder.event(Warned(code="noise", text=text))
 
 
 def announce(site: TrainingContext, spending: Spending, delta: float) -> None:
@@ -188,20 +185,17 @@ def _run(
     site: TrainingContext, private: PrivateModel, epochs: int, round: Round, privacy: DpAccount
 ) -> None:
     steps = epochs * privacy.steps_per_pass
-    report_every = max(1, steps // REPORTS_PER_ROUND)
     total, seen, done = torch.zeros((), device=site.device), 0, 0
     for _ in range(epochs):
         for drawn in private.batches:
             pace(private.optimizer, site.training, round.at(done, steps))
             losses = _step(site, private, drawn, privacy)
             total, seen, done = total + losses.sum(), seen + len(losses), done + 1
-            if done % report_every == 0:
+            if reports(done, steps):
                 loss = float(total) / max(seen, 1)
                 if not math.isfinite(loss):
                     raise _diverged(site, f"the training loss is {loss}").at(step=done)
-                number = site.recorder.round
-                progress = TrainingProgress(round=number, step=done, steps=steps, loss=loss)
-                site.recorder.event(progress)
+                report(site, loss, done, steps)
 
 
 def _step(

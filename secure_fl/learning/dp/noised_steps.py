@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from secure_fl.crypto.privacy.shared_noise import SharedNoise, on_grid
-from secure_fl.errors import CryptoError, SettingsError
+from secure_fl.errors import CryptoError
 from secure_fl.events import UpdateResent
-from secure_fl.learning.dp.dp_sgd import announce, checked_clipping, checked_records
+from secure_fl.learning.dp.dp_sgd import account_of, announce, checked_clipping, checked_records
 from secure_fl.learning.dp.private_model import Bounds, Clipping, privately, trained
 from secure_fl.learning.dp.scope import dropouts_of
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches, secret_dropout
@@ -75,14 +75,7 @@ class NoisedSteps:
 
     @property
     def _account(self) -> DpAccount:
-        if self.site.privacy is None:
-            raise SettingsError(
-                "this site cannot add noise to its gradients",
-                fix="give the site a `DpAccount`",
-                party=self.site.name,
-                field="training.dp",
-            )
-        return self.site.privacy
+        return account_of(self.site)
 
     def _noise(self, dimension: int) -> SharedNoise:
         """The noise of a step; a hospital's own noise is one that no other hospital shares."""
@@ -152,8 +145,8 @@ VALUES = 1 << 24  # of single gradients in memory
 
 def model_gradients(site: Site, model: nn.Module) -> Gradients:
     """Return a function that computes the gradients of units, some at a time."""
-    assert site.privacy is not None  # noqa: S101 - checked before the run
-    dp, units, loss = site.privacy.settings, site.privacy.units, task_loss(site)
+    account, loss = account_of(site), task_loss(site)
+    dp, units = account.settings, account.units
     width = sum(weight.numel() for weight in trained(model))
     clipping: Clipping | None = None  # the kind that computes this model's gradients correctly
 

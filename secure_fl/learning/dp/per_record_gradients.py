@@ -22,7 +22,6 @@ from torch.func import functional_call
 
 from secure_fl.errors import ModelError
 from secure_fl.learning.anatomy import is_norm
-from secure_fl.learning.dp.opacus_support import require_rows
 
 EPSILON = 1e-6  # added to norms, as Opacus does, to avoid divisions by 0
 
@@ -41,6 +40,9 @@ class RecordGradients(Protocol):
 
     def weighted(self, weights: Tensor) -> Tensor:
         """Their weighted sum."""
+
+
+Gradients: TypeAlias = dict[nn.Parameter, RecordGradients]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +133,12 @@ class GradientBook:
             hook.remove()
         self.uses.clear()
 
-    def backward(
-        self, losses: Tensor, params: list[nn.Parameter]
-    ) -> dict[nn.Parameter, RecordGradients]:
+    def backward(self, losses: Tensor, params: list[nn.Parameter]) -> Gradients:
         """Compute the gradients of the records' losses in all parameters."""
         uses, self.uses = self.uses, []
         outputs = [output for *_, output in uses]
         slopes = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
-        gradients: dict[nn.Parameter, RecordGradients] = {}
+        gradients: Gradients = {}
         for (layer, inputs, _), slope in zip(uses, slopes, strict=True):
             if slope is not None:
                 for parameter, part in self._of_layer(layer, inputs, slope, len(losses)):
@@ -184,7 +184,7 @@ class GradientBook:
                 yield parameter, DenseGradients(rows.detach())
 
 
-def clip_and_sum(gradients: Mapping[nn.Parameter, RecordGradients], bound: float) -> None:
+def clip_and_sum(gradients: Gradients, bound: float) -> None:
     """Set each parameter's gradient to the sum over records, each clipped over all parameters."""
     norms = torch.stack([part.squares() for part in gradients.values()]).sum(0).sqrt()
     weights = (bound / (norms + EPSILON)).clamp(max=1.0)
@@ -273,6 +273,16 @@ def _compact(
     if 2 * slope.shape[1] ** 2 > read.shape[2] * slope.shape[2]:
         return None
     return ProductGradients(read, slope) if transposed else ProductGradients(slope, read)
+
+
+def require_rows(values: Any, rows: int, what: str) -> None:
+    """Refuse gradients or losses that are not one per record."""
+    if not isinstance(values, Tensor) or values.shape[:1] != (rows,):
+        raise ModelError(
+            f"{what} does not come one per record, so no record can be bounded",
+            fix="use a task of texts or sentences, and a BERT-like encoder all of whose trained "
+            "weights take part in every batch",
+        )
 
 
 def require_sampler(layer: nn.Module, samplers: Mapping[type[nn.Module], Any]) -> None:

@@ -1,11 +1,13 @@
 """A model under Opacus' optimizer for a while: per-record gradients, clipped sums, noise.
 
 Added to Opacus: one backward pass for norms and sums (`per_record_gradients`), steps of empty
-batches, gradients merged per patient, noise and sampling from secret coins.
+batches, gradients merged per patient, noise and sampling from secret coins. Opacus 1.6 also needs
+support for transformers 5, and refusals of layers that no bound covers.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,20 +16,17 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from secure_fl.errors import ModelError
-from secure_fl.learning.dp.opacus_support import (
-    ids_per_record,
-    require_rows,
-    require_supported,
-    tidy,
-)
+from secure_fl.learning.anatomy import embeddings
 from secure_fl.learning.dp.per_record_gradients import (
     DenseGradients,
     GradientBook,
-    RecordGradients,
+    Gradients,
     add_norm_samplers,
     clip_and_sum,
+    require_rows,
 )
 from secure_fl.learning.dp.secret_randomness import CHUNK, Coins, PoissonBatches
 from secure_fl.learning.tasks.batches import Batch, all_present
@@ -68,8 +67,7 @@ class PrivateModel:
 
     def backward(self, batch: Batch, owners: Tensor | None = None) -> Tensor:
         """Set gradients to the clipped sum of all records (merged per owner); return losses."""
-        rows = len(next(iter(batch.values())))
-        losses, parts = self.by_layers(batch, rows) if self.book else self.one_by_one(batch, rows)
+        losses, parts = self.gradients(batch)
         if owners is not None:
             parts = {
                 p: DenseGradients(_mean_per_owner(part.each(), owners)) for p, part in parts.items()
@@ -79,29 +77,22 @@ class PrivateModel:
 
     def each(self, batch: Batch) -> Tensor:
         """Compute the gradient of each record in all trained weights, in the model's order."""
-        rows = len(next(iter(batch.values())))
-        _, parts = self.by_layers(batch, rows) if self.book else self.one_by_one(batch, rows)
+        _, parts = self.gradients(batch)
         return torch.cat([parts[p].each().flatten(1) for p in trained(self.module)], dim=1)
 
-    def by_layers(
-        self, batch: Batch, rows: int
-    ) -> tuple[Tensor, dict[nn.Parameter, RecordGradients]]:
-        """The losses, and the records' gradients by layers."""
-        assert self.book is not None  # noqa: S101 - for the type checker
+    def gradients(self, batch: Batch) -> tuple[Tensor, Gradients]:
+        """The losses of a batch, and the gradients of each record."""
+        rows = len(next(iter(batch.values())))
+        if self.book is None:  # one record at a time
+            results = [row_gradients(self.module, self.loss, batch, row) for row in range(rows)]
+            stacks = map(torch.stack, zip(*(gradients for _, gradients in results), strict=True))
+            parts = zip(trained(self.module), map(DenseGradients, stacks), strict=True)
+            return torch.cat([loss for loss, _ in results]), dict(parts)
         self.book.uses.clear()
         batch, self.book.windows = all_present(batch)
         losses = self.loss(self.module, batch)
         require_rows(losses, rows, "the loss")
         return losses, self.book.backward(losses, self.optimizer.params)
-
-    def one_by_one(
-        self, batch: Batch, rows: int
-    ) -> tuple[Tensor, dict[nn.Parameter, RecordGradients]]:
-        """The losses, and the records' gradients one record at a time."""
-        results = [row_gradients(self.module, self.loss, batch, row) for row in range(rows)]
-        stacks = map(torch.stack, zip(*(gradients for _, gradients in results), strict=True))
-        parts = zip(trained(self.module), map(DenseGradients, stacks), strict=True)
-        return torch.cat([loss for loss, _ in results]), dict(parts)
 
     def backward_empty(self) -> Tensor:
         """Set gradients to zero for an empty batch: a step of noise alone, which counts."""
@@ -224,3 +215,77 @@ def _mean_per_owner(rows: Tensor, owners: Tensor) -> Tensor:
     sizes = torch.bincount(owners).to(rows.dtype)
     total = rows.new_zeros(len(sizes), *rows.shape[1:]).index_add_(0, owners, rows)
     return total / sizes.view(-1, *(1 for _ in rows.shape[1:]))
+
+
+def require_supported(model: nn.Module) -> None:
+    """Refuse layers that Opacus accepts although no bound covers them."""
+    norms = nn.modules.batchnorm._BatchNorm
+    if any(isinstance(module, norms) for module in model.modules()):
+        raise ModelError(
+            "batch normalisation mixes the records of a batch, even where it is frozen",
+            model=type(model).__name__,
+            fix="use a model with layer normalisation",
+        )
+
+
+def ids_per_record(model: nn.Module) -> Callable[[], None]:
+    """Pass position and token type ids of every record to all embeddings; return the undo function.
+
+    transformers makes one row of them for the whole batch, which Opacus reads as a batch of one.
+    """
+    tables = {id(e := embeddings(m)): e for m in model.modules() if isinstance(m, PreTrainedModel)}
+    undo = [_fill_ids(module) for module in tables.values()]
+
+    def undo_all() -> None:
+        for remove in undo:
+            remove()
+
+    return undo_all
+
+
+def _fill_ids(module: nn.Module) -> Callable[[], None]:
+    signature = inspect.signature(module.forward)
+    tables = [table for table in module.modules() if isinstance(table, nn.Embedding)]
+    # RoBERTa, MPNet, Longformer: positions start after the padding's, and are per record already.
+    own_positions = len([table for table in tables if table.padding_idx is not None]) > 1
+
+    def fill(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        given = signature.bind(*args, **kwargs).arguments
+        ids = given.get("input_ids")
+        if ids is None:
+            return args, kwargs
+        if given.get("position_ids") is None and not own_positions:
+            places = torch.arange(ids.shape[1], device=ids.device)
+            given["position_ids"] = places.expand(ids.shape).contiguous()
+        if given.get("token_type_ids") is None:
+            given["token_type_ids"] = torch.zeros_like(ids)
+        return (), {name: given[name] for name in given if name in signature.parameters}
+
+    if "position_ids" not in signature.parameters:
+        return lambda: None
+    return module.register_forward_pre_hook(fill, with_kwargs=True).remove
+
+
+def tidy(model: nn.Module) -> None:
+    """Remove attributes that Opacus leaves behind, above all after an interrupted step."""
+    for module in model.modules():
+        module.__dict__.pop("ft_compute_sample_grad", None)
+    for parameter in model.parameters():
+        parameter.grad = None
+        parameter.__dict__.pop("summed_grad", None)
+
+
+@contextmanager
+def no_dropout(model: nn.Module) -> Iterator[None]:
+    """Set evaluation mode inside, except for modules with weights, which Opacus needs in training.
+
+    Attention applies dropout by its own mode.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    for module, _ in modes:
+        module.training = module is model or any(True for _ in module.parameters(recurse=False))
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

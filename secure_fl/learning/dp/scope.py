@@ -203,8 +203,8 @@ def open_ledger(folder: Path, party: str, identity: Identity | None = None) -> L
     A party that is simulated on this machine has no lasting identity. Its signing key is in the
     ledger's folder: that detects damage, but not changes by a user who may write there.
     """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if identity is not None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Ledger(folder / LEDGER, identity)
     key = folder / KEY
     if not key.exists():
@@ -216,7 +216,6 @@ def open_ledger(folder: Path, party: str, identity: Identity | None = None) -> L
                 file=key,
                 reason="missing",
             )
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(key, Identity.generate(party).to_private_bytes(), mode=0o600)
     check_private(key, 0o600)
     return Ledger(folder / LEDGER, Identity.from_private_bytes(key.read_bytes()))

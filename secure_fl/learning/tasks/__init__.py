@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from secure_fl.data.examples import Example
 from secure_fl.data.rows import named, shown
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.tasks.batches import Batch
@@ -16,7 +14,7 @@ from secure_fl.learning.tasks.ner import NER, entity_labels, tag_labels
 from secure_fl.learning.tasks.prompts import PromptClassification
 from secure_fl.learning.tasks.ranking import Ranking
 from secure_fl.learning.tasks.regression import Regression
-from secure_fl.learning.tasks.task import Encoded, Task
+from secure_fl.learning.tasks.task import READING, Encoded, Examples, Task
 from secure_fl.settings import Kind, TaskSettings
 
 __all__ = [
@@ -41,7 +39,7 @@ KINDS: dict[Kind, type[Task]] = {
 }
 
 
-def labels_of(kind: Kind, examples: Sequence[Example]) -> tuple[str, ...]:
+def labels_of(kind: Kind, examples: Examples) -> tuple[str, ...]:
     """The labels that occur in the data, in the order of their ids (NER: "O" first)."""
     if kind in ("classification", "pair"):
         return class_labels(examples)
@@ -50,12 +48,12 @@ def labels_of(kind: Kind, examples: Sequence[Example]) -> tuple[str, ...]:
     return entity_labels(examples) if kind == "ner" else ()
 
 
-def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) -> Task:
+def make_task(settings: TaskSettings, train_examples: Examples = ()) -> Task:
     """The task with its declared labels, or with those that occur in the training data.
 
     Parties of a federation should declare labels, because those in their data may differ.
     """
-    kind = settings.kind
+    kind, reading = settings.kind, {name: getattr(settings, name) for name in READING}
     if kind in ("regression", "ranking", "completion"):
         if settings.declared is not None or settings.positive is not None:
             raise SettingsError(
@@ -64,8 +62,8 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
                 fix="remove labels and positive",
             )
         if kind == "regression":
-            return Regression(kind, **_reading(settings), score_range=settings.score_range)
-        return KINDS[kind](kind=kind, **_reading(settings))
+            return Regression(kind, **reading, score_range=settings.score_range)
+        return KINDS[kind](kind=kind, **reading)
     labels = _distinct_labels(settings, train_examples)
     one_class = kind in ("classification", "pair")
     if settings.positive is not None and (not one_class or settings.positive not in labels):
@@ -76,14 +74,12 @@ def make_task(settings: TaskSettings, train_examples: Sequence[Example] = ()) ->
         )
     if settings.prompt is not None:
         words = tuple((settings.label_words or {})[label] for label in labels)
-        return PromptClassification(
-            kind, labels, positive=settings.positive, prompt=settings.prompt, label_words=words,
-            **_reading(settings),
-        )  # fmt: skip
-    return KINDS[kind](kind, labels, positive=settings.positive, **_reading(settings))
+        reading |= {"prompt": settings.prompt, "label_words": words}
+        return PromptClassification(kind, labels, positive=settings.positive, **reading)
+    return KINDS[kind](kind, labels, positive=settings.positive, **reading)
 
 
-def _distinct_labels(settings: TaskSettings, examples: Sequence[Example]) -> tuple[str, ...]:
+def _distinct_labels(settings: TaskSettings, examples: Examples) -> tuple[str, ...]:
     """Return the declared labels, or those of the data; refuse repeated ones, and one alone."""
     kind, labels = settings.kind, settings.declared
     if labels is None:
@@ -92,9 +88,7 @@ def _distinct_labels(settings: TaskSettings, examples: Sequence[Example]) -> tup
         labels = tag_labels(labels)
     if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
         raise SettingsError(
-            f"repeated labels: {named(repeated)}",
-            field="task.labels",
-            fix="name each label once",
+            f"repeated labels: {named(repeated)}", field="task.labels", fix="name each label once"
         )
     if len(set(labels)) < 2:
         error = DataError if settings.labels is None else SettingsError
@@ -105,12 +99,6 @@ def _distinct_labels(settings: TaskSettings, examples: Sequence[Example]) -> tup
             fix="declare the labels in [task] labels, equally for all parties",
         )
     return labels
-
-
-def _reading(settings: TaskSettings) -> dict[str, Any]:
-    """The settings of how texts are read, equal for all kinds."""
-    names = ("max_length", "windows", "overlap")
-    return {name: getattr(settings, name) for name in names}
 
 
 def task_from(card: dict[str, Any]) -> Task:

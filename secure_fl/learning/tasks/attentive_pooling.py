@@ -63,10 +63,7 @@ class AttentiveForSequenceClassification(PreTrainedModel):  # type: ignore[misc]
         self.post_init()
 
     def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        **options: Any,
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any
     ) -> Any:
         """Compute the logits of each text or token."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask

@@ -6,7 +6,7 @@ confidence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -45,9 +45,26 @@ from secure_fl.learning.metrics import (
 )
 from secure_fl.learning.noised_counts import NOISE, noised_intervals, noised_rates
 from secure_fl.learning.tasks.batches import Batch
-from secure_fl.learning.tasks.task import Encoded, Reduction, Task, expect, wrong_label
-from secure_fl.learning.tasks.token_table import TokenTable, token_columns, tokenise
-from secure_fl.learning.tasks.window_table import Table, WindowLayout, WindowTable, window_table
+from secure_fl.learning.tasks.task import (
+    Batches,
+    Encoded,
+    Examples,
+    Logits,
+    Reduction,
+    Rows,
+    Task,
+    expect,
+    wrong_label,
+)
+from secure_fl.learning.tasks.token_table import (
+    Table,
+    TokenTable,
+    WindowLayout,
+    WindowTable,
+    token_columns,
+    tokenise,
+    window_table,
+)
 
 Array: TypeAlias = NDArray[Any]
 
@@ -71,24 +88,22 @@ class Classification(Task):
         """The class of precision, recall and F1: the positive one, else the last label."""
         return self.positive or self.labels[-1]
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Table:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Table:
         """Tokenise every text, and number its label."""
         table = encode_texts(examples, tokenizer, self)
         return self.numbered(table, examples) if labelled else table
 
-    def numbered(self, table: Table, examples: Sequence[Example]) -> Table:
+    def numbered(self, table: Table, examples: Examples) -> Table:
         """Add the number of each record's label."""
         return table.with_values(labels=torch.tensor(self._numbers(examples)))
 
-    def check_labels(self, examples: Sequence[Example]) -> None:
+    def check_labels(self, examples: Examples) -> None:
         """Refuse a record without one of the task's labels."""
         for row, example in enumerate(examples):
             expect(example, Text, row, self.kind)
         self._numbers(examples)
 
-    def _numbers(self, examples: Sequence[Example]) -> list[int]:
+    def _numbers(self, examples: Examples) -> list[int]:
         ids = {label: index for index, label in enumerate(self.labels)}
         names = [label_name(example) for example in examples]
         wrong = next((row for row, name in enumerate(names) if name not in ids), None)
@@ -115,9 +130,7 @@ class Classification(Task):
         """The likeliest label of each text."""
         return [self.labels[index] for index in logits.argmax(-1).tolist()]
 
-    def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Cells of the confusion matrix, and bins of scores and of confidence."""
         classes = len(self.labels)
         gold = joined(batch["labels"].cpu() for batch in batches).astype(np.int64)
@@ -214,7 +227,7 @@ class Classification(Task):
 
 
 def encode_texts(
-    examples: Sequence[Example], tokenizer: Any, task: Task, layout: WindowLayout | None = None
+    examples: Examples, tokenizer: Any, task: Task, layout: WindowLayout | None = None
 ) -> Table:
     """Tokenise texts, with their second texts if any has one; kind "pair" requires them.
 
@@ -225,17 +238,16 @@ def encode_texts(
     pairs: list[str] = []
     paired = kind == "pair" or any(isinstance(e, Text) and e.pair is not None for e in examples)
     for row, example in enumerate(examples):
-        expect(example, Text, row, kind)
-        assert isinstance(example, Text)  # noqa: S101 - for the type checker
-        texts.append(example.text)
-        if paired and example.pair is None:
+        note = expect(example, Text, row, kind)
+        texts.append(note.text)
+        if paired and note.pair is None:
             raise DataError(
                 "the second text is missing",
                 record=row + 1,
                 field="pair",
                 fix="name the column of the second text, or use kind 'classification'",
             )
-        pairs.append(example.pair or "")
+        pairs.append(note.pair or "")
     if paired and (task.windows > 1 or layout is not None):
         raise DataError(
             "records have a second text, and pairs have no windows and no prompt",
@@ -263,7 +275,7 @@ def label_name(example: Example) -> str:
     return "" if label is None else str(label)
 
 
-def class_labels(examples: Sequence[Example]) -> tuple[str, ...]:
+def class_labels(examples: Examples) -> tuple[str, ...]:
     """The labels that occur, sorted."""
     names = set()
     for row, example in enumerate(examples):
@@ -320,7 +332,7 @@ def scored(gold: Array, z: Array, label: int) -> Contributions:
     return Contributions.of_cells(odds_bin(odds) + BINS * (gold != label), 2 * BINS)
 
 
-def confidences(gold: Array, predicted: Array, z: Array) -> dict[str, Contributions]:
+def confidences(gold: Array, predicted: Array, z: Array) -> Rows:
     """Bins of the likeliest class's probability, of correct and of wrong records."""
     every = np.arange(len(gold))
     likely = np.exp(z[every, predicted] - np.logaddexp.reduce(z, axis=1))

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor, nn
 
 from secure_fl.data.examples import Example, Text
@@ -22,8 +21,25 @@ from secure_fl.errors import DataError, ModelError
 from secure_fl.learning.metric_counts import Contributions, Counts, products
 from secure_fl.learning.metrics import Interval, delta, wilson
 from secure_fl.learning.tasks.batches import Batch
-from secure_fl.learning.tasks.task import Head, Reduction, Task, device_of, expect, inference
-from secure_fl.learning.tasks.token_table import IGNORED, TokenTable, padded
+from secure_fl.learning.tasks.task import (
+    Batches,
+    Examples,
+    Head,
+    Logits,
+    Reduction,
+    Rows,
+    Task,
+    device_of,
+    expect,
+    inference,
+)
+from secure_fl.learning.tasks.token_table import (
+    IGNORED,
+    TokenTable,
+    padded,
+    per_record,
+    token_losses,
+)
 
 RESERVED = 4  # 1/RESERVED of a text without a completion is reserved for it
 TALLY = "completions"  # [correct records, records, correct tokens, tokens, sum of their losses]
@@ -36,15 +52,9 @@ class Completion(Task):
     """A prompt and its completion."""
 
     head: ClassVar[Head] = "causal"
+    metric: ClassVar[str] = "token_accuracy"  # of tokens after the true ones before them
 
-    @property
-    def metric(self) -> str:
-        """The share of tokens that are predicted correctly after the true ones before them."""
-        return "token_accuracy"
-
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> TokenTable:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> TokenTable:
         """Tokenise prompts with their completions and an end; long prompts lose their start."""
         end, most = end_of(tokenizer), min(self.max_length, tokenizer.model_max_length)
         unlabelled = most - max(1, most // RESERVED)  # tokens of a prompt without a completion
@@ -74,15 +84,13 @@ class Completion(Task):
         """Each token's loss and likeliest id, because the scores of all words would fill memory."""
         return torch.stack([token_losses(logits, batch["labels"]), logits.argmax(-1).float()], -1)
 
-    def losses(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Tensor:
+    def losses(self, logits: Logits, batches: Batches) -> Tensor:
         """Each record's loss, from the kept part of its logits."""
         pairs = zip(logits, batches, strict=True)
         losses = [per_record(kept[..., 0], batch["labels"]) for kept, batch in pairs]
         return torch.cat([torch.zeros(0), *losses])
 
-    def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """The counts for perplexity, correct tokens and exact matches."""
         rows = [torch.zeros(0, 5).double()]
         for kept, batch in zip(logits, batches, strict=True):
@@ -121,7 +129,7 @@ class Completion(Task):
         return [row[at].int().tolist() for row, at in zip(logits[..., 1], counted, strict=True)]
 
     def predict(
-        self, model: nn.Module, examples: Sequence[Example], tokenizer: Any, batch_size: int = 64
+        self, model: nn.Module, examples: Examples, tokenizer: Any, batch_size: int = 64
     ) -> list[dict[str, Any]]:
         """Generate a completion of each prompt; together they have at most `max_length` tokens.
 
@@ -142,11 +150,8 @@ class Completion(Task):
 
     def _written(self, model: Any, prompts: Batch, tokenizer: Any) -> list[list[int]]:
         """Decode greedily after each prompt, up to the text's end."""
-        end = end_of(tokenizer)
-        start, most = (
-            prompts["input_ids"].shape[1],
-            min(self.max_length, tokenizer.model_max_length),
-        )
+        end, start = end_of(tokenizer), prompts["input_ids"].shape[1]
+        most = min(self.max_length, tokenizer.model_max_length)
         written = model.generate(
             **prompts,
             max_new_tokens=most - start,
@@ -168,20 +173,8 @@ def alike(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
         yield from (group[at : at + most] for at in range(0, len(group), most))
 
 
-def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of each token of the completions; 0 elsewhere."""
-    return F.cross_entropy(
-        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
-    ).view_as(labels)
-
-
-def per_record(losses: Tensor, labels: Tensor) -> Tensor:
-    """The mean over each completion's tokens."""
-    return losses.sum(-1) / (labels != IGNORED).sum(-1).clamp(min=1)
-
-
 def parts_of(
-    examples: Sequence[Example], tokenizer: Any, *, labelled: bool
+    examples: Examples, tokenizer: Any, *, labelled: bool
 ) -> list[tuple[list[int], list[int]]]:
     """The tokens of each prompt and of its completion, split where the prompt ends.
 
@@ -206,18 +199,17 @@ def parts_of(
 
 def prompted(example: Example, row: int, labelled: bool) -> tuple[str, ...]:
     """The prompt of an example, and the completion of a `labelled` one."""
-    expect(example, Text, row, "completion")
-    assert isinstance(example, Text)  # noqa: S101 - for the type checker
+    note = expect(example, Text, row, "completion")
     if not labelled:
-        return (example.text.rstrip(),)
-    if example.pair is None or not example.pair.strip():
+        return (note.text.rstrip(),)
+    if note.pair is None or not note.pair.strip():
         raise DataError(
             "the completion is missing",
             record=row + 1,
             field="pair",
             fix="give each prompt its completion, in a column called completion",
         )
-    return example.text.rstrip(), example.pair.strip()
+    return note.text.rstrip(), note.pair.strip()
 
 
 def shortened(prompt: list[int], room: int, tokenizer: Any) -> list[int]:

@@ -7,7 +7,7 @@ labels' log-odds, and to the number of right labels among the likeliest ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
@@ -19,14 +19,7 @@ from torch import Tensor
 
 from secure_fl.data.examples import Example, Text
 from secure_fl.errors import DataError
-from secure_fl.learning.metric_counts import (
-    ROW,
-    SCORED,
-    Contributions,
-    Counts,
-    by_name,
-    products,
-)
+from secure_fl.learning.metric_counts import ROW, SCORED, Contributions, Counts, by_name, products
 from secure_fl.learning.metrics import (
     BINS,
     Interval,
@@ -49,8 +42,17 @@ from secure_fl.learning.tasks.classification import (
     outcome_rows,
     separable,
 )
-from secure_fl.learning.tasks.task import Reduction, Task, expect, wrong_label
-from secure_fl.learning.tasks.window_table import Table
+from secure_fl.learning.tasks.task import (
+    Batches,
+    Examples,
+    Logits,
+    Reduction,
+    Rows,
+    Task,
+    expect,
+    wrong_label,
+)
+from secure_fl.learning.tasks.token_table import Table
 
 OUTCOMES = "outcomes"  # [hits, false alarms, misses] over all labels
 SQUARES = "squares"  # the sums of products of a record's outcomes
@@ -65,29 +67,23 @@ class MultiLabel(Task):
     """Zero or more labels per text."""
 
     exclusive: ClassVar[bool] = False
-
-    @property
-    def metric(self) -> str:
-        """F1 over all decisions."""
-        return "micro_f1"
+    metric: ClassVar[str] = "micro_f1"  # F1 over all decisions
 
     @property
     def decisions(self) -> int:
         """One for each label."""
         return len(self.labels)
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Table:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Table:
         """Tokenise every text, and mark its labels."""
         table = encode_texts(examples, tokenizer, self)
         return table.with_values(labels=self._truth(examples)) if labelled else table
 
-    def check_labels(self, examples: Sequence[Example]) -> None:
+    def check_labels(self, examples: Examples) -> None:
         """Refuse a record whose labels are missing or are not the task's."""
         self._truth(examples)
 
-    def _truth(self, examples: Sequence[Example]) -> Tensor:
+    def _truth(self, examples: Examples) -> Tensor:
         """Return a row of decisions for each record."""
         places = {label: place for place, label in enumerate(self.labels)}
         truth = torch.zeros(len(examples), len(self.labels), dtype=torch.bool)
@@ -109,9 +105,7 @@ class MultiLabel(Task):
         rows = (logits > 0).cpu()
         return [tuple(self.labels[k] for k in row.nonzero().flatten().tolist()) for row in rows]
 
-    def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Outcomes over all labels and of each, bins of scores, and hits of the likeliest."""
         width = len(self.labels)
         nothing = np.zeros((0, width), bool)
@@ -209,8 +203,7 @@ class MultiLabel(Task):
 
 def labels_at(example: Example, row: int) -> tuple[str, ...]:
     """The labels of a record; refuse an unlabelled one, or one with a single class."""
-    expect(example, Text, row, "multilabel")
-    label = example.label if isinstance(example, Text) else None
+    label = expect(example, Text, row, "multilabel").label
     if not isinstance(label, tuple):
         raise DataError(
             "the labels are missing, or they are not a list",
@@ -222,13 +215,13 @@ def labels_at(example: Example, row: int) -> tuple[str, ...]:
     return label
 
 
-def occurring_labels(examples: Sequence[Example]) -> tuple[str, ...]:
+def occurring_labels(examples: Examples) -> tuple[str, ...]:
     """The labels that occur, sorted."""
     named = (labels_at(example, row) for row, example in enumerate(examples))
     return tuple(sorted(set(chain.from_iterable(named))))
 
 
-def first_hits(logits: Sequence[Tensor], batches: Sequence[Batch], k: int) -> Contributions:
+def first_hits(logits: Logits, batches: Batches, k: int) -> Contributions:
     """Records by how many of their k likeliest labels are right."""
     hits = [
         batch["labels"].cpu().gather(-1, z.cpu().topk(k).indices).sum(-1)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
 
 from secure_fl.data.examples import Example, Tagged
@@ -20,15 +19,29 @@ from secure_fl.errors import DataError
 from secure_fl.learning.metric_counts import ALL, ROW, Contributions, Counts, by_name
 from secure_fl.learning.metrics import Interval, delta, span_rates, wilson
 from secure_fl.learning.tasks.batches import Batch
-from secure_fl.learning.tasks.task import Head, Reduction, Task, expect, wrong_label
+from secure_fl.learning.tasks.task import (
+    Batches,
+    Examples,
+    Head,
+    Logits,
+    Reduction,
+    Rows,
+    Task,
+    expect,
+    wrong_label,
+)
 from secure_fl.learning.tasks.token_table import (
     IGNORED,
+    Table,
     TokenTable,
+    WindowLayout,
     padded,
+    per_record,
     token_columns,
+    token_losses,
     tokenise,
+    window_table,
 )
-from secure_fl.learning.tasks.window_table import Table, WindowLayout, window_table
 
 
 @dataclass(frozen=True)
@@ -41,15 +54,9 @@ class NER(Task):
     """
 
     head: ClassVar[Head] = "token"
+    metric: ClassVar[str] = "f1"  # of entities
 
-    @property
-    def metric(self) -> str:
-        """Entity F1."""
-        return "f1"
-
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Table:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Table:
         """Tokenise into word pieces, with the tag's id at the first piece of each token."""
         sentences = [sentence(example, row, labelled) for row, example in enumerate(examples)]
         # Byte-level tokenizers mark a word's start by a space, which split words lack.
@@ -79,7 +86,7 @@ class NER(Task):
             for tags, words in zip(self._numbers(sentences), firsts, strict=True)
         ]
 
-    def check_labels(self, examples: Sequence[Example]) -> None:
+    def check_labels(self, examples: Examples) -> None:
         """Refuse a sentence without tags, or with a tag that is not the task's."""
         self._numbers([sentence(example, row, True) for row, example in enumerate(examples)])
 
@@ -95,11 +102,7 @@ class NER(Task):
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
         """Cross-entropy, averaged over each sentence's tokens, so that sentences count equally."""
-        labels = batch["labels"]
-        losses = F.cross_entropy(
-            logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
-        ).view_as(labels)
-        rows = losses.sum(-1) / (labels != IGNORED).sum(-1).clamp(min=1)
+        rows = per_record(token_losses(logits, batch["labels"]), batch["labels"])
         return rows if reduction == "none" else rows.mean()
 
     def decode(self, logits: Tensor, batch: Batch) -> list[list[str]]:
@@ -112,9 +115,7 @@ class NER(Task):
         ends = np.cumsum(at.sum(-1).cpu().numpy())[:-1]
         return [list(row) for row in np.split(names, ends)]
 
-    def read(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch]
-    ) -> tuple[list[list[str]], list[list[str]]]:
+    def read(self, logits: Logits, batches: Batches) -> tuple[list[list[str]], list[list[str]]]:
         """The true and the predicted tags of each sentence."""
         gold: list[list[str]] = []
         predicted: list[list[str]] = []
@@ -123,9 +124,7 @@ class NER(Task):
             predicted += self.decode(z, batch)
         return gold, predicted
 
-    def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Hits, false alarms and misses of each entity type."""
         gold, predicted = self.read(logits, batches)
         types = [label[2:] for label in self.labels if label.startswith("B-")]
@@ -175,16 +174,15 @@ class NER(Task):
 
 def sentence(example: Example, row: int, labelled: bool) -> Tagged:
     """Check that an example is a sentence, and `labelled` ones have one tag per token."""
-    expect(example, Tagged, row, "ner")
-    assert isinstance(example, Tagged)  # noqa: S101 - for the type checker
-    if labelled and (example.tags is None or len(example.tags) != len(example.tokens)):
+    tagged = expect(example, Tagged, row, "ner")
+    if labelled and (tagged.tags is None or len(tagged.tags) != len(tagged.tokens)):
         raise DataError(
-            f"{len(example.tokens)} tokens have {len(example.tags or ())} tags",
+            f"{len(tagged.tokens)} tokens have {len(tagged.tags or ())} tags",
             record=row + 1,
             field="tags",
             fix="give one IOB2 tag per token",
         )
-    return example
+    return tagged
 
 
 def first_pieces(word_ids: Sequence[int | None]) -> list[int]:
@@ -207,7 +205,7 @@ def entity_rows(counts: Counts) -> dict[str, Any]:
 
 def outcomes(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], types: Sequence[str]
-) -> dict[str, Contributions]:
+) -> Rows:
     """Each sentence's contribution to [hits, false alarms, misses] of each type."""
     cells: dict[str, list[tuple[int, int]]] = {name: [] for name in types}
     for record, sides in enumerate(zip(gold, predicted, strict=True)):
@@ -240,7 +238,7 @@ def tag_labels(types: Sequence[str]) -> tuple[str, ...]:
     return ("O", *(f"{place}-{kind}" for kind in dict.fromkeys(bare) for place in "BI"))
 
 
-def entity_labels(examples: Sequence[Example]) -> tuple[str, ...]:
+def entity_labels(examples: Examples) -> tuple[str, ...]:
     """The tags of the entity types that occur, sorted by type."""
     types = set()
     for row, example in enumerate(examples):

@@ -15,14 +15,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from secure_fl.data.examples import Example
 from secure_fl.data.rows import named
 from secure_fl.errors import SettingsError
 from secure_fl.learning.anatomy import body_of
 from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.classification import Classification, encode_texts
-from secure_fl.learning.tasks.task import Head
-from secure_fl.learning.tasks.window_table import Table, WindowLayout
+from secure_fl.learning.tasks.task import Examples, Head
+from secure_fl.learning.tasks.token_table import Table, WindowLayout
 from secure_fl.settings import MASK
 
 ANSWERS = "answers"  # of each record: the token of each class
@@ -43,9 +42,7 @@ class PromptClassification(Classification):
         words = dict(zip(self.labels, self.label_words, strict=True))
         return super().reading() | {"prompt": self.prompt, "label_words": words}
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Table:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Table:
         """Tokenise every text with the prompt after it, and number its label."""
         answers = torch.tensor(word_ids(tokenizer, self.label_words))
         prompt = prompt_ids(tokenizer, self.prompt)

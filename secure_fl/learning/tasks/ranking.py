@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
@@ -17,10 +16,16 @@ from secure_fl.learning.metric_counts import Contributions, Counts, products
 from secure_fl.learning.metrics import Interval, auc, delta, mrr, ndcg
 from secure_fl.learning.tasks.batches import MODEL_INPUTS, Batch
 from secure_fl.learning.tasks.task import (
+    Batches,
+    Device,
     Encoded,
+    Examples,
     Head,
     Indices,
+    Logits,
     Reduction,
+    Rng,
+    Rows,
     Task,
     device_of,
     expect,
@@ -59,12 +64,7 @@ class Impressions(Encoded):
         clicks = None if self.clicks is None else self.clicks[at]
         return Impressions(self.titles, self.history[at], self.candidates[at], clicks, self.npratio)
 
-    def batch(
-        self,
-        indices: Indices,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
+    def batch(self, indices: Indices, generator: Rng = None, device: Device = "cpu") -> Batch:
         """All candidates; with a generator, one click and `npratio` others of each impression."""
         at = torch.as_tensor(indices, dtype=torch.long)
         batch = self.layout(at) if generator is None else self.sampled(at, generator)
@@ -112,15 +112,9 @@ class Ranking(Task):
     max_history: int = 50
 
     head: ClassVar[Head] = "ranking"
+    metric: ClassVar[str] = "auc"  # averaged over impressions
 
-    @property
-    def metric(self) -> str:
-        """AUC, averaged over impressions."""
-        return "auc"
-
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Impressions:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Impressions:
         """Tokenise every distinct title once, and let impressions refer to them."""
         pages = [impression(example, row, labelled) for row, example in enumerate(examples)]
         recent = [page.history[-self.max_history :] for page in pages]
@@ -162,9 +156,7 @@ class Ranking(Task):
             for row, seen in zip(logits.float().tolist(), present, strict=True)
         ]
 
-    def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """The number of impressions with clicks and others, and the sum of each metric."""
         rows: list[tuple[float, ...]] = []
         for z, batch in zip(logits, batches, strict=True):
@@ -226,16 +218,15 @@ class Ranking(Task):
 
 def impression(example: Example, row: int, labelled: bool) -> Impression:
     """Check that an example is an impression, and `labelled` ones have one flag per candidate."""
-    expect(example, Impression, row, "ranking")
-    assert isinstance(example, Impression)  # noqa: S101 - for the type checker
-    if not example.candidates or (labelled and len(example.clicks) != len(example.candidates)):
+    page = expect(example, Impression, row, "ranking")
+    if not page.candidates or (labelled and len(page.clicks) != len(page.candidates)):
         raise DataError(
-            f"{len(example.candidates)} candidates have {len(example.clicks)} click flags",
+            f"{len(page.candidates)} candidates have {len(page.clicks)} click flags",
             record=row + 1,
             field="clicks",
             fix="give at least one candidate, and one flag per candidate",
         )
-    return example
+    return page
 
 
 def trimmed(rows: Tensor) -> Tensor:

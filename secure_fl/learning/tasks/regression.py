@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,8 +31,8 @@ from secure_fl.learning.metrics import (
 )
 from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.classification import encode_texts, joined
-from secure_fl.learning.tasks.task import Reduction, Task
-from secure_fl.learning.tasks.window_table import Table
+from secure_fl.learning.tasks.task import Batches, Examples, Logits, Reduction, Rows, Task
+from secure_fl.learning.tasks.token_table import Table
 
 MOMENTS = "moments"  # [n, Σx, Σy, Σx², Σy², Σxy] of scores x and predictions y
 RANKS = "ranks"  # records by the bins of both
@@ -43,27 +42,21 @@ RANKS = "ranks"  # records by the bins of both
 class Regression(Task):
     """One score per text or pair (STS-B)."""
 
+    metric: ClassVar[str] = "pearson"
     score_range: tuple[float, float] | None = None  # the range of the bins of ranks
 
-    @property
-    def metric(self) -> str:
-        """Pearson's correlation."""
-        return "pearson"
-
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Table:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Table:
         """Tokenise every text, with its score."""
         table = encode_texts(examples, tokenizer, self)
         if not labelled:
             return table
         return table.with_values(labels=torch.tensor(self._scores(examples)).float())
 
-    def check_labels(self, examples: Sequence[Example]) -> None:
+    def check_labels(self, examples: Examples) -> None:
         """Refuse a record without a score."""
         self._scores(examples)
 
-    def _scores(self, examples: Sequence[Example]) -> list[float]:
+    def _scores(self, examples: Examples) -> list[float]:
         return [score_of(example, row) for row, example in enumerate(examples)]
 
     def loss(self, logits: Tensor, batch: Batch, *, reduction: Reduction = "mean") -> Tensor:
@@ -75,14 +68,12 @@ class Regression(Task):
         scores: list[float] = logits.float().squeeze(-1).tolist()
         return scores
 
-    def exact(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
+    def exact(self, logits: Logits, batches: Batches) -> dict[str, float]:
         """Spearman's correlation of the scores themselves."""
         gold = joined(batch["labels"].cpu() for batch in batches)
         return {"spearman": spearman(gold, joined(z.squeeze(-1) for z in logits))}
 
-    def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Moments of scores and predictions; with a range, the bins of both."""
         x = joined(batch["labels"].cpu() for batch in batches)
         y = joined(z.squeeze(-1) for z in logits)

@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from secure_fl.data.examples import Example
+from secure_fl.data.examples import Example, Impression, Tagged, Text
 from secure_fl.data.rows import named
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.metric_counts import LOSS, Contributions, Counts, add
@@ -21,10 +21,18 @@ from secure_fl.learning.metrics import Interval, Slopes, loss_rate, slopes
 from secure_fl.learning.tasks.batches import WINDOWS, Batch, by_record, in_parts, packed
 from secure_fl.settings import Kind
 
+Shape = TypeVar("Shape", Text, Tagged, Impression)
 Reduction: TypeAlias = Literal["mean", "none"]
+Examples: TypeAlias = Sequence[Example]
+Logits: TypeAlias = Sequence[Tensor]  # of each batch
+Batches: TypeAlias = Sequence[Batch]
+Rows: TypeAlias = dict[str, Contributions]  # of each record, by the name of the counts
+Rng: TypeAlias = torch.Generator | None
+Device: TypeAlias = torch.device | str
 Indices: TypeAlias = Tensor | Sequence[int]
 Head: TypeAlias = Literal["sequence", "token", "ranking", "causal", "prompt"]
 
+READING = ("max_length", "windows", "overlap")  # fields of how texts are read
 SORTED = 8  # batches' worth of shuffled examples that are sorted by length
 
 
@@ -39,12 +47,7 @@ class Encoded(ABC):
         """The examples at `indices`, in that order."""
 
     @abstractmethod
-    def batch(
-        self,
-        indices: Indices,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Batch:
+    def batch(self, indices: Indices, generator: Rng = None, device: Device = "cpu") -> Batch:
         """The examples at `indices` as one batch, padded to the longest of them.
 
         A generator means training: a task samples negatives with it.
@@ -56,12 +59,7 @@ class Encoded(ABC):
         """True if the examples have labels."""
 
     def batches(
-        self,
-        batch_size: int,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-        *,
-        alike: bool = False,
+        self, batch_size: int, generator: Rng = None, device: Device = "cpu", *, alike: bool = False
     ) -> Iterator[Batch]:
         """All examples once: shuffled by `generator` (on the CPU), or in order without one.
 
@@ -71,14 +69,14 @@ class Encoded(ABC):
             yield self.batch(indices, generator, device)
 
     def orders(
-        self, batch_size: int, generator: torch.Generator | None = None, *, alike: bool = False
+        self, batch_size: int, generator: Rng = None, *, alike: bool = False
     ) -> Iterator[Tensor]:
         """The indices of the examples in each of the `batches`."""
         if generator is None:
-            order = torch.arange(len(self))
+            order, alike = torch.arange(len(self)), False
         else:
             order = torch.randperm(len(self), generator=generator)
-        if generator is not None and alike and len(order):
+        if alike and len(order):
             window = torch.arange(len(order)) // (SORTED * batch_size)
             sizes = self.sizes()[order]
             order = order[(window * (int(sizes.max()) + 1) + sizes).argsort()]
@@ -138,19 +136,16 @@ class Task(ABC):
         return None
 
     @abstractmethod
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Any, *, labelled: bool = True
-    ) -> Encoded:
+    def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Encoded:
         """Tokenise once. `labelled=False` ignores labels, and allows examples without one."""
 
-    def check_labels(self, examples: Sequence[Example]) -> None:
+    def check_labels(self, examples: Examples) -> None:
         """Refuse records whose labels are missing or are not the task's; default: accept all."""
         return None
 
     def reading(self) -> dict[str, Any]:
         """The settings of how texts are read, which all members must have alike."""
-        names = ("max_length", "windows", "overlap")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in READING}
 
     def run(self, model: nn.Module, inputs: Batch, batch: Batch, **options: Any) -> Any:
         """The model's full output for rows of tokens: a batch's records, or some windows."""
@@ -195,9 +190,7 @@ class Task(ABC):
         return logits
 
     @abstractmethod
-    def contributions(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+    def contributions(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Each record's contribution to the counts, except its loss, in the order of the records.
 
         Names and sizes depend on the task alone. Without `by_label` they do not depend on its
@@ -211,7 +204,7 @@ class Task(ABC):
         If some counts are missing, the metrics that follow from the others.
         """
 
-    def exact(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> dict[str, float]:
+    def exact(self, logits: Logits, batches: Batches) -> dict[str, float]:
         """The exact values of metrics that `rates` approximates, for one holder of records."""
         return {}
 
@@ -251,7 +244,7 @@ class Task(ABC):
         return self.score(*self.outcomes(model, encoded, batch_size))
 
     def score(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], counts: Counts | None = None
+        self, logits: Logits, batches: Batches, counts: Counts | None = None
     ) -> dict[str, float]:
         """All metrics for one holder of records; `counts`: their counts by label, if known."""
         counts = self.counts(logits, batches) if counts is None else counts
@@ -270,29 +263,25 @@ class Task(ABC):
                 batches.append({name: tensor.cpu() for name, tensor in batch.items()})
         return logits, batches
 
-    def counts(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> Counts:
+    def counts(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Counts:
         """Counts that add up over hospitals; zeros without a batch."""
         every = self.rows(logits, batches, by_label=by_label)
         return {name: rows.total() for name, rows in every.items()}
 
-    def rows(
-        self, logits: Sequence[Tensor], batches: Sequence[Batch], *, by_label: bool = True
-    ) -> dict[str, Contributions]:
+    def rows(self, logits: Logits, batches: Batches, *, by_label: bool = True) -> Rows:
         """Each record's contribution to the counts, including its loss."""
         losses = self.losses(logits, batches).double().numpy()
         of_loss = Contributions.of_values(np.stack([np.ones_like(losses), losses], axis=1))
         return {LOSS: of_loss} | self.contributions(logits, batches, by_label=by_label)
 
-    def losses(self, logits: Sequence[Tensor], batches: Sequence[Batch]) -> Tensor:
+    def losses(self, logits: Logits, batches: Batches) -> Tensor:
         """Each record's loss."""
         pairs = zip(logits, batches, strict=True)
         losses = [self.loss(z, batch, reduction="none") for z, batch in pairs]
         return torch.cat([torch.zeros(0), *losses])
 
     def predict(
-        self, model: nn.Module, examples: Sequence[Example], tokenizer: Any, batch_size: int = 64
+        self, model: nn.Module, examples: Examples, tokenizer: Any, batch_size: int = 64
     ) -> list[dict[str, Any]]:
         """Readable predictions, one per example. Never log or send them: they contain records."""
         encoded = self.encode(examples, tokenizer, labelled=False)
@@ -337,14 +326,15 @@ def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def expect(example: Example, shape: type, row: int, kind: str) -> None:
-    """Refuse an example of another task's shape."""
+def expect(example: Example, shape: type[Shape], row: int, kind: str) -> Shape:
+    """Return an example of this shape; refuse one of another task's shape."""
     if not isinstance(example, shape):
         raise DataError(
             f"a {kind} task cannot use an example of shape {type(example).__name__}",
             record=row + 1,
             fix=f"load the data for task kind {kind!r}",
         )
+    return example
 
 
 def wrong_label(
@@ -363,6 +353,6 @@ def wrong_label(
     )
 
 
-def move(batch: Mapping[str, Tensor], device: torch.device | str) -> Batch:
+def move(batch: Mapping[str, Tensor], device: Device) -> Batch:
     """Move a batch to a device."""
     return {name: tensor.to(device) for name, tensor in batch.items()}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from secure_fl.errors import BudgetError, DataError, ModelError, SettingsError, 
 from secure_fl.events import EventLog
 from secure_fl.learning.anatomy import freeze_embeddings, trainable
 from secure_fl.learning.dp.dp_sgd import fit_privately
-from secure_fl.learning.dp.private_model import Bounds, privately
+from secure_fl.learning.dp.private_model import Bounds, no_dropout, privately
 from secure_fl.learning.dp.scope import require_private, sampling_units
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches
 from secure_fl.learning.learning_rates import ALONE
@@ -27,7 +28,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Batch, make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from tests.support.clipped_sums import clipped_sum, neighbour_ratio
+from tests.support.clipped_sums import clipped_sum, losses_of, neighbour_ratio
 from tests.support.private import (
     FAMILIES,
     ROWS,
@@ -42,18 +43,17 @@ from tests.support.private import (
 from tests.support.raising import raises
 
 
+def by_row(batch: Batch) -> list[Batch]:
+    rows = range(len(batch["labels"]))
+    return [{name: tensor[row : row + 1] for name, tensor in batch.items()} for row in rows]
+
+
 def gradients_one_by_one(family: str, model: nn.Module, batch: Batch) -> list[Tensor]:
     """The naive way: one record at a time through autograd."""
-    found = []
-    for row in range(len(batch["labels"])):
-        model.zero_grad()
-        loss_of(family)(model, {k: v[row : row + 1] for k, v in batch.items()}).sum().backward()
-        parts = [
-            p.grad.flatten() for p in model.parameters() if p.requires_grad and p.grad is not None
-        ]
-        found.append(torch.cat(parts))
-    model.zero_grad()
-    return found
+    weights = [p for p in model.parameters() if p.requires_grad]
+    losses = [loss_of(family)(model, one).sum() for one in by_row(batch)]
+    slopes = [torch.autograd.grad(loss, weights) for loss in losses]
+    return [torch.cat([g.flatten() for g in each]) for each in slopes]
 
 
 @pytest.mark.parametrize("clipping", ["per_sample", "ghost"])
@@ -121,19 +121,13 @@ def test_noise_on_a_step_has_the_promised_std(clipping: Any) -> None:
     assert float((steps - torch.eye(100)).abs().max()) < 6 / math.sqrt(noise.shape[1])
 
 
-def privately_toy(model: nn.Module, optimizer: Any, bounds: Bounds, batch: float) -> Any:
-    from contextlib import contextmanager
-
-    @contextmanager
-    def opened() -> Any:
-        coins, none = Coins.secret(), nn.Module()
-        none.embeddings = nn.Identity()
-        none.inner = model
-        batches = PoissonBatches(int(batch * 10), 10, coins)
-        with privately(none, optimizer, lambda m, b: b["x"], bounds, batches) as private:
-            yield private
-
-    return opened()
+@contextmanager
+def privately_toy(model: nn.Module, optimizer: Any, bounds: Bounds, batch: float) -> Iterator[Any]:
+    none = nn.Module()
+    none.embeddings, none.inner = nn.Identity(), model
+    batches = PoissonBatches(int(batch * 10), 10, Coins.secret())
+    with privately(none, optimizer, lambda m, b: b["x"], bounds, batches) as private:
+        yield private
 
 
 def test_noise_is_added_in_double_precision_and_is_exact_in_distribution() -> None:
@@ -149,10 +143,7 @@ def test_noise_is_added_in_double_precision_and_is_exact_in_distribution() -> No
 
 
 def test_sampling_takes_every_unit_with_its_own_coin() -> None:
-    drawn = list(
-        itertools.chain.from_iterable(PoissonBatches(50, 400, Coins.secret()) for _ in [0])
-    )
-    sizes = np.array([len(batch) for batch in drawn])
+    sizes = np.array([len(batch) for batch in PoissonBatches(50, 400, Coins.secret())])
     assert sizes.min() == 0  # an empty batch is a batch
     assert sizes.mean() == pytest.approx(50 / 400, abs=0.09)
     batches = [b for _ in range(50) for b in PoissonBatches(20, 4, Coins.secret())]
@@ -225,32 +216,20 @@ def test_a_patient_is_one_unit_however_many_notes_there_are() -> None:
     assert site.privacy.account.unit == "patient"
     batch = site.train.batch([0, 8, 16, 1, 9])  # three notes of a patient, two of another
     optimizer = make_optimizer(model, site.training)
-
-    def loss(module: nn.Module, rows: Batch) -> Tensor:
-        return site.task.loss(site.task.forward(module, rows), rows, reduction="none")
-
-    each = clipped_each(site, model, loss, batch)
+    loss = losses_of(site.task)
+    each = [clipped_sum(model, loss, one, Bounds(1e9)) for one in by_row(batch)]
     expected = torch.stack([torch.stack(each[:3]).mean(0), torch.stack(each[3:]).mean(0)])
     norms = expected.norm(dim=1, keepdim=True)
     C = float(norms.min()) / 2
     expected = (expected * (C / (norms + 1e-6))).sum(0)
-    model.eval()
-    for module in model.modules():
-        module.training = any(True for _ in module.parameters(recurse=False)) or module is model
     batches = PoissonBatches(8, 4, Coins.secret())
-    with privately(model, optimizer, loss, Bounds(C), batches) as private:
+    with no_dropout(model), privately(model, optimizer, loss, Bounds(C), batches) as private:
         private.backward(batch, torch.tensor([0, 0, 0, 1, 1]))
         found = private.summed()
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
     assert float(found.norm()) <= 2 * C + 1e-6  # two patients, not five records
     with raises(DataError, party="north", record=1, field="id"):
         make_site(notes(4), unit="patient")
-
-
-def clipped_each(site: Site, model: nn.Module, loss: Any, batch: Batch) -> list[Tensor]:
-    rows = range(len(batch["labels"]))
-    ones = [{name: tensor[row : row + 1] for name, tensor in batch.items()} for row in rows]
-    return [clipped_sum(model, loss, one, Bounds(1e9)) for one in ones]
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])

@@ -231,12 +231,8 @@ def test_another_step_is_new(changed: str, tmp_path: Path) -> None:
     one = integers(b"a", noise, 1)
     assert np.array_equal(integers(b"a", noise, 1), one)
     fewer = SharedNoise(2.0, VALUES, 1000, 3, 0, 1)
-    other = {
-        "state": (b"b", noise, 1),
-        "noise": (b"a", fewer, 1),
-        "round": (b"a", noise, 2),
-    }[changed]
-    assert not np.array_equal(integers(*other), one)
+    others = {"state": (b"b", noise, 1), "noise": (b"a", fewer, 1), "round": (b"a", noise, 2)}
+    assert not np.array_equal(integers(*others[changed]), one)
     assert len(reserved(tmp_path)) == 2 and site.privacy is not None
 
 
@@ -255,6 +251,9 @@ def test_a_spent_ledger_refuses_before_anything_is_computed(tmp_path: Path) -> N
     assert [e.steps for e in reserved(tmp_path, "east")] == [3, 3]
 
 
+FIELDS: dict[str, Any] = {"noise_multiplier": None, "epsilon": 3.0, "passes": 10}
+
+
 def spend_before(folder: Path, event: DpSgdSteps, name: str = "north") -> None:
     ledger = open_ledger(folder / name, name)
     ledger.reserve(event, Account(name, "record"), Budget(50.0, 1e-3), run="earlier")
@@ -263,9 +262,8 @@ def spend_before(folder: Path, event: DpSgdSteps, name: str = "north") -> None:
 def test_a_hospital_with_earlier_spending_adds_more_and_stays_within_its_budget(
     tmp_path: Path,
 ) -> None:
-    fields: dict[str, Any] = {"noise_multiplier": None, "epsilon": 3.0, "passes": 10}
     spend_before(tmp_path, DpSgdSteps(6.0, 1.0, 5))
-    sites = four(tmp_path, **fields)
+    sites = four(tmp_path, **FIELDS)
     north, south = account_of(sites["north"]), account_of(sites["south"])
     out = stepped(sites, 10)
     assert north.noise_multiplier > 1.1 * south.noise_multiplier
@@ -283,10 +281,9 @@ def test_a_hospital_with_earlier_spending_adds_more_and_stays_within_its_budget(
 
 
 def test_a_hospital_that_would_need_too_much_noise_of_its_own_refuses(tmp_path: Path) -> None:
-    fields: dict[str, Any] = {"noise_multiplier": None, "epsilon": 3.0, "passes": 10}
     earlier = DpSgdSteps(1.2, 1.0, 1)
     spend_before(tmp_path, earlier)
-    out = stepped(four(tmp_path, **fields), catch=True)
+    out = stepped(four(tmp_path, **FIELDS), catch=True)
     error = out.sessions["north"].error
     assert isinstance(error, BudgetError) and error.reason == "spent"
     assert out.results == {} and reserved(tmp_path) == [earlier]  # nothing is spent
@@ -299,10 +296,8 @@ def test_a_spent_ledger_is_refused_before_a_run(
     tmp_path: Path, noise: Any, multiplier: float | None
 ) -> None:
     silo = silos(1, 16)[0]
-    dp = DPSettings(
-        epsilon=3.0, delta=1e-3, noise=noise, noise_multiplier=multiplier, ledger=str(tmp_path)
-    )
-    training = TrainingSettings(dp=dp)
+    dp = {"epsilon": 3.0, "delta": 1e-3, "noise": noise, "noise_multiplier": multiplier}
+    training = TrainingSettings(dp=DPSettings(**dp, ledger=str(tmp_path)))
     assert privacy_of(silo, training, 10, None, step_rate=1.0) is not None
     spend_before(tmp_path, DpSgdSteps(1.0, 1.0, 1), silo.name)
     with raises(BudgetError, "3", reason="spent", party=silo.name) as caught:
@@ -341,9 +336,8 @@ def test_every_member_knows_its_own_noise_whatever_the_plan_counts() -> None:
 
 
 def test_more_own_noise_is_not_multiplied_for_readers_of_the_model(tmp_path: Path) -> None:
-    fields: dict[str, Any] = {"noise_multiplier": None, "epsilon": 3.0, "passes": 10}
     spend_before(tmp_path, DpSgdSteps(6.0, 1.0, 5))
-    sites = four(tmp_path, **fields)
+    sites = four(tmp_path, **FIELDS)
     stepped(sites, 10)
     north, plan = account_of(sites["north"]), account_of(sites["south"]).noise_multiplier
     grid = SharedNoise(plan, VALUES, 1000, 4, 0, 1).grid
