@@ -32,7 +32,7 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from secure_fl.crypto.keys.identity import digest_of
-from secure_fl.errors import CohortError, CryptoError, WireError
+from secure_fl.errors import CryptoError, WireError
 from secure_fl.protocol.messages import SumId
 from secure_fl.protocol.ports import Group, Noise, Rule, Vector
 
@@ -358,15 +358,6 @@ def segment_key(group: Group, rule: Rule, at: SumId, seen: bytes = b"") -> bytes
     rules = f"{rule.audience} {rule.carry} {rule.bound} {noise} {at[0]} {at[1]}"
     parts = (rules, layout, owners, readers)
     return digest_of(b"secure-fl segment", seen, *(part.encode() for part in parts))
-
-
-def left_between_parts(me: str) -> CohortError:
-    """Build the error of a partial sum that a party left, with values that are not carried."""
-    return CohortError(
-        "a party left between two parts of a large sum, whose values cannot wait for the next sum",
-        fix="resume the run: the round is repeated",
-        party=me,
-    )
 
 
 def check_bound(group: Group, bound: float) -> None:

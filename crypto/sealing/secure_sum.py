@@ -27,7 +27,6 @@ from secure_fl.crypto.sealing.packing import (
     Layout,
     check_bound,
     from_slots,
-    left_between_parts,
     segment_key,
     to_slots,
 )
@@ -361,29 +360,3 @@ class SecureSums:
         if self._keys is not None:
             others = {party: offer for party, offer in offers.items() if party != self.context.me}
             self._keys.accept(others, members)
-
-    # --- scales ---------------------------------------------------------------------------------
-
-    def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
-        return self.context.transcript.scales.unknown(groups, rule)
-
-    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        self.context.transcript.scales.learn(sums)
-
-    def forget(self, names: Sequence[str]) -> None:
-        for name in names:
-            self.context.transcript.scales.rms.pop(name, None)
-
-    def postpone(self, groups: Sequence[Group], rule: Rule) -> dict[str, NDArray[np.float64]]:
-        if not rule.carry:
-            raise left_between_parts(self.context.me)
-        scales, zeros = self.context.transcript.scales, dict[str, NDArray[np.float64]]()
-        for group in groups:
-            for name, vector in group.vectors.items():
-                zeros[name] = np.zeros(vector.size)
-                if self.context.me in group.owners:
-                    scales.leftovers[name] = scales.whole(name, vector, rule)
-        return zeros
-
-    def leftover(self, name: str) -> Vector | None:
-        return self.context.transcript.scales.leftovers.pop(name, None)

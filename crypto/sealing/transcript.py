@@ -45,7 +45,7 @@ from secure_fl.crypto.sealing.packing import (
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import Audience
-from secure_fl.protocol.ports import Group, Rule, Vector
+from secure_fl.protocol.ports import Group, Rule, ScaleLayer, TranscriptLayer, Vector
 
 ALL, PARTIES = "\nall", "\nparties"  # with and without the host; differ from any list of names
 CONTEXT = b"secure-fl seen"
@@ -53,8 +53,10 @@ NORM = "|"  # prefix of the names for sums of unknown scales
 WIDE = 1024.0  # clip of values without a scale: a step of 24 bits is 0.0001
 
 
-class Transcript:
+class Transcript(TranscriptLayer):
     """A party's history, scales and rounding state: saved with each round."""
+
+    scales: Scales
 
     def __init__(self, bits: int, rng: np.random.Generator) -> None:
         self.seen, self.scales, self.rng = SeenHistory(), Scales(bits), rng
@@ -176,7 +178,7 @@ def _energy(values: NDArray[np.float64]) -> float:
     return sum(float(np.cumsum(part * part)[-1]) for part in parts)
 
 
-class Scales:
+class Scales(ScaleLayer):
     """Scales and leftovers by name, over the sums of one run."""
 
     def __init__(self, bits: int) -> None:
@@ -188,7 +190,7 @@ class Scales:
         self._norms: dict[str, float] = {}  # squared, over all parties: for the next sum only
 
     def unknown(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
-        """Return the norms of vectors with neither a bound nor a scale from an earlier sum."""
+        # The norms of vectors with neither a bound nor a scale from an earlier sum.
         if rule.bound is not None:
             return ()
         wanted = []
@@ -209,8 +211,24 @@ class Scales:
         return wanted
 
     def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        """Store the squared norms until the vectors themselves are sealed."""
         self._norms = {name.removeprefix(NORM): float(v[0]) for name, v in sums.items()}
+
+    def forget(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.rms.pop(name, None)
+
+    def leftover(self, name: str) -> Vector | None:
+        return self.leftovers.pop(name, None)
+
+    def postpone(
+        self, me: str, groups: Sequence[Group], rule: Rule
+    ) -> dict[str, NDArray[np.float64]]:
+        if not rule.carry:
+            return super().postpone(me, groups, rule)
+        for group in groups:
+            if me in group.owners:
+                self.leftovers |= {n: self.whole(n, v, rule) for n, v in group.vectors.items()}
+        return {n: np.zeros(v.size) for group in groups for n, v in group.vectors.items()}
 
     def lied_about(self, name: str, rule: Rule) -> bool:
         """Return True if a vector's scale is unknown, and its summed norm is invalid.

@@ -135,8 +135,6 @@ class RecordedSums:
         self._number = 0
         # These neither receive inputs nor open sums.
         self.next_keys, self.accept = inner.next_keys, inner.accept
-        self.unscaled, self.learn, self.forget = inner.unscaled, inner.learn, inner.forget
-        self.leftover, self.postpone = inner.leftover, inner.postpone
         self.inquiry, self.upload = inner.inquiry, inner.upload
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> RecordedSumUnderWay:

@@ -8,7 +8,6 @@ RUN/parties/NAME/view/           a party's: notes.{jsonl,bin}, and the keys that
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -21,38 +20,26 @@ from secure_fl.files import replace_whole
 from secure_fl.protocol.ports import PrivacyLayer
 
 
-class Capture(Protocol):
-    """A recorder that wraps the engine and each party's sums, and changes nothing."""
+class Capture:
+    """Base of recorders, which wrap the engine and each party's sums, and change nothing."""
 
     def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
         """Note that a run begins, or begins again after a crash, with new keys."""
 
     def engine(self, engine: Engine) -> Engine:
         """Record the coordinator's wires."""
+        return engine
 
     def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
         """Record one party's sums and envelopes."""
+        return layer
 
     def close(self) -> None:
         """Finish the recording: the run has ended or failed."""
 
 
-class NoCapture:
+class NoCapture(Capture):
     """A recorder that records nothing."""
-
-    def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
-        """Note nothing."""
-
-    def engine(self, engine: Engine) -> Engine:
-        """Return the engine unchanged."""
-        return engine
-
-    def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
-        """Return the layer unchanged."""
-        return layer
-
-    def close(self) -> None:
-        """Close nothing."""
 
 
 VIEWS, VIEW, RUN = "views", "view", "run"
@@ -69,7 +56,7 @@ class SessionLine(msgspec.Struct, frozen=True):
     run: str
 
 
-class FolderCapture:
+class FolderCapture(Capture):
     """A recorder that writes all views to the run's folder."""
 
     def __init__(self, folder: Path) -> None:

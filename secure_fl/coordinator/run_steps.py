@@ -35,7 +35,7 @@ class ReadyStep(Step):
         self.newest[party] = max(message.checkpoints, default=0)
         if message.offer:
             check_offer(party, message.offer, self.context.members, self.context.rules.host)
-        super().receive(party, message, bulk)
+        self.answers[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         rules, named = self.context.rules, self.context.named
@@ -83,7 +83,7 @@ class DeclareStep(Step):
             raise WireError("a party declares a name twice", party=party, field="names")
         if sum(map(len, names)) * len(self.context.members) > MOST_NAMES:
             raise WireError("a party declares more names than one table holds", party=party)
-        super().receive(party, message, bulk)
+        self.answers[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         host = self.context.rules.host
@@ -192,11 +192,8 @@ class HandoverStep(AgreeStep):
                 "the party that should hand over the state was lost",
                 fix="resume the run again; nothing was changed",
             )
-        message, waiting = (
-            messages.HandedOver(members, self.proofs),
-            set(members) - set(self.states),
-        )
-        return Reply(dict.fromkeys(members, message), dict.fromkeys(waiting, state))
+        message, newcomers = messages.HandedOver(members, self.proofs), {*members} - {*self.states}
+        return Reply(dict.fromkeys(members, message), dict.fromkeys(newcomers, state))
 
 
 class BoundaryStep(Step):

@@ -131,28 +131,17 @@ class SumStep(Step):
     """Collects the uploads of a sum, adds them as they arrive, and replies with the survivors."""
 
     collects = SumInput
-    answers: dict[str, SumInput]
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         self.total: BlindTotal | None = None
         self.audience = Audience.PARTIES
+        self.keys: dict[str, tuple[bytes, ...]] = {}  # the segments that each party reads
+        self.given: dict[str, tuple[bytes, ...]] = {}  # the segments that each contributes to
+        self.owners: dict[bytes, tuple[str, ...]] = {}  # by segment; (): all parties
         self.layouts: dict[bytes, dict[_Layout, set[str]]] = {}  # by segment: who describes it so
         self.survivors: tuple[str, ...] = ()
         self.more: bool | None = None
-
-    @property
-    def owners(self) -> dict[bytes, tuple[str, ...]]:
-        """The contributors of each segment; (): all parties."""
-        return {s.key: s.owners for sent in self.answers.values() for s in sent.segments}
-
-    def keys(self, party: str) -> tuple[bytes, ...]:
-        """Return the segments that a party reads."""
-        return tuple(s.key for s in self.answers[party].segments)
-
-    def given(self, party: str) -> tuple[bytes, ...]:
-        """Return the segments that a party contributes to."""
-        return tuple(s.key for s in self.answers[party].segments if s.size)
 
     def receive(self, party: str, message: SumInput, bulk: bytes) -> None:
         if self.total is None:
@@ -160,6 +149,8 @@ class SumStep(Step):
             self.total = self.context.total_for(self.audience, self.context.offered)
         if self.audience != message.audience:
             raise Disagreement("the parties name different audiences for one sum", party=party)
+        self.keys[party] = tuple(s.key for s in message.segments)
+        self.given[party] = tuple(s.key for s in message.segments if s.size)
         if party != self.context.rules.host:  # which does not know the parts
             self.more = message.more if self.more is None else self.more
             if self.more != message.more:
@@ -171,7 +162,7 @@ class SumStep(Step):
             self.total.add(party, message.segments, bulk)
         for key, of in described:
             self.layouts.setdefault(key, {}).setdefault(of, set()).add(party)
-        super().receive(party, message, bulk)
+        self.owners |= {s.key: s.owners for s in message.segments}
 
     def remove_outliers(self) -> set[str]:
         """Remove a minority whose segments have too few contributors: it may have another model.
@@ -180,21 +171,21 @@ class SumStep(Step):
         others. Without a clear majority nobody is removed, since nobody can tell who is wrong.
         """
         self._require_one_layout()
-        least, owners = self.context.rules.min_cohort, self.owners
+        least = self.context.rules.min_cohort
         here, holders = set(self.heard) - {self.context.rules.host}, dict[bytes, set[str]]()
         for party in here:
-            for key in self.given(party):
+            for key in self.given[party]:
                 holders.setdefault(key, set()).add(party)
         few = set[str]()
         for key, contributors in holders.items():
-            expected = here.intersection(owners[key] or here)
+            expected = here.intersection(self.owners[key] or here)
             if len(contributors) < min(least, len(expected) / 2):
                 few |= contributors
         if not few or 2 * len(few) >= len(here) or self.total is None:
             return set()
-        theirs = {key for party in few for key in self.given(party)}
+        theirs = {key for party in few for key in self.given[party]}
         if any(holders[key] - few for key in theirs):
-            lacking = (here.intersection(owners[key] or here) - holders[key] for key in theirs)
+            lacking = (here.intersection(self.owners[key] or here) - holders[key] for key in theirs)
             # It is no accident: another history changes all keys. But half of the members may lie.
             if len(few) == 1 and 2 * max(map(len, lacking)) > len(here):
                 raise Misconduct(
@@ -256,7 +247,7 @@ class SumStep(Step):
         digest_of = {key: digest(data) for key, data in result.items()} if several else {}
         for member in members:
             reads = not withheld and (member == self.context.rules.host) == for_host
-            keys = self.keys(member) if reads else ()
+            keys = self.keys[member] if reads else ()
             if keys not in shared:  # one bulk serves all parties with the same segments
                 shared[keys] = Bulk.of(b"".join(result[k] for k in keys))
             sizes = tuple(len(result[k]) for k in keys)
@@ -277,9 +268,9 @@ class SumStep(Step):
         rules = self.context.rules
         counts: dict[bytes, int] = {}
         for member in members:
-            for key in self.keys(member) if member != rules.host else ():
-                counts[key] = counts.get(key, 0) + (key in self.given(member))
-        if unknown := set(self.keys(rules.host) if rules.host else ()) - set(counts):
+            for key in self.keys[member] if member != rules.host else ():
+                counts[key] = counts.get(key, 0) + (key in self.given[member])
+        if unknown := set(self.keys.get(rules.host or "", ())) - set(counts):
             raise Disagreement(
                 f"the host expects {len(unknown)} sums that no party contributes to",
                 fix="host and parties must name the same values with the same shapes",
@@ -298,7 +289,7 @@ class SumStep(Step):
 
     def _require_lost_owners(self, key: bytes, here: set[str]) -> None:
         """Refuse a part that some only read, and that owners who are here omit."""
-        readers = {party for party in here if key in self.keys(party)}
+        readers = {party for party in here if key in self.keys[party]}
         owners = here.intersection(self.owners[key]) - readers
         if owners:  # most members decide, or nobody
             sides = (readers, owners), (owners, readers)
@@ -339,7 +330,7 @@ class RevealStep(Step):
             self.sum.total.check(party, message, self.survivors)
         if message.offer:
             check_offer(party, message.offer, self.survivors, host)
-        super().receive(party, message, bulk)
+        self.answers[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         offers = {party: of.offer for party, of in self.answers.items() if of.offer}

@@ -86,6 +86,7 @@ class Summing:
         hooks: Sequence[RoundHook] = (),
     ) -> None:
         self._members, self._layer, self._sums = members, layer, layer.sums
+        self._scales = layer.transcript.scales
         self._checkpoints, self._recorder, self._hooks = checkpoints, recorder, hooks
         self.round = 0  # masks are bound to it: 0 before the first
         self.survivors: tuple[str, ...] = ()
@@ -102,12 +103,12 @@ class Summing:
             return {}  # a member has left since: all know it, and nobody sends anything
         groups, lacking = await self._groups_of(request)
         self._members.require_cohort(groups)
-        unscaled = self._sums.unscaled(groups, request.rule)
+        unscaled = self._scales.unknown(groups, request.rule)
         if unscaled or lacking:
             norms, _ = await self._add(unscaled, replace(request, rule=Rule()), more=True)
             if norms is None:
                 return {}
-            self._sums.learn(norms)
+            self._scales.learn(norms)
         size = sum(vector.size for group in groups for vector in group.vectors.values())
         parts = parts_of(groups) if size > PART else [groups]
         vectors = await self._add_parts(parts, request)
@@ -125,10 +126,8 @@ class Summing:
         shape = self._carried.pop(name, None)
         if shape is None:
             return None
-        taken = {piece: self._sums.leftover(piece) for piece in piece_names(name, math.prod(shape))}
-        left: dict[str, NDArray[Any]] = {
-            piece: vector for piece, vector in taken.items() if vector is not None
-        }
+        taken = ((n, self._scales.leftover(n)) for n in piece_names(name, math.prod(shape)))
+        left: dict[str, NDArray[Any]] = {n: vector for n, vector in taken if vector is not None}
         return join_pieces(left, {name: shape})[name].reshape(shape) if left else None
 
     async def _groups_of(self, request: SumRequest) -> tuple[Sequence[Group], bool]:
@@ -163,12 +162,12 @@ class Summing:
 
         docs/protocol.md 4.13.
         """
-        members, sums = self._members, self._sums
+        members, scales = self._members, self._scales
         if set(gives) & set(reads) or (reads and rule.audience == Audience.HOST):
             raise CohortError("a party contributes a name or reads it, and nobody reads a host sum")
         vectors = dict(sorted({**gives, **reads}.items()))
         unscaled = [
-            name for name, v in vectors.items() if sums.unscaled((Group((), {name: v}),), rule)
+            name for name, v in vectors.items() if scales.unknown((Group((), {name: v}),), rule)
         ]
         at = (self.round, self._opened + 1)
         answer, _ = await ask(Declare(tuple(gives), tuple(reads), tuple(unscaled), at), Owners)
@@ -187,7 +186,7 @@ class Summing:
             owners, readers = answer.owners.get(name, ()), answer.readers.get(name, ())
             if owners or name in gives:  # a name without contributors has no sum to read
                 alike.setdefault((owners, readers), {})[name] = vector
-        sums.forget(answer.unscaled)  # a scale that one party lacks is summed again by all
+        scales.forget(answer.unscaled)  # a scale that one party lacks is summed again by all
         ordered = sorted(alike.items())
         groups = tuple(Group(owners, part, readers) for (owners, readers), part in ordered)
         return groups, bool(answer.unscaled) and not members.is_host
@@ -196,18 +195,20 @@ class Summing:
         self, parts: Sequence[Sequence[Group]], request: SumRequest
     ) -> Arrays | None:
         """Sum the parts over the same parties, or not at all; None if the first was not opened."""
-        first, *others = parts
+        members, (first, *others) = self._members, parts
         vectors, more = await self._add(first, request, more=bool(others))
-        while vectors is not None and self._members.is_host and more:  # parties know their parts
+        while vectors is not None and members.is_host and more:  # parties know their parts
             vectors, more = await self._add(first, request)
         if vectors is None:
             return None
         request = replace(request, only=frozenset(self.survivors))
         for number, part in enumerate(others, 1):
             values = None
-            if request.only == frozenset(self._members.here):  # else all know it, and send nothing
+            if request.only == frozenset(members.here):  # else all know it, and send nothing
                 values, _ = await self._add(part, request, more=number < len(others))
-            vectors |= self._sums.postpone(part, request.rule) if values is None else values
+            if values is None:
+                values = self._scales.postpone(members.me, part, request.rule)
+            vectors |= values
         return vectors
 
     async def _add(
