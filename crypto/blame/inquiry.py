@@ -1,30 +1,12 @@
 """The members' part of the blame protocol: find the author of a wrong tag, and reveal no values.
 
-Specified in docs/protocol.md 9.
-
-If a part of a total does not fit its tag, the party that noticed shows the frame of the total. The
-coordinator then shows each upload of this part, as its author signed it, with the seed of its self
-mask, to the members whose part it is. So a member sees z_i = x_i + the masks that i shares with its
-peers, and its tag (`sealing.tags`):
-
-    a complaint whose total fits                  convicts the plaintiff
-    an upload that does not fit its own tag       convicts its author, who signed it
-    uploads that fit, and a different total       convict the coordinator, which signed both
-    (or a total with other salts or links than theirs)
+docs/protocol.md 9 specifies the party that each finding convicts. A member sees an upload as
+z_i = x_i + the masks that i shares with its peers, and its tag (`sealing.tags`).
 
 All frames are judged against one transcript. With `Unmask`, before anything is revealed, the
 coordinator signs the sum's number and a digest of all uploads. Each upload carries its author's
 commitments, and a digest of the keys that the author took from the others. A frame about another
 sum, or an upload that the coordinator did not commit to, convicts the coordinator or nobody.
-
-What this reveals. To the coordinator: that a total failed, which the failure shows anyway. It has
-all uploads already, and members answer only about signed ones. To members: z_i of each survivor, in
-a part of the sum that they contribute to or read. Masks between parties stay on, and in a host sum
-those for the host, which only the host can remove. A reader that knows the masks of c parties
-learns the sum over all others, which the total would have revealed, and nothing else. A
-coordinator with one colluder has uploads, seeds and the cohort's key without any inquiry. The tag
-reveals nothing more, because it is a function of z_i and of keys that members have.
-`tests/security/test_inquiry.py` shows that the values themselves would reveal more.
 """
 
 from __future__ import annotations

@@ -4,13 +4,10 @@ Specified in docs/protocol-bytes.md 2.6 and 3.3.
 
     identity.key   cohort.key   archive/cohort-<roster version>.key
 
-The folder has mode 0700, every file 0600 and is encrypted (`vault.py`). In the ceremony one dealer
-makes the cohort's keys and seals them to each member. The keys are bound to the digest of one
-roster, which the dealer has compared by phone and signed: a run under another roster is
-refused. The bundles may travel by any channel, also by the coordinator. All members compare
-`CohortKeys.fingerprint()`, which exposes a dealer that deals different keys (and then no sum would
-open). Changing members takes a new roster version and new keys; the old keys move to the archive,
-where no new run looks.
+In the ceremony one dealer makes the cohort's keys and seals them to each member. The keys are bound
+to the digest of one roster, which the dealer has signed. All members compare
+`CohortKeys.fingerprint()`, which exposes a dealer that deals different keys. Old keys move to the
+archive, where no new run looks.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An event contains only parameters on which its privacy depends, and has one canonical JSON. Events
 of a kind that is not in the table `KINDS` can be neither recorded nor composed.
 
-A Skellam release counts as its equivalent Gaussian (proof in `skellam_accounting`). Gaussians
+A Skellam release counts as its equivalent Gaussian (proof in docs/shared-noise.md). Gaussians
 compose exactly. PRV (numerically tight, arXiv 2106.02848) composes them with DP-SGD events. If
 PRV's grids would grow too large (ε > 64), RDP at Opacus' orders does, which is looser and never
 under-reports. GDP's limit theorem is refused: at q < 1 it reports 0.215 where 1.03 is exact.

@@ -1,43 +1,9 @@
 """Tight privacy of Skellam noise: an equivalent Gaussian, and exact composition of unit counts.
 
-X is Skellam noise with variance μ and probabilities p, Φ and φ are the normal distribution and its
-density. On integers x let u(x) = Φ⁻¹(P(x + X ≥ 1)). By symmetry, u(1 - x) = -u(x). Let
-1/σ = u(1) - u(0) = 2u(1) = 2Φ⁻¹(½ + ½p(0)). Then σ² = μ - ⅓ + O(1/μ).
-
-**Theorem.** Skellam noise of variance μ on integer vectors with L2 sensitivity Δ₂ is at least as
-private as Gaussian noise of std σ with sensitivity Δ₂: exactly, in any dimension, also in adaptive
-compositions and on Poisson samples of the records.
-
-*Lemma.* u(x+1) - u(x) ≤ 1/σ for all x.
-
-*Proof of the lemma.* A walk on 1-M, ..., M jumps to each neighbour at rate ½. Jumps over an end do
-nothing. Let Φ(u(t, x)) be the mean of Φ(λ(walk(t) - ½)) for a walk from x. Walks from x and x+1
-with equal jumps keep their order, so u increases strictly with x. With u(t, M+1) = u(t, M) at the
-end, the walk gives ∂u(x)/∂t = [Φ(u(x+1)) + Φ(u(x-1)) - 2Φ(u(x))] / 2φ(u(x)).
-Let e(x) = u(x+1) - 2u(x) + u(x-1). We show that e(x) ≤ 0 for x = 1, ..., M at all times.
-It is true at t = 0, and e(M) < 0 always. Let e ≤ 0, and e(x) = 0 at some x < M. With
-d = u(x+1) - u(x) = u(x) - u(x-1), we have u(x+2) ≤ u(x+1) + d and u(x-2) ≤ u(x-1) - d: from
-e(x+1) ≤ 0, and from e(x-1) ≤ 0 or, at x = 1, from symmetry. So
-2∂e(x)/∂t ≤ g(u(x+1)) - 2g(u(x)) + g(u(x-1)) with
-g(u) = [Φ(u+d) + Φ(u-d) - 2Φ(u)] / φ(u) = -2∫₀ᵈ exp(-s²/2) sinh(us) ds.
-g is odd, and strictly concave for u ≥ 0. If x ≥ 2, all three arguments are positive, so the right
-side is negative. If x = 1, they are 3d/2, d/2 and -d/2, and g(3d/2) - 3g(d/2) is negative, too.
-So e(x) falls where it is 0, and never becomes positive. Now M → ∞ and then λ → ∞ at t = μ: u(t, x)
-tends to u(x), and e ≤ 0 remains. So the differences of u fall from the middle outwards. ∎
-
-*Proof of the theorem.* Skellam probabilities are log-concave, so the best tests between x + X and
-y + X are thresholds and mixtures of two thresholds (Neyman and Pearson). By the lemma, Φ⁻¹(power)
-of a threshold is above Φ⁻¹(size) by |x - y|/σ at most, as for the best test between N(x, σ²) and
-N(y, σ²). Power of the Gaussian test is concave in its size, so this is true for mixtures, too. By
-Blackwell's theorem the Skellam pair is a post-processing of the Gaussian pair. Coordinates are
-independent, so vectors are a post-processing of Gaussian vectors. Sampling mixes both pairs alike,
-and composition keeps the order (Dong, Roth and Su, arXiv 1905.02383). ∎
-
-**Unit counts.** If Δ₂² < 4, a record changes up to three cells by 1. The loss of each cell is
-log p(k)/p(k+1) with probability p(k), and independent losses add up. This is exact, and smaller
-than the Gaussian's where μ is small. A loss L between two grid points is split between them so that
-the means of 1 and of exp(-L) remain. δ(ε) is the mean of max(0, 1 - exp(ε - L)), which is convex in
-exp(-L), so the split never lowers it.
+docs/shared-noise.md proves both. Noise of variance μ, with probabilities p, is at least as private
+as Gaussian noise of std σ, with 1/σ = 2Φ⁻¹(½ + ½p(0)) and σ² = μ - ⅓ + O(1/μ). If a record changes
+up to three cells by 1, the loss of each cell is log p(k)/p(k+1) with probability p(k), and losses
+add up: this is exact, and smaller than the Gaussian's where μ is small.
 """
 
 from __future__ import annotations

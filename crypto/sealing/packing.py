@@ -4,21 +4,13 @@ Specified in docs/protocol-bytes.md 5.
 
     [ exact scalars | squared norms | packed fixed-point values ]        (and the tag after them)
 
-Vectors of at most `SMALL` values (sample counts, losses) are encoded exactly. All others are
-clipped to a scale that every party knows: a public bound, or a multiple of the last sum's root mean
-square. For that, a carried vector also sends its squared norm. A vector with neither is first
-summed in norm only; then nothing is clipped, at the price of more bits.
-
 A value x is clipped to ±c and rounded stochastically to one of 2L + 1 integers, L = 2^(bits-1) - 1:
 
     q = floor(x · L/c + u),  u uniform on [0, 1)        so that E[q] · c/L = clip(x)
 
-(u has 16 bits: the expectation is exact to 2^-17 of a step.) An offset makes q non-negative. Fields
-of w = bits + extra + ⌈log2 parties⌉ bits are side by side in a slot, so the sum of slots has no
-carry between fields. Fields are planar: of m slots, slot s holds the values s, m + s, 2m + s, ...,
-so packing works on contiguous memory.
-
-The error of rounding and clipping is returned as the residual, for error feedback.
+(u has 16 bits: the expectation is exact to 2^-17 of a step.) Fields are planar: of m slots, slot s
+holds the values s, m + s, 2m + s, ..., so packing works on contiguous memory. The error of rounding
+and clipping is returned as the residual, for error feedback.
 """
 
 from __future__ import annotations

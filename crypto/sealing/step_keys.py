@@ -1,18 +1,11 @@
 """Keys of one masked sum at one party: drawn, shared, used once, and deleted.
 
-Specified in docs/protocol.md 4.7, 4.9 and 4.10.
+Specified in docs/protocol.md 4.7, 4.9 and 4.10: Bonawitz et al., CCS 2017, malicious variant.
 
-Bonawitz et al., CCS 2017, malicious variant. For every sum a party draws two seeds of 128 bits, one
-of its X25519 mask key and one of its self mask. It shares both among all parties. Each share is
-sealed to its holder together with the public key and a half of the pair's secret (`masking`), so
-the coordinator can neither read nor swap them, and no party masks before it has the keys of every
-other member. After the sum a survivor
-reveals its shares of the survivors' self seeds and of the dropped parties' mask keys, once, and
-never both of one party.
-
-If the lists name dropouts, parties first sign the lists that they received, and reveal only after a
-threshold of equal signatures. With different lists a coordinator could otherwise collect self seeds
-from some parties and mask keys from others, and sum over fewer parties than anybody agreed to.
+After the sum a survivor reveals its shares of the survivors' self seeds and of the dropped parties'
+mask keys, once, and never both of one party. If the lists name dropouts, it first waits for a
+threshold of equal signatures of them. With different lists a coordinator could otherwise collect
+self seeds from some parties and mask keys from others.
 """
 
 from __future__ import annotations

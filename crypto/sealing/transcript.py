@@ -2,23 +2,13 @@
 
 Specified in docs/protocol-bytes.md 5.5 and 5.8.
 
-A coordinator that shows one party the true model and all others a dead one, from which nothing can
-be learned, reads that party's update from the next sum (Pasquini, Francati, Ateniese: Eluding
-Secure Aggregation via Model Inconsistency, CCS 2022). A host could do so by its broadcasts.
-Therefore the stream of every mask depends on its party's history: masks between two parties with
-different histories do not cancel, and the sum stays noise, even if another party deceived them.
-
-The history contains opened sums and their parties, a host's broadcasts, values that parties share
-or hand over, the members, and the contributors of each sum.
-
-Parties receive different data: a host opens sums of its own, and large models have layers that
-small ones lack. So each audience has its own chain of digests. A sum, its tags and all its masks
-depend on the chains common to all its contributors and readers; the mask between two of them also
-depends on the chains common to these two.
+The stream of every mask depends on its party's history (Pasquini, Francati, Ateniese, CCS 2022):
+masks between two parties with different histories do not cancel, and the sum stays noise. Each
+audience has its own chain of digests. A sum, its tags and all its masks depend on the chains common
+to all its contributors and readers; the mask between two also depends on those common to these two.
 
 A scale is a public bound, or follows from sums that all parties opened, so it is equal everywhere
-and reveals nothing about one party. The rounding error of a carried vector is added to the next
-vector of its name (error feedback), so rounding and clipping do not add up over rounds.
+and reveals nothing about one party.
 """
 
 from __future__ import annotations

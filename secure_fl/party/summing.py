@@ -1,30 +1,20 @@
 """A sum, from a party's values to the opened total, in the order of its steps.
 
-Rows are those of docs/protocol.md 4.6. Without masks, steps 4 to 6 are omitted.
+docs/protocol.md 4.6 lists the messages. Without masks, steps 3 and 4 are omitted.
 
-    1  A program calls `Cohort.sum`. The values become flat vectors, in groups    here
-       that the same parties contribute. If a party lacks the scale of a vector,
-       norms are summed first, in a sum of their own. A large sum is then split
-       (`parts_of`): each part takes steps 2 to 9.
-    2  `Sums.begin` encodes, tags, masks and seals the vectors, under keys that   row 1
-       were exchanged before, and returns a `SumInProgress`
-       (`crypto.sealing.secure_sum`). Its upload leaves as `SumInput`.
-    3  The coordinator adds each upload as it arrives, and keeps none.            `SumStep.take`
-    4  It sends the members of the sum to all: `Unmask(survivors, dropped)`. A    row 2
-       party refuses sums over too few parties, or over other parties than
-       before a crash (`_admit`).
-    5  `SumInProgress.settle` checks the lists. If a party has dropped out, it      row 2b
-       signs them (`Confirm`), and the coordinator forwards all signatures.
-    6  `SumInProgress.shares` reveals the seeds that remove the masks of this       row 2b
-       sum, once. The keys of the next sum travel with them (`UnmaskShares`),
-       which is row 0 of that sum.
-    7  The coordinator recovers the seeds, and subtracts the remaining masks      `RevealStep`
-       under the encryption.
-    8  It sends the sealed `Total`, with the others' keys for the next sum.       row 3
-    9  `SumInProgress.open` decrypts it, checks its tag against the survivors and   here
-       decodes it; `Sums.accept` takes the keys.
-
-A message and its answer are one exchange: 2 with 4, 6 with 8, and 5 after a dropout.
+    1  A program calls `Cohort.sum`. The values become flat vectors, in groups that the same parties
+       contribute. If a party lacks the scale of a vector, norms are summed first. A large sum is
+       then split (`parts_of`): each part takes steps 2 to 5.
+    2  `SumLayer.begin` encodes, tags, masks and seals the vectors, under keys that were exchanged
+       before. The upload leaves as `SumInput`; the coordinator adds it (`SumStep`), and keeps none.
+    3  `Unmask` names the survivors. A party refuses sums over too few, or over other parties than
+       before a crash (`_admit`). `SumInProgress.settle` checks the lists, and signs them if a party
+       has dropped out (`Confirm`); the coordinator forwards all signatures.
+    4  `SumInProgress.shares` reveals the seeds that remove the masks of this sum, once. The keys of
+       the next sum travel with them (`UnmaskShares`). The coordinator subtracts the remaining masks
+       under the encryption (`RevealStep`), and sends the `Total`, with the others' keys.
+    5  `SumInProgress.open` decrypts it, checks its tag against the survivors and decodes it;
+       `SumLayer.accept` takes the keys.
 """
 
 from __future__ import annotations
@@ -356,11 +346,7 @@ def _digest(groups: Sequence[Group], survivors: Sequence[str]) -> str:
 
 
 # --- a large sum as several small ones, so that no process holds more than one sealed part -------
-#
-# Long vectors are cut, and each part is a sum of its own, with its own keys. If a party leaves
-# between two parts, later parts would be over other parties than the first, and a mean would be
-# divided by the wrong number of records. They are not opened then; carried values count as zero
-# and are added to the next sum.
+# docs/protocol.md 4.14
 
 
 def piece_names(name: str, size: int) -> list[str]:
