@@ -30,9 +30,16 @@ from numpy.typing import NDArray
 
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
 from secure_fl.events import EventLog, Warned
-from secure_fl.party.context import Checkpoints, Members, ask, exchange, unexpected
+from secure_fl.party.context import (
+    Arrays,
+    Checkpoints,
+    Members,
+    SumRequest,
+    ask,
+    exchange,
+    unexpected,
+)
 from secure_fl.party.hooks import RoundHook
-from secure_fl.party.sum_request import Arrays, SumRequest
 from secure_fl.protocol.frames import cut, digest
 from secure_fl.protocol.messages import (
     Audience,
