@@ -66,15 +66,13 @@ def spoken(digest: bytes) -> str:
     return " ".join(digits[i : i + 5] for i in range(0, 40, 5))
 
 
-def agree(private: X25519PrivateKey, public: bytes) -> bytes:
+def agree(private: X25519PrivateKey, public: bytes, *, fix: str = ASK_AGAIN) -> bytes:
     """Compute an X25519 secret; a low-order point (all-zero secret) is refused."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise CryptoError(
-            "the peer's agreement key is not a usable X25519 point",
-            fix=ASK_AGAIN,
-            field="point",
+            "the peer's agreement key is not a usable X25519 point", fix=fix, field="point"
         ) from None
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.crypto.privacy.accounting import equivalent_std
 from secure_fl.crypto.privacy.noise import LARGEST_VARIANCE, Uniforms, skellam
-from secure_fl.crypto.privacy.skellam_accounting import equivalent_std
 from secure_fl.errors import BudgetError, CryptoError
 
 Floats = NDArray[np.float64]
@@ -38,6 +39,8 @@ class SharedNoise:
     parties: int  # n
     dropouts: int  # d
     colluders: int  # c
+    scale: ClassVar[float] = 1.0  # sums are opened as integers
+    prepaid: ClassVar[bool] = True  # the values carry noise that is in the ledger
 
     def __post_init__(self) -> None:
         if min(self.dropouts, self.colluders) < 0 or self.honest < 1:
@@ -84,16 +87,6 @@ class SharedNoise:
     def reach(self) -> float:
         """Bound of a hospital's noised integers, except with probability below 2^-70."""
         return self.limit + 40 + 12 * math.sqrt(MORE_NOISE * self.share_variance)
-
-    @property
-    def scale(self) -> float:
-        """Sums are opened as integers."""
-        return 1.0
-
-    @property
-    def prepaid(self) -> bool:
-        """True: the values carry noise that is in the ledger."""
-        return True
 
     @property
     def present(self) -> float:

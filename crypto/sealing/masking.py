@@ -23,11 +23,12 @@ from math import prod
 from typing import Literal, NamedTuple
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from secure_fl.crypto.keys import identity
 from secure_fl.crypto.sealing.packing import Slots as Slots
 from secure_fl.errors import CryptoError
 
@@ -80,15 +81,8 @@ def public_key(seed: bytes) -> bytes:
 
 def agree(key: X25519PrivateKey, peer: bytes) -> bytes:
     """Agree on the secret (32 bytes) that a mask key shares with the public key `peer`."""
-    if len(peer) == 32:
-        try:
-            return key.exchange(X25519PublicKey.from_public_bytes(peer))
-        except ValueError:  # a point of low order: the secret would be known to everyone
-            pass
-    raise CryptoError(
-        "a peer's mask key is not a valid X25519 public key",
-        fix="stop the round: the peer or the coordinator substituted a key",
-        field="point",
+    return identity.agree(
+        key, peer, fix="stop the round: the peer or the coordinator substituted a key"
     )
 
 

@@ -59,6 +59,7 @@ class RecordedRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.sessions = folder, sessions(folder)
+        self._read: dict[str, tuple[tuple[SumNote, ...], tuple[SharedValue, ...]]] = {}
         if not self.sessions:
             raise RunError(
                 "this run recorded only digests of its frames, no views",
@@ -148,10 +149,6 @@ class RecordedRun:
         if party not in self._read:
             self._read[party] = party_view.read(view_of(self.folder, party))
         return self._read[party]
-
-    @cached_property
-    def _read(self) -> dict[str, tuple[tuple[SumNote, ...], tuple[SharedValue, ...]]]:
-        return {}
 
 
 Keys: TypeAlias = Mapping[int, SumKeys]  # of a role, by session

@@ -216,27 +216,18 @@ class Summing:
         rule = request.rule
         with self._recorder.phase("seal"):
             under_way = self._sums.begin(groups, rule, at)
-        upload = under_way.upload
-        answer, data = await exchange(
-            SumInput(
-                rule.audience,
-                upload.segments,
-                more,
-                at,
-                upload.sum,
-                upload.bound,
-                upload.taken,
-                dict(upload.links),
-            ),
-            upload.data,
+        sent = under_way.upload
+        message = SumInput(
+            rule.audience, sent.segments, more, at, sent.sum, sent.bound, sent.taken, {**sent.links}
         )
+        answer, data = await exchange(message, sent.data)
         admitted = self._admit(groups, getattr(answer, "survivors", ()), request)
         if isinstance(answer, Unmask):
             unmask = self._unmask if admitted else self._withhold
             answer, data = await unmask(under_way, answer)
         if not isinstance(answer, Total):
             raise unexpected(answer, Total)
-        self._check_total(answer, more, upload.sum)
+        self._check_total(answer, more, sent.sum)
         with self._recorder.phase("open"):
             values: Arrays | None = None
             if admitted:

@@ -25,6 +25,7 @@ from secure_fl.crypto.privacy.accounting import (
     decode_event,
     encode_event,
     epsilon,
+    equivalent_std,
 )
 from secure_fl.crypto.privacy.noise import (
     SkellamNoise,
@@ -41,7 +42,6 @@ from secure_fl.crypto.privacy.noise import (
     skellam,
 )
 from secure_fl.crypto.privacy.opacus_accountants import orders, prv_epsilon, rdp_epsilon
-from secure_fl.crypto.privacy.skellam_accounting import equivalent_std
 from secure_fl.errors import BudgetError, CryptoError
 from tests.support.raising import raises
 
