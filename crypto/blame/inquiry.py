@@ -93,11 +93,12 @@ class _Dispute(NamedTuple):
     """The disputed segment, as the plaintiff signed it, and its part of the total."""
 
     segment: Segment
-    audience: Audience
     part: bytes
     left: RemainingMasks  # masks shared with dropped parties
     owners: frozenset[str]  # contributors that are in the sum
     salts: Mapping[str, Mapping[str, bytes]]  # of their masks with dropped parties, by the total
+    cohort: secret.SecretKey | None  # the key of the ciphertexts; None: integers are masked only
+    total: ProtectedTotal  # of the uploads shown so far
 
 
 class Inquiry:
@@ -124,11 +125,10 @@ class Inquiry:
         self._index, self._survivors = commitment.sum, commitment.survivors
         self._inputs: dict[str, bytes] = {}  # digests of the uploads' heads
         self._frames: list[Frame] = []
-        self._dispute: _Dispute | None = None
+        self._disputed: _Dispute | None = None
         self._seeds: dict[str, bytes] = {}  # of self masks of the uploads shown so far
         self._salts: dict[str, tuple[Salt, ...]] = {}
         self._links: dict[str, Mapping[str, bytes]] = {}
-        self._total: ProtectedTotal | None = None
         self.verdict = ""
         self.explained = False  # True if all uploads were shown, and they add up to the total
 
@@ -143,7 +143,7 @@ class Inquiry:
             raise WireError("the coordinator shows frames of another sum")
         self._frames.append(frame)
         if not self.verdict:
-            examine = self._complaint if self._dispute is None else self._upload
+            examine = self._complaint if self._disputed is None else self._upload
             self.verdict = examine(shown, frame.bulk)
         return self.verdict
 
@@ -188,8 +188,10 @@ class Inquiry:
         owners = segment.owners or tuple(name for name in self._numbers if name != self._host)
         here = frozenset(owners).intersection(self._survivors)
         salts = tags.salts_with(total.lost, place, sorted(here))
-        self._dispute = _Dispute(segment, given.audience, part, left, here, salts)
-        return party if self._fits_total() else self._begin()
+        cohort = None if given.audience == Audience.HOST else self._keys.cohort
+        empty = self._empty_total(masked_only=cohort is None)
+        self._disputed = _Dispute(segment, part, left, here, salts, cohort, empty)
+        return party if self._fits_total() else ""
 
     def _filed(self, shown: Examine) -> tuple[Complaint, SumInput]:
         """Return a complaint and its author's upload; refuse what no honest coordinator shows."""
@@ -208,25 +210,27 @@ class Inquiry:
             raise WireError("the sum has parties that are not on the roster")
         return complaint, given
 
-    def _begin(self) -> str:
+    @property
+    def _dispute(self) -> _Dispute:
+        if self._disputed is None:
+            raise WireError("the coordinator shows an upload without a complaint about its sum")
+        return self._disputed
+
+    def _empty_total(self, *, masked_only: bool) -> ProtectedTotal:
         """Prepare to add the uploads of the disputed segment."""
-        assert self._dispute is not None  # noqa: S101 - set by the complaint
-        public = None if self._opens() is None else load(context_bytes(COHORT))
-        self._total = ProtectedTotal(
+        return ProtectedTotal(
             COHORT.modulus,
-            public,
+            None if masked_only else load(context_bytes(COHORT)),
             offered=OfferedKeys(number=self._index),
             numbers=self._numbers,
             host=self._host,
             threshold=1,
             run=self._run,
         )
-        return ""
 
     def _fits_total(self) -> bool:
         """Return True if the disputed part fits its tag, so that there was nothing to complain."""
         dispute = self._dispute
-        assert dispute is not None  # noqa: S101 - set by the complaint
         owners, of, left = sorted(dispute.owners), dispute.segment.owners, dispute.left
         try:
             slots = self._slots(dispute.part, len(owners))
@@ -241,7 +245,7 @@ class Inquiry:
     def _upload(self, shown: Examine, part: bytes) -> str:
         """Return the party that an upload convicts; the last one may convict the coordinator."""
         coordinator, party, dispute = self._coordinator.name, shown.who, self._dispute
-        if dispute is None or self._total is None or party not in dispute.owners:
+        if party not in dispute.owners:
             raise WireError("the coordinator shows an upload without a complaint about its sum")
         try:
             sent = self._input(party, shown.head)
@@ -264,7 +268,7 @@ class Inquiry:
         if not self._fits(party, segment, part, shown.seed):
             return party
         try:
-            self._total.add(party, [segment], part)
+            dispute.total.add(party, [segment], part)
         except SecureFLError:
             return coordinator  # no honest coordinator counts such an upload
         return self._end() if self._seeds.keys() == dispute.owners else ""
@@ -286,30 +290,28 @@ class Inquiry:
     def _end(self) -> str:
         """Judge the total after all uploads: it is another sum, or one upload was too noisy."""
         dispute = self._dispute
-        assert self._total is not None and dispute is not None  # noqa: S101 - uploads come after
         if unlike_salts(self._salts):
             return self._coordinator.name  # an honest coordinator opens no such sum
         left = dispute.left
-        self._total.left = replace(left, self_seeds=self._seeds)
+        dispute.total.left = replace(left, self_seeds=self._seeds)
         key = dispute.segment.key
-        if self._total.unmasked().get(key) != dispute.part:
+        if dispute.total.unmasked().get(key) != dispute.part:
             return self._coordinator.name
         links = {p: {o: self._links[o][p] for o in dispute.owners} for p in left.dropped}
         given = {p: {o: left.links[p][o] for o in dispute.owners} for p in left.dropped}
-        if (self._total.salts(key), links) != (dispute.salts, given):
+        if (dispute.total.salts(key), links) != (dispute.salts, given):
             return self._coordinator.name
         self.explained = True
         return self._noisy()
 
     def _noisy(self) -> str:
         """Find an upload sealed with too much noise: it opens alone, but spoils every sum."""
-        cohort, dispute = self._opens(), self._dispute
-        if cohort is None or dispute is None:
+        cohort, slots = self._dispute.cohort, self._dispute.segment.slots
+        if cohort is None:
             return ""
         for frame in self._frames[1:]:
             shown = peek(frame.head).message
             assert isinstance(shown, Examine)  # noqa: S101 - it was looked at
-            slots = dispute.segment.slots
             if not secret.is_fresh(cohort, to_parts(frame.bulk, slots), slots):
                 return shown.who
         return ""
@@ -335,18 +337,11 @@ class Inquiry:
             raise WireError("an upload of another sum", party=party)
         return message
 
-    def _opens(self) -> secret.SecretKey | None:
-        """Return the key of the ciphertexts; None if integers are masked only."""
-        assert self._dispute is not None  # noqa: S101 - set by the complaint
-        return None if self._dispute.audience == Audience.HOST else self._keys.cohort
-
     def _slots(self, data: bytes, summed: int) -> Slots:
-        assert self._dispute is not None  # noqa: S101 - set by the complaint
-        cohort, count = self._opens(), self._dispute.segment.slots
+        cohort, count = self._dispute.cohort, self._dispute.segment.slots
         if cohort is None:
             return to_slots(data, count, COHORT.modulus)
         return secret.open(cohort, to_parts(data, count), count, summed)
 
     def _stream(self) -> StreamId:
-        assert self._dispute is not None  # noqa: S101 - set by the complaint
         return StreamId(self._run.hex(), self._dispute.segment.key.hex(), self._index)

@@ -94,12 +94,16 @@ def decode_keys(data: bytes) -> CohortKeys:
         or {len(keys.tag_key), len(keys.channel_key)} != {KEY_BYTES}
         or not keys.secret
     ):
-        raise KeyringError(
-            f"the cohort's keys have format {form}, this program reads {FORMAT}",
-            fix=RENEW if form < FORMAT else "install the dealer's version",
-            reason="other-format",
-        )
+        raise _other_format("the cohort's keys have", form)
     return keys
+
+
+def _other_format(what: str, form: int) -> KeyringError:
+    return KeyringError(
+        f"{what} format {form}, this program reads {FORMAT}",
+        fix=RENEW if form < FORMAT else "install the dealer's version",
+        reason="other-format",
+    )
 
 
 def deal(dealer: Identity, roster: Roster, secret: bytes) -> CohortKeys:
@@ -137,11 +141,7 @@ def open_bundle(identity: Identity, roster: Roster, bundle: bytes) -> CohortKeys
             reason="malformed",
         ) from None
     if form != FORMAT:
-        raise KeyringError(
-            f"the bundle has format {form}, this program reads {FORMAT}",
-            fix=RENEW if form < FORMAT else "install the dealer's version",
-            reason="other-format",
-        )
+        raise _other_format("the bundle has", form)
     if recipient != identity.name:
         raise KeyringError(
             f"the bundle is for {recipient[:64]!r}, this site is {identity.name!r}",
@@ -217,7 +217,12 @@ class KeyRing:
                 fix="run `secure-fl keys accept` with the dealer's bundle",
                 reason="missing",
             )
-        return _check_cohort(self._cohort(path), roster, path, now)
+        keys = self._cohort(path)
+        try:
+            keys.check(roster, now=now)
+        except KeyringError as error:
+            raise error.at(file=path) from None
+        return keys
 
     def ceremony(self, roster: Roster, secret: bytes) -> dict[str, bytes]:
         """Deal keys with the scheme's secret: keep this site's, return a sealed bundle per member.
@@ -314,11 +319,3 @@ def _not_newer(roster: Roster, held: CohortKeys, path: Path) -> KeyringError:
         "version: `secure-fl keys roster --after OLD`",
         reason="newer-keys-present",
     )
-
-
-def _check_cohort(keys: CohortKeys, roster: Roster, path: Path, now: datetime | None) -> CohortKeys:
-    try:
-        keys.check(roster, now=now)
-    except KeyringError as error:
-        raise error.at(file=path) from None
-    return keys

@@ -19,16 +19,6 @@ from secure_fl.crypto.keys.identity import Identity, PublicIdentity, digest_of, 
 from secure_fl.errors import CryptoError, KeyringError
 from secure_fl.thresholds import CollusionBound, collusion_bound, default_threshold
 
-__all__ = [
-    "CollusionBound",
-    "Member",
-    "Role",
-    "Roster",
-    "collusion_bound",
-    "default_threshold",
-    "make_roster",
-]
-
 Role = Literal["party", "host"]
 VERSION = b"\x01"
 LONGEST = 36_500  # longest validity of a roster in days

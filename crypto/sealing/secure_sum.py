@@ -49,7 +49,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import NONE_LOST, Group, Noise, Rule, Upload, Vector
+from secure_fl.protocol.ports import NONE_LOST, Group, Rule, Upload, Vector
 from secure_fl.thresholds import require_maskable
 
 
@@ -171,7 +171,7 @@ class SecureSumInProgress:
     def settle(self, lists: Unmask) -> Confirm | None:
         if self._rule.noise is not None:
             for part in self._parts:
-                _check_noise(self._rule.noise, part.group, lists.survivors)
+                self._rule.noise.check_survivors(len({*part.group.owners} & {*lists.survivors}))
         if lists.sum != self._index:
             raise CohortError(
                 "the coordinator asks to unmask another sum",
@@ -225,10 +225,10 @@ class SecureSumInProgress:
     ) -> dict[str, NDArray[np.float64]]:
         """Open and check one segment's total, and update scales and history."""
         context, rule, transcript = self._context, self._rule, self._context.transcript
-        if rule.noise is not None:
-            _check_noise(rule.noise, sent.group, survivors)
         alive = set(survivors)
         owners = [party for party in sent.group.owners if party in alive]
+        if rule.noise is not None:
+            rule.noise.check_survivors(len(owners))
         count, cohort = sent.layout.slots + 1, context.keys.cohort
         if rule.audience == Audience.HOST or cohort is None:
             slots = to_slots(data, count, COHORT.modulus)
@@ -267,11 +267,6 @@ class SecureSumInProgress:
         if keys.cohort is not None or self._rule.audience == Audience.HOST:
             return None
         return masking.stream_key(keys.pad_key, stream, "pad")
-
-
-def _check_noise(noise: Noise, group: Group, survivors: Sequence[str]) -> None:
-    """Refuse to continue a sum that lost too much of its noise."""
-    noise.check_survivors(len(set(group.owners) & set(survivors)))
 
 
 class SecureSums:
