@@ -136,10 +136,7 @@ class PublicIdentity:
             return _kem(self.agreement[KEY_BYTES:]).encapsulate()
         except ValueError:
             raise CryptoError(
-                "the site's ML-KEM key is not valid",
-                fix=ASK_AGAIN,
-                party=self.name,
-                field="kem",
+                "the site's ML-KEM key is not valid", fix=ASK_AGAIN, party=self.name, field="kem"
             ) from None
 
     def digest(self) -> bytes:

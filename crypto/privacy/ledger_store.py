@@ -119,8 +119,7 @@ class Chain:
                 raise _tampered(f"row {i} is missing (row {entry.sequence} follows)", "row-missing")
             if entry.chained(previous) != row_hash:
                 raise _tampered(
-                    f"row {i} was changed, or a row before it was replaced",
-                    "row-changed",
+                    f"row {i} was changed, or a row before it was replaced", "row-changed"
                 )
             previous = row_hash
         if self.anchor is None or not self.entries:
@@ -134,8 +133,7 @@ class Chain:
         _check_signature(owner, head_digest(sequence, head), signature, "anchor")
         if pinned is not None and pinned not in self.hashes:
             raise _tampered(
-                "the head kept elsewhere is not in it: an older copy was put back",
-                "older-copy",
+                "the head kept elsewhere is not in it: an older copy was put back", "older-copy"
             )
 
     def check_all(self, owner: PublicIdentity, *, pinned: bytes | None = None) -> None:

@@ -23,12 +23,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from secure_fl.crypto.privacy.accounting import (
-    GaussianRelease,
-    SkellamRelease,
-    calibrate,
-    epsilon,
-)
+from secure_fl.crypto.privacy.accounting import GaussianRelease, SkellamRelease, calibrate, epsilon
 from secure_fl.errors import BudgetError, CryptoError
 
 Adjacency = Literal["add-remove", "replace-one"]

@@ -23,13 +23,7 @@ from secure_fl.crypto.keys.identity import Channel, PublicIdentity, keyed_digest
 from secure_fl.crypto.sealing import masking, secret, tags
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import Slots, StreamId
-from secure_fl.crypto.sealing.packing import (
-    Layout,
-    check_bound,
-    from_slots,
-    segment_key,
-    to_slots,
-)
+from secure_fl.crypto.sealing.packing import Layout, check_bound, from_slots, segment_key, to_slots
 from secure_fl.crypto.sealing.public import from_parts, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT, check_cohort
 from secure_fl.crypto.sealing.step_keys import StepKeys

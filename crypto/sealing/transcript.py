@@ -315,11 +315,7 @@ class Scales(ScaleLayer):
 
     def state(self) -> Mapping[str, Any]:
         """Return the state for checkpoints."""
-        return {
-            "rms": dict(self.rms),
-            "grid": dict(self.grid),
-            "leftovers": dict(self.leftovers),
-        }
+        return {"rms": dict(self.rms), "grid": dict(self.grid), "leftovers": dict(self.leftovers)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `state`."""

@@ -62,14 +62,7 @@ def slow_pack(codec, integers):
 
 @pytest.mark.parametrize(
     ("bits", "parties", "per_slot"),
-    [
-        (4, 4, 7),
-        (8, 8, 4),
-        (8, 10, 3),
-        (16, 64, 2),
-        (16, 65, 1),
-        (24, 128, 1),
-    ],
+    [(4, 4, 7), (8, 8, 4), (8, 10, 3), (16, 64, 2), (16, 65, 1), (24, 128, 1)],
 )
 def test_values_per_slot(bits, parties, per_slot):
     assert Codec(bits, parties, COHORT.modulus).per_slot == per_slot

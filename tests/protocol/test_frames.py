@@ -22,10 +22,7 @@ from tests.support.raising import raises
 @pytest.fixture
 def ends() -> tuple[Link, Link]:
     server, party, run = Identity.generate("server"), Identity.generate("north"), os.urandom(16)
-    return (
-        Link(run, server, party.public, asks=True),
-        Link(run, party, server.public, asks=False),
-    )
+    return (Link(run, server, party.public, asks=True), Link(run, party, server.public, asks=False))
 
 
 def test_a_conversation(ends: tuple[Link, Link]) -> None:
