@@ -3,13 +3,9 @@
 Specified in docs/protocol-bytes.md 2.1 to 2.4.
 
 `PublicIdentity` is public, `Identity` never leaves its site. The types are unrelated, so a private
-key cannot be passed for a public one.
-
-Keys are hybrid: a message is sealed under a secret of X25519 *and* one of ML-KEM-768 (FIPS 203). So
-recorded traffic stays closed unless both are broken. The combiner is `derive`: HKDF over all
-secrets, one after the other, bound to the ciphertext and to all public keys of both sites.
-Documents (cards, rosters, approvals, bundles, kits) are signed by Ed25519 *and* ML-DSA-65 (FIPS
-204). Frames and ledgers are signed by Ed25519 alone, which takes a twentieth of the time.
+key cannot be passed for a public one. Keys are hybrid: X25519 *and* ML-KEM-768 (FIPS 203), Ed25519
+*and* ML-DSA-65 (FIPS 204). Frames and ledgers are signed by Ed25519 alone, which takes a twentieth
+of the time.
 """
 
 from __future__ import annotations

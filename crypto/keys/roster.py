@@ -1,11 +1,8 @@
-"""The roster: members, roles, tiers, public keys, and the threshold of their sums.
+"""The roster: members, roles, tiers, public keys, and the threshold of their sums. No secrets.
 
-Specified in docs/protocol-bytes.md 3.2.
-
-A roster binds a run to people. Each member compares its fingerprint with the others by phone,
-signs the digest, and uses no roster that it has not signed. The id of a run is derived from the
-roster, so all parties of a sum have signed the same one; signatures need not be collected first. It
-contains no secrets.
+Specified in docs/protocol-bytes.md 3.2. Each member compares its fingerprint with the others by
+phone, signs the digest, and uses no roster that it has not signed. The id of a run is derived from
+the roster, so all parties of a sum have signed the same one, before signatures are collected.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """The ledger's file: an append-only SQLite table whose rows are chained, signed and anchored.
 
-Specified in docs/protocol-bytes.md 11.
-
-Each row's hash covers the row before it, the owner signs each hash, and one more signature (the
-*anchor*) names the last row. So an edited, deleted, moved or truncated row is found. An older copy
-of the whole file cannot be found from inside: keep the head that `export` prints elsewhere, and
-give it to `verify`.
+Specified in docs/protocol-bytes.md 11. An edited, deleted, moved or truncated row is found. An
+older copy of the file cannot be found from inside: keep the head that `export` prints elsewhere.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Differential-privacy mechanisms: distributed Skellam noise, its samples and its calibration.
 
-Nobody ever holds a sum without noise: each party adds its share of the noise to its integers before
-they are masked and sealed. Noise comes from the operating system's randomness: AES-256-CTR under a
-fresh key, since numpy's generators are statistical, not secret. Only tests pass a generator, for a
-seed that repeats noise removes it.
+Noise comes from the operating system's randomness: AES-256-CTR under a fresh key, since numpy's
+generators are statistical, not secret. Only tests pass a generator: a seed would remove the noise.
 
 The Poisson sampler is Hörmann's PTRS (Insurance: Mathematics and Economics 12, 1993) above a mean
 of 10 and inversion below. Its log probabilities have Loader's form, exact to ~1e-9 up to means of

@@ -1,11 +1,7 @@
 """The party's half of protected sums: encode, tag, mask, seal; and back.
 
-    x  ->  slots in Z_t (segments)  ->  + masks mod t  ->  + tag  ->  BFV ciphertexts  ->  wire
-
 `he+secagg` does all of it. In `secagg` there are no ciphertexts: a pad that all parties add hides
-the sum.
-
-A sum is settled, its shares are revealed, and it is opened: each once, and in this order.
+the sum. A sum is settled, its shares are revealed, and it is opened: each once, and in this order.
 """
 
 from __future__ import annotations

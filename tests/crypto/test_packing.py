@@ -353,14 +353,6 @@ def test_small_vectors_travel_exactly_and_need_no_clip() -> None:
     assert set(leftovers) == {"w"}
 
 
-def test_a_clip_of_zero_leaves_everything_over() -> None:
-    of = Layout((Field("w", 20, 0.0),), Codec(8, 2, COHORT.modulus))
-    vector = np.linspace(-1, 1, 20, dtype=np.float32)
-    slots, leftovers = of.encode({"w": vector}, np.random.default_rng(0), None)
-    np.testing.assert_array_equal(leftovers["w"], vector)
-    assert not np.any(of.decode(slots, 1)[0]["w"])
-
-
 def test_what_cannot_be_laid_out_is_refused() -> None:
     of = layout(n_w=20, one=1)
     for name in ("n_w", "one"):

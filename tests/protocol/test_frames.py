@@ -197,11 +197,6 @@ def test_versions_and_sizes_are_checked_first() -> None:
         Frame.from_bytes(b"\x00\x00\xff\xffabc")
 
 
-def test_one_byte_string_and_back() -> None:
-    frame = Frame(b"head", b"bulk")
-    assert Frame.from_bytes(frame.to_bytes()) == frame
-
-
 @pytest.mark.parametrize("bulk", [b"", b"x"])
 def test_a_frame_survives_the_joined_form_and_a_shorter_one_is_refused(bulk: bytes) -> None:
     data = Frame(b"head", bulk).to_bytes()
