@@ -24,7 +24,6 @@ from secure_fl.crypto.keys.identity import (
     KEY_BYTES,
     RENEW,
     Identity,
-    PublicIdentity,
     digest_of,
     open_sealed,
     seal_to,
@@ -148,27 +147,23 @@ def open_bundle(identity: Identity, roster: Roster, bundle: bytes) -> CohortKeys
             fix="take the file with this site's name",
             reason="other-recipient",
         )
-    keys = _open(identity, roster.member(dealer).identity, roster, sealed)
+    try:
+        card = roster.member(dealer).identity
+        keys = decode_keys(open_sealed(identity, card, sealed, _context(roster)))
+    except KeyringError:
+        raise
+    except CryptoError:
+        raise KeyringError(
+            f"the bundle of {dealer!r} does not open: it was changed, or made for another roster",
+            fix="compare the roster's fingerprint with the dealer's, then ask for a new bundle",
+            reason="cannot-open",
+        ) from None
     keys.check(roster)
     if keys.dealer != dealer:
         raise KeyringError(
             "the bundle's sender is not the dealer of its keys", reason="other-dealer"
         )
     return keys
-
-
-def _open(identity: Identity, dealer: PublicIdentity, roster: Roster, sealed: bytes) -> CohortKeys:
-    try:
-        return decode_keys(open_sealed(identity, dealer, sealed, _context(roster)))
-    except KeyringError:
-        raise
-    except CryptoError:
-        raise KeyringError(
-            f"the bundle of {dealer.name!r} does not open: it was changed, or made for another "
-            "roster",
-            fix="compare the roster's fingerprint with the dealer's, then ask for a new bundle",
-            reason="cannot-open",
-        ) from None
 
 
 def _context(roster: Roster) -> bytes:

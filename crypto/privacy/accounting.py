@@ -148,6 +148,7 @@ def _bad(event: Event, what: str) -> BudgetError:
     )
 
 
+Adjacency = Literal["add-remove", "replace-one"]
 Accountant = Literal["auto", "prv", "rdp"]
 PRV_KINDS, PRV_STEPS, PRV_EPSILON = 32, 200_000, 64.0  # with more, its grids outgrow memory
 

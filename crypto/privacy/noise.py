@@ -15,16 +15,20 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from secure_fl.crypto.privacy.accounting import GaussianRelease, SkellamRelease, calibrate, epsilon
+from secure_fl.crypto.privacy.accounting import (
+    Adjacency,
+    GaussianRelease,
+    SkellamRelease,
+    calibrate,
+    epsilon,
+)
 from secure_fl.errors import BudgetError, CryptoError
-
-Adjacency = Literal["add-remove", "replace-one"]
 
 
 @dataclass(frozen=True, slots=True)

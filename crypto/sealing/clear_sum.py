@@ -27,7 +27,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import NONE_LOST, Group, Rule, Upload
+from secure_fl.protocol.ports import NONE_LOST, Arrays, Group, Rule, Upload
 
 COARSE = 2.0**24  # first limb: multiples of 2^-24, up to 2^38
 FINE = 2.0**72  # second limb: the rest, to 2^-72
@@ -177,11 +177,11 @@ class ClearSumInProgress:
 
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> Arrays:
         if self._opened:
             raise CohortError("a sum is opened once")
         self._opened = True
-        opened: dict[str, NDArray[np.float64]] = {}
+        opened: Arrays = {}
         for group, part in zip(self._groups, parts, strict=False):
             total = np.frombuffer(part, dtype="<f4").astype(np.float64)
             ends = np.cumsum([v.size for v in group.vectors.values()])

@@ -21,12 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numpy.typing import NDArray
 
 from secure_fl.crypto.keys.identity import digest_of
 from secure_fl.errors import CryptoError, WireError
 from secure_fl.protocol.messages import SumId
-from secure_fl.protocol.ports import Group, Noise, Rule, Vector
+from secure_fl.protocol.ports import Arrays, Group, Noise, Rule, Vector
 
 Slots = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -48,8 +47,6 @@ CLIP_IN_RMS = {4: 2.3, 6: 3.1, 8: 5.0, 12: 7.0, 16: 10.0, 24: 16.0}
 TINY, HUGE = 2.0**38, 2.0**10
 
 SLOT_BYTES = 6  # 48 bits hold a slot of 44
-
-Arrays = dict[str, NDArray[np.float64]]
 
 
 class Codec:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
 from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.keys.identity import Channel, PublicIdentity, keyed_digest
@@ -39,7 +38,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import NONE_LOST, Group, Rule, Upload, Vector
+from secure_fl.protocol.ports import NONE_LOST, Arrays, Group, Rule, Upload, Vector
 from secure_fl.thresholds import require_maskable
 
 
@@ -178,7 +177,7 @@ class SecureSumInProgress:
 
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> Arrays:
         context, rule = self._context, self._rule
         me, host = context.me, context.host
         if self._opened or not self._keys.revealed:
@@ -193,7 +192,7 @@ class SecureSumInProgress:
                 "the coordinator sent a wrong number of totals", party=me, reason="wrong-sum"
             )
         self._opened = True
-        opened: dict[str, NDArray[np.float64]] = {}
+        opened: Arrays = {}
         for place, (sent, data) in enumerate(zip(self._parts, parts, strict=False)):
             try:
                 opened |= self._open(place, sent, data, survivors, lost)
@@ -212,7 +211,7 @@ class SecureSumInProgress:
         data: bytes,
         survivors: Sequence[str],
         lost: Mapping[str, Lost],
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> Arrays:
         """Open and check one segment's total, and update scales and history."""
         context, rule, transcript = self._context, self._rule, self._context.transcript
         alive = set(survivors)

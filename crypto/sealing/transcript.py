@@ -35,7 +35,7 @@ from secure_fl.crypto.sealing.packing import (
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import Audience
-from secure_fl.protocol.ports import Group, Rule, ScaleLayer, TranscriptLayer, Vector
+from secure_fl.protocol.ports import Arrays, Group, Rule, ScaleLayer, TranscriptLayer, Vector
 
 ALL, PARTIES = "\nall", "\nparties"  # with and without the host; differ from any list of names
 CONTEXT = b"secure-fl seen"
@@ -210,9 +210,7 @@ class Scales(ScaleLayer):
     def leftover(self, name: str) -> Vector | None:
         return self.leftovers.pop(name, None)
 
-    def postpone(
-        self, me: str, groups: Sequence[Group], rule: Rule
-    ) -> dict[str, NDArray[np.float64]]:
+    def postpone(self, me: str, groups: Sequence[Group], rule: Rule) -> Arrays:
         if not rule.carry:
             return super().postpone(me, groups, rule)
         for group in groups:

@@ -22,6 +22,7 @@ from secure_fl.protocol import arrays as payload
 from secure_fl.protocol.messages import Audience, Lost, SumId
 from secure_fl.protocol.ports import (
     NONE_LOST,
+    Arrays,
     EnvelopeLayer,
     Group,
     Rule,
@@ -174,7 +175,7 @@ class RecordedSumUnderWay:
 
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> Arrays:
         """Open the sum, and record its values."""
         opened = self._inner.open(parts, survivors, lost)
         values = {name: _put(self._journal, vector) for name, vector in opened.items()}

@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from types import coroutine
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from secure_fl.errors import DISTRUST, CohortError, RunError, TooFewParties
 from secure_fl.party.rounds import Stateful
 from secure_fl.protocol.messages import FromCoordinator, FromParty, Message, SurvivorStatement
+from secure_fl.protocol.ports import Arrays as Arrays
 from secure_fl.protocol.ports import Group, Rule, TranscriptLayer
 
 Request: TypeAlias = tuple[FromParty, bytes]  # a message with its bulk, as a program yields it
-Arrays: TypeAlias = dict[str, NDArray[np.float64]]
 M = TypeVar("M", bound=Message)
 
 

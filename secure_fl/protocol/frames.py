@@ -341,8 +341,6 @@ def find_equivocation(
 
     Only statements that the coordinator signed count: a member that invents one convicts nobody.
     """
-    if not others:
-        return None
     known = {(statement.run, statement.number): statement for statement in mine}
     for theirs in others:
         ours = known.get((theirs.run, theirs.number))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from secure_fl.protocol.frames import Frame
 
 Vector: TypeAlias = NDArray[np.float32] | NDArray[np.int64]  # integers: with their noise
+Arrays: TypeAlias = dict[str, NDArray[np.float64]]
 NONE_LOST: Mapping[str, Lost] = MappingProxyType({})
 
 
@@ -128,7 +129,7 @@ class SumInProgress(Protocol):
 
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> Arrays:
         """Check and open the totals; without masks this is the only step."""
 
 
@@ -216,9 +217,7 @@ class ScaleLayer:
         """Remove and return the rounding error of the last carried value of this name."""
         return None
 
-    def postpone(
-        self, me: str, groups: Sequence[Group], rule: Rule
-    ) -> dict[str, NDArray[np.float64]]:
+    def postpone(self, me: str, groups: Sequence[Group], rule: Rule) -> Arrays:
         """Return zeros in place of sums that were not opened, and carry their values to the next.
 
         Values that are not carried raise an error.
