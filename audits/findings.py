@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from secure_fl.algorithms.base import Algorithm
-    from secure_fl.capture.coordinator_view import CapturedFrame
     from secure_fl.capture.merging import Source
+    from secure_fl.capture.recording import CapturedFrame
     from secure_fl.learning.tasks import Task
     from secure_fl.settings import TrainingSettings
 

@@ -18,7 +18,7 @@ from secure_fl.algorithms.registry import entry_of
 from secure_fl.audits import roles
 from secure_fl.audits.audited_run import prior_of, recorded
 from secure_fl.audits.findings import AuditFinding, AuditTrial, CoordinatorView, Prior
-from secure_fl.capture.coordinator_view import CapturedFrame
+from secure_fl.capture.recording import CapturedFrame
 from secure_fl.config.data import CorpusData
 from secure_fl.config.load import Settings, silos
 from secure_fl.errors import SecureFLError

@@ -1,11 +1,7 @@
 """A party's signed statements about the keys of one sum, and evidence of a false share.
 
-Specified in docs/protocol.md 4.8 and 9.
-
-With its upload a party signs its own commitments (`bound`) and a digest of all keys and shares that
-it took from the others (`taken`). The coordinator compares both with the offers that it passed on.
-A holder that later reveals another share contradicts its own signature: two of its messages convict
-it, and no word of anybody else is needed.
+Specified in docs/protocol.md 4.8 and 9. A holder that reveals another share than it took
+contradicts its own signature: two of its messages convict it, without a word of anybody else.
 """
 
 from __future__ import annotations

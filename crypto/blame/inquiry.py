@@ -1,30 +1,12 @@
 """The members' part of the blame protocol: find the author of a wrong tag, and reveal no values.
 
-Specified in docs/protocol.md 9.
-
-If a part of a total does not fit its tag, the party that noticed shows the frame of the total. The
-coordinator then shows each upload of this part, as its author signed it, with the seed of its self
-mask, to the members whose part it is. So a member sees z_i = x_i + the masks that i shares with its
-peers, and its tag (`sealing.tags`):
-
-    a complaint whose total fits                  convicts the plaintiff
-    an upload that does not fit its own tag       convicts its author, who signed it
-    uploads that fit, and a different total       convict the coordinator, which signed both
-    (or a total with other salts or links than theirs)
+docs/protocol.md 9 specifies the party that each finding convicts. A member sees an upload as
+z_i = x_i + the masks that i shares with its peers, and its tag (`sealing.tags`).
 
 All frames are judged against one transcript. With `Unmask`, before anything is revealed, the
 coordinator signs the sum's number and a digest of all uploads. Each upload carries its author's
 commitments, and a digest of the keys that the author took from the others. A frame about another
 sum, or an upload that the coordinator did not commit to, convicts the coordinator or nobody.
-
-What this reveals. To the coordinator: that a total failed, which the failure shows anyway. It has
-all uploads already, and members answer only about signed ones. To members: z_i of each survivor, in
-a part of the sum that they contribute to or read. Masks between parties stay on, and in a host sum
-those for the host, which only the host can remove. A reader that knows the masks of c parties
-learns the sum over all others, which the total would have revealed, and nothing else. A
-coordinator with one colluder has uploads, seeds and the cohort's key without any inquiry. The tag
-reveals nothing more, because it is a function of z_i and of keys that members have.
-`tests/security/test_inquiry.py` shows that the values themselves would reveal more.
 """
 
 from __future__ import annotations
@@ -111,11 +93,12 @@ class _Dispute(NamedTuple):
     """The disputed segment, as the plaintiff signed it, and its part of the total."""
 
     segment: Segment
-    audience: Audience
     part: bytes
     left: RemainingMasks  # masks shared with dropped parties
     owners: frozenset[str]  # contributors that are in the sum
     salts: Mapping[str, Mapping[str, bytes]]  # of their masks with dropped parties, by the total
+    cohort: secret.SecretKey | None  # the key of the ciphertexts; None: integers are masked only
+    total: ProtectedTotal  # of the uploads shown so far
 
 
 class Inquiry:
@@ -142,11 +125,10 @@ class Inquiry:
         self._index, self._survivors = commitment.sum, commitment.survivors
         self._inputs: dict[str, bytes] = {}  # digests of the uploads' heads
         self._frames: list[Frame] = []
-        self._dispute: _Dispute | None = None
+        self._disputed: _Dispute | None = None
         self._seeds: dict[str, bytes] = {}  # of self masks of the uploads shown so far
         self._salts: dict[str, tuple[Salt, ...]] = {}
         self._links: dict[str, Mapping[str, bytes]] = {}
-        self._total: ProtectedTotal | None = None
         self.verdict = ""
         self.explained = False  # True if all uploads were shown, and they add up to the total
 
@@ -161,7 +143,7 @@ class Inquiry:
             raise WireError("the coordinator shows frames of another sum")
         self._frames.append(frame)
         if not self.verdict:
-            examine = self._complaint if self._dispute is None else self._upload
+            examine = self._complaint if self._disputed is None else self._upload
             self.verdict = examine(shown, frame.bulk)
         return self.verdict
 
@@ -206,8 +188,10 @@ class Inquiry:
         owners = segment.owners or tuple(name for name in self._numbers if name != self._host)
         here = frozenset(owners).intersection(self._survivors)
         salts = tags.salts_with(total.lost, place, sorted(here))
-        self._dispute = _Dispute(segment, given.audience, part, left, here, salts)
-        return party if self._fits_total() else self._begin()
+        cohort = None if given.audience == Audience.HOST else self._keys.cohort
+        empty = self._empty_total(masked_only=cohort is None)
+        self._disputed = _Dispute(segment, part, left, here, salts, cohort, empty)
+        return party if self._fits_total() else ""
 
     def _filed(self, shown: Examine) -> tuple[Complaint, SumInput]:
         """Return a complaint and its author's upload; refuse what no honest coordinator shows."""
@@ -226,25 +210,27 @@ class Inquiry:
             raise WireError("the sum has parties that are not on the roster")
         return complaint, given
 
-    def _begin(self) -> str:
+    @property
+    def _dispute(self) -> _Dispute:
+        if self._disputed is None:
+            raise WireError("the coordinator shows an upload without a complaint about its sum")
+        return self._disputed
+
+    def _empty_total(self, *, masked_only: bool) -> ProtectedTotal:
         """Prepare to add the uploads of the disputed segment."""
-        assert self._dispute is not None  # noqa: S101 - set by the complaint
-        public = None if self._opens() is None else load(context_bytes(COHORT))
-        self._total = ProtectedTotal(
+        return ProtectedTotal(
             COHORT.modulus,
-            public,
+            None if masked_only else load(context_bytes(COHORT)),
             offered=OfferedKeys(number=self._index),
             numbers=self._numbers,
             host=self._host,
             threshold=1,
             run=self._run,
         )
-        return ""
 
     def _fits_total(self) -> bool:
         """Return True if the disputed part fits its tag, so that there was nothing to complain."""
         dispute = self._dispute
-        assert dispute is not None  # noqa: S101 - set by the complaint
         owners, of, left = sorted(dispute.owners), dispute.segment.owners, dispute.left
         try:
             slots = self._slots(dispute.part, len(owners))
@@ -259,7 +245,7 @@ class Inquiry:
     def _upload(self, shown: Examine, part: bytes) -> str:
         """Return the party that an upload convicts; the last one may convict the coordinator."""
         coordinator, party, dispute = self._coordinator.name, shown.who, self._dispute
-        if dispute is None or self._total is None or party not in dispute.owners:
+        if party not in dispute.owners:
             raise WireError("the coordinator shows an upload without a complaint about its sum")
         try:
             sent = self._input(party, shown.head)
@@ -282,7 +268,7 @@ class Inquiry:
         if not self._fits(party, segment, part, shown.seed):
             return party
         try:
-            self._total.add(party, [segment], part)
+            dispute.total.add(party, [segment], part)
         except SecureFLError:
             return coordinator  # no honest coordinator counts such an upload
         return self._end() if self._seeds.keys() == dispute.owners else ""
@@ -304,30 +290,28 @@ class Inquiry:
     def _end(self) -> str:
         """Judge the total after all uploads: it is another sum, or one upload was too noisy."""
         dispute = self._dispute
-        assert self._total is not None and dispute is not None  # noqa: S101 - uploads come after
         if unlike_salts(self._salts):
             return self._coordinator.name  # an honest coordinator opens no such sum
         left = dispute.left
-        self._total.left = replace(left, self_seeds=self._seeds)
+        dispute.total.left = replace(left, self_seeds=self._seeds)
         key = dispute.segment.key
-        if self._total.unmasked().get(key) != dispute.part:
+        if dispute.total.unmasked().get(key) != dispute.part:
             return self._coordinator.name
         links = {p: {o: self._links[o][p] for o in dispute.owners} for p in left.dropped}
         given = {p: {o: left.links[p][o] for o in dispute.owners} for p in left.dropped}
-        if (self._total.salts(key), links) != (dispute.salts, given):
+        if (dispute.total.salts(key), links) != (dispute.salts, given):
             return self._coordinator.name
         self.explained = True
         return self._noisy()
 
     def _noisy(self) -> str:
         """Find an upload sealed with too much noise: it opens alone, but spoils every sum."""
-        cohort, dispute = self._opens(), self._dispute
-        if cohort is None or dispute is None:
+        cohort, slots = self._dispute.cohort, self._dispute.segment.slots
+        if cohort is None:
             return ""
         for frame in self._frames[1:]:
             shown = peek(frame.head).message
             assert isinstance(shown, Examine)  # noqa: S101 - it was looked at
-            slots = dispute.segment.slots
             if not secret.is_fresh(cohort, to_parts(frame.bulk, slots), slots):
                 return shown.who
         return ""
@@ -353,18 +337,11 @@ class Inquiry:
             raise WireError("an upload of another sum", party=party)
         return message
 
-    def _opens(self) -> secret.SecretKey | None:
-        """Return the key of the ciphertexts; None if integers are masked only."""
-        assert self._dispute is not None  # noqa: S101 - set by the complaint
-        return None if self._dispute.audience == Audience.HOST else self._keys.cohort
-
     def _slots(self, data: bytes, summed: int) -> Slots:
-        assert self._dispute is not None  # noqa: S101 - set by the complaint
-        cohort, count = self._opens(), self._dispute.segment.slots
+        cohort, count = self._dispute.cohort, self._dispute.segment.slots
         if cohort is None:
             return to_slots(data, count, COHORT.modulus)
         return secret.open(cohort, to_parts(data, count), count, summed)
 
     def _stream(self) -> StreamId:
-        assert self._dispute is not None  # noqa: S101 - set by the complaint
         return StreamId(self._run.hex(), self._dispute.segment.key.hex(), self._index)

@@ -3,13 +3,9 @@
 Specified in docs/protocol-bytes.md 2.1 to 2.4.
 
 `PublicIdentity` is public, `Identity` never leaves its site. The types are unrelated, so a private
-key cannot be passed for a public one.
-
-Keys are hybrid: a message is sealed under a secret of X25519 *and* one of ML-KEM-768 (FIPS 203). So
-recorded traffic stays closed unless both are broken. The combiner is `derive`: HKDF over all
-secrets, one after the other, bound to the ciphertext and to all public keys of both sites.
-Documents (cards, rosters, approvals, bundles, kits) are signed by Ed25519 *and* ML-DSA-65 (FIPS
-204). Frames and ledgers are signed by Ed25519 alone, which takes a twentieth of the time.
+key cannot be passed for a public one. Keys are hybrid: X25519 *and* ML-KEM-768 (FIPS 203), Ed25519
+*and* ML-DSA-65 (FIPS 204). Frames and ledgers are signed by Ed25519 alone, which takes a twentieth
+of the time.
 """
 
 from __future__ import annotations
@@ -66,15 +62,13 @@ def spoken(digest: bytes) -> str:
     return " ".join(digits[i : i + 5] for i in range(0, 40, 5))
 
 
-def agree(private: X25519PrivateKey, public: bytes) -> bytes:
+def agree(private: X25519PrivateKey, public: bytes, *, fix: str = ASK_AGAIN) -> bytes:
     """Compute an X25519 secret; a low-order point (all-zero secret) is refused."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise CryptoError(
-            "the peer's agreement key is not a usable X25519 point",
-            fix=ASK_AGAIN,
-            field="point",
+            "the peer's agreement key is not a usable X25519 point", fix=fix, field="point"
         ) from None
 
 
@@ -138,10 +132,7 @@ class PublicIdentity:
             return _kem(self.agreement[KEY_BYTES:]).encapsulate()
         except ValueError:
             raise CryptoError(
-                "the site's ML-KEM key is not valid",
-                fix=ASK_AGAIN,
-                party=self.name,
-                field="kem",
+                "the site's ML-KEM key is not valid", fix=ASK_AGAIN, party=self.name, field="kem"
             ) from None
 
     def digest(self) -> bytes:

@@ -4,13 +4,10 @@ Specified in docs/protocol-bytes.md 2.6 and 3.3.
 
     identity.key   cohort.key   archive/cohort-<roster version>.key
 
-The folder has mode 0700, every file 0600 and is encrypted (`vault.py`). In the ceremony one dealer
-makes the cohort's keys and seals them to each member. The keys are bound to the digest of one
-roster, which the dealer has compared by phone and signed: a run under another roster is
-refused. The bundles may travel by any channel, also by the coordinator. All members compare
-`CohortKeys.fingerprint()`, which exposes a dealer that deals different keys (and then no sum would
-open). Changing members takes a new roster version and new keys; the old keys move to the archive,
-where no new run looks.
+In the ceremony one dealer makes the cohort's keys and seals them to each member. The keys are bound
+to the digest of one roster, which the dealer has signed. All members compare
+`CohortKeys.fingerprint()`, which exposes a dealer that deals different keys. Old keys move to the
+archive, where no new run looks.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ from secure_fl.crypto.keys.identity import (
     KEY_BYTES,
     RENEW,
     Identity,
-    PublicIdentity,
     digest_of,
     open_sealed,
     seal_to,
@@ -97,12 +93,16 @@ def decode_keys(data: bytes) -> CohortKeys:
         or {len(keys.tag_key), len(keys.channel_key)} != {KEY_BYTES}
         or not keys.secret
     ):
-        raise KeyringError(
-            f"the cohort's keys have format {form}, this program reads {FORMAT}",
-            fix=RENEW if form < FORMAT else "install the dealer's version",
-            reason="other-format",
-        )
+        raise _other_format("the cohort's keys have", form)
     return keys
+
+
+def _other_format(what: str, form: int) -> KeyringError:
+    return KeyringError(
+        f"{what} format {form}, this program reads {FORMAT}",
+        fix=RENEW if form < FORMAT else "install the dealer's version",
+        reason="other-format",
+    )
 
 
 def deal(dealer: Identity, roster: Roster, secret: bytes) -> CohortKeys:
@@ -140,38 +140,30 @@ def open_bundle(identity: Identity, roster: Roster, bundle: bytes) -> CohortKeys
             reason="malformed",
         ) from None
     if form != FORMAT:
-        raise KeyringError(
-            f"the bundle has format {form}, this program reads {FORMAT}",
-            fix=RENEW if form < FORMAT else "install the dealer's version",
-            reason="other-format",
-        )
+        raise _other_format("the bundle has", form)
     if recipient != identity.name:
         raise KeyringError(
             f"the bundle is for {recipient[:64]!r}, this site is {identity.name!r}",
             fix="take the file with this site's name",
             reason="other-recipient",
         )
-    keys = _open(identity, roster.member(dealer).identity, roster, sealed)
+    try:
+        card = roster.member(dealer).identity
+        keys = decode_keys(open_sealed(identity, card, sealed, _context(roster)))
+    except KeyringError:
+        raise
+    except CryptoError:
+        raise KeyringError(
+            f"the bundle of {dealer!r} does not open: it was changed, or made for another roster",
+            fix="compare the roster's fingerprint with the dealer's, then ask for a new bundle",
+            reason="cannot-open",
+        ) from None
     keys.check(roster)
     if keys.dealer != dealer:
         raise KeyringError(
             "the bundle's sender is not the dealer of its keys", reason="other-dealer"
         )
     return keys
-
-
-def _open(identity: Identity, dealer: PublicIdentity, roster: Roster, sealed: bytes) -> CohortKeys:
-    try:
-        return decode_keys(open_sealed(identity, dealer, sealed, _context(roster)))
-    except KeyringError:
-        raise
-    except CryptoError:
-        raise KeyringError(
-            f"the bundle of {dealer.name!r} does not open: it was changed, or made for another "
-            "roster",
-            fix="compare the roster's fingerprint with the dealer's, then ask for a new bundle",
-            reason="cannot-open",
-        ) from None
 
 
 def _context(roster: Roster) -> bytes:
@@ -220,7 +212,12 @@ class KeyRing:
                 fix="run `secure-fl keys accept` with the dealer's bundle",
                 reason="missing",
             )
-        return _check_cohort(self._cohort(path), roster, path, now)
+        keys = self._cohort(path)
+        try:
+            keys.check(roster, now=now)
+        except KeyringError as error:
+            raise error.at(file=path) from None
+        return keys
 
     def ceremony(self, roster: Roster, secret: bytes) -> dict[str, bytes]:
         """Deal keys with the scheme's secret: keep this site's, return a sealed bundle per member.
@@ -317,11 +314,3 @@ def _not_newer(roster: Roster, held: CohortKeys, path: Path) -> KeyringError:
         "version: `secure-fl keys roster --after OLD`",
         reason="newer-keys-present",
     )
-
-
-def _check_cohort(keys: CohortKeys, roster: Roster, path: Path, now: datetime | None) -> CohortKeys:
-    try:
-        keys.check(roster, now=now)
-    except KeyringError as error:
-        raise error.at(file=path) from None
-    return keys

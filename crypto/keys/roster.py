@@ -1,11 +1,8 @@
-"""The roster: members, roles, tiers, public keys, and the threshold of their sums.
+"""The roster: members, roles, tiers, public keys, and the threshold of their sums. No secrets.
 
-Specified in docs/protocol-bytes.md 3.2.
-
-A roster binds a run to people. Each member compares its fingerprint with the others by phone,
-signs the digest, and uses no roster that it has not signed. The id of a run is derived from the
-roster, so all parties of a sum have signed the same one; signatures need not be collected first. It
-contains no secrets.
+Specified in docs/protocol-bytes.md 3.2. Each member compares its fingerprint with the others by
+phone, signs the digest, and uses no roster that it has not signed. The id of a run is derived from
+the roster, so all parties of a sum have signed the same one, before signatures are collected.
 """
 
 from __future__ import annotations
@@ -18,16 +15,6 @@ from typing import Literal, get_args
 from secure_fl.crypto.keys.identity import Identity, PublicIdentity, digest_of, spoken
 from secure_fl.errors import CryptoError, KeyringError
 from secure_fl.thresholds import CollusionBound, collusion_bound, default_threshold
-
-__all__ = [
-    "CollusionBound",
-    "Member",
-    "Role",
-    "Roster",
-    "collusion_bound",
-    "default_threshold",
-    "make_roster",
-]
 
 Role = Literal["party", "host"]
 VERSION = b"\x01"

@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.accounting import (
+    Adjacency,
     DpSgdSteps,
     Event,
     decode_event,
@@ -41,7 +42,6 @@ from secure_fl.crypto.privacy.opacus_accountants import orders
 from secure_fl.errors import BudgetError, TamperError
 
 Unit = Literal["record", "patient", "hospital"]
-Adjacency = Literal["add-remove", "replace-one"]
 Note = Literal["approved", "erased"]  # a plan approved by a person; a run's folder erased
 
 

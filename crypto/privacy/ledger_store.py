@@ -1,11 +1,7 @@
 """The ledger's file: an append-only SQLite table whose rows are chained, signed and anchored.
 
-Specified in docs/protocol-bytes.md 11.
-
-Each row's hash covers the row before it, the owner signs each hash, and one more signature (the
-*anchor*) names the last row. So an edited, deleted, moved or truncated row is found. An older copy
-of the whole file cannot be found from inside: keep the head that `export` prints elsewhere, and
-give it to `verify`.
+Specified in docs/protocol-bytes.md 11. An edited, deleted, moved or truncated row is found. An
+older copy of the file cannot be found from inside: keep the head that `export` prints elsewhere.
 """
 
 from __future__ import annotations
@@ -119,8 +115,7 @@ class Chain:
                 raise _tampered(f"row {i} is missing (row {entry.sequence} follows)", "row-missing")
             if entry.chained(previous) != row_hash:
                 raise _tampered(
-                    f"row {i} was changed, or a row before it was replaced",
-                    "row-changed",
+                    f"row {i} was changed, or a row before it was replaced", "row-changed"
                 )
             previous = row_hash
         if self.anchor is None or not self.entries:
@@ -134,8 +129,7 @@ class Chain:
         _check_signature(owner, head_digest(sequence, head), signature, "anchor")
         if pinned is not None and pinned not in self.hashes:
             raise _tampered(
-                "the head kept elsewhere is not in it: an older copy was put back",
-                "older-copy",
+                "the head kept elsewhere is not in it: an older copy was put back", "older-copy"
             )
 
     def check_all(self, owner: PublicIdentity, *, pinned: bytes | None = None) -> None:

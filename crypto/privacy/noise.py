@@ -1,9 +1,7 @@
 """Differential-privacy mechanisms: distributed Skellam noise, its samples and its calibration.
 
-Nobody ever holds a sum without noise: each party adds its share of the noise to its integers before
-they are masked and sealed. Noise comes from the operating system's randomness: AES-256-CTR under a
-fresh key, since numpy's generators are statistical, not secret. Only tests pass a generator, for a
-seed that repeats noise removes it.
+Noise comes from the operating system's randomness: AES-256-CTR under a fresh key, since numpy's
+generators are statistical, not secret. Only tests pass a generator: a seed would remove the noise.
 
 The Poisson sampler is Hörmann's PTRS (Insurance: Mathematics and Economics 12, 1993) above a mean
 of 10 and inversion below. Its log probabilities have Loader's form, exact to ~1e-9 up to means of
@@ -17,22 +15,20 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from secure_fl.crypto.privacy.accounting import (
-    Accountant,
+    Adjacency,
     GaussianRelease,
     SkellamRelease,
     calibrate,
     epsilon,
 )
 from secure_fl.errors import BudgetError, CryptoError
-
-Adjacency = Literal["add-remove", "replace-one"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,7 @@ class SkellamNoise:
 
     Sensitivity of the integers: Δ₂ = s·S + √d/2, twice that when one site's data is replaced
     instead of removed; Δ₁ <= min(√d·Δ₂, Δ₂²), the second because integers satisfy |k| <= k².
-    ε depends on Δ₂ and μ (`skellam_accounting`); the ledger also records Δ₁.
+    ε depends on Δ₂ and μ (`accounting`); the ledger also records Δ₁.
     """
 
     mu: float  # μ: the guaranteed variance, in squared grid steps
@@ -57,6 +53,7 @@ class SkellamNoise:
     dropouts: int  # how many of them may be missing from the sum
     colluders: int  # c
     adjacency: Adjacency = "add-remove"
+    prepaid: ClassVar[bool] = False  # `share` adds the noise, and `Cohort.reserve` pays for it
 
     def __post_init__(self) -> None:
         sizes = (self.scale, self.clip, self.mu)
@@ -114,11 +111,6 @@ class SkellamNoise:
         """Bound of every share, except with probability below 2^-70 for a million values."""
         return self.scale * self.clip + 40 + 12 * math.sqrt(self.share_variance)
 
-    @property
-    def prepaid(self) -> bool:
-        """False: `share` adds the noise, and `Cohort.reserve` pays for it."""
-        return False
-
     def event(self, count: int = 1) -> SkellamRelease:
         """Return the event that `count` exchanges spend."""
         return SkellamRelease(self.mu, self.l1, self.l2, count)
@@ -168,32 +160,16 @@ def calibrated_skellam(
 
 
 def calibrated_gaussian(
-    sensitivity: float,
-    target: float,
-    delta: float,
-    releases: int = 1,
-    accountant: Accountant = "auto",
+    sensitivity: float, target: float, delta: float, releases: int = 1
 ) -> float:
     """Find the least std σ of central Gaussian noise whose releases stay within ε at δ."""
-    multiplier = calibrate(
-        lambda z: [GaussianRelease(z, releases)],
-        target,
-        delta,
-        accountant=accountant,
-        precision=1e-4,
-    )
-    return multiplier * sensitivity
+    least = calibrate(lambda z: [GaussianRelease(z, releases)], target, delta, precision=1e-4)
+    return least * sensitivity
 
 
-def prediction_sensitivity(
-    examples: int, classes: int, *, centred: bool = True, clip: float | None = None
-) -> float:
-    """Bound one hospital's L2 share in a sum of class probabilities over so many examples.
-
-    √B, or √(B(1-1/C)) when 1/C is subtracted from each; S if the vector is clipped to S.
-    """
-    bound = math.sqrt(examples * (1 - 1 / classes if centred else 1))
-    return bound if clip is None else min(bound, clip)
+def prediction_sensitivity(examples: int, classes: int) -> float:
+    """Bound one hospital's L2 share in a sum of class probabilities, less 1/C: √(B(1-1/C))."""
+    return math.sqrt(examples * (1 - 1 / classes))
 
 
 Floats = NDArray[np.float64]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from secure_fl.crypto.privacy.accounting import Event, SkellamRelease, epsilon
-from secure_fl.crypto.privacy.ledger import Account, Adjacency, Budget, Ledger, Unit
+from secure_fl.crypto.privacy.accounting import Adjacency, Event, SkellamRelease, epsilon
+from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, Unit
 from secure_fl.crypto.privacy.noise import SkellamNoise
 from secure_fl.crypto.privacy.planning import SizedNoise, plan_for_settings, size_for_settings
 from secure_fl.errors import BudgetError

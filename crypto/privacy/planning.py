@@ -373,15 +373,12 @@ class SizedNoise:
             "scale": self.plan.scale,
         }
 
-    def text(self) -> str:
-        """Format the table that `secure-fl budget` prints."""
-        return table(PREDICTIONS, prediction_rows(self.plan, self.budget))
-
     def require_useful(self) -> None:
         """Raise BudgetError with the table if the noise hides the signal."""
         if self.budget.drowned:
+            text = table(PREDICTIONS, prediction_rows(self.plan, self.budget))
             raise BudgetError(
-                f"the noise drowns the signal that the parties agree on\n{self.text()}",
+                f"the noise drowns the signal that the parties agree on\n{text}",
                 fix="change the plan as the last line says, or set protection.noise.force = true",
                 reason="noise-hides-signal",
             )

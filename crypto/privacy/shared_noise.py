@@ -1,44 +1,22 @@
 """Shared noise: each hospital adds a share of a step's noise, and only the sum is opened.
 
-A *unit* is a record, or a patient with all records. A step adds one gradient of each unit. Each is
-clipped to a bound C and written in integers, s of which are C, by truncation towards zero.
-Truncation makes no coordinate larger, so the L2 norm of a unit's integers is at most s. A hospital
-adds them, cuts each coordinate of its sum to ±L, and adds its share of Skellam noise
-(arXiv 2110.04995).
-
-**Theorem.** n hospitals take part, of which d may drop out and c collude. Each of the others adds
-Skellam noise of variance μ/(n-d-c), where μ is large enough for the equivalent Gaussian of
-`skellam_accounting` to have a std of σs. Neighbours differ by one unit of an honest hospital, whose
-place is empty in one of them: the numbers of units are public. The view is everything that is
-opened, and the records, noise and random numbers of the colluders. Then T steps, each on a Poisson
-sample of rate q, are at least as private as T steps of DP-SGD with noise multiplier σ and rate q.
-
-*Proof.* The unit changes its hospital's sum of integers by a vector of norm s at most. A cut moves
-two numbers no further apart, so it remains s at most. A sum is opened over n-d hospitals or more.
-Without the colluders' noise it has n-d-c honest shares or more, and Skellam variables add up to
-Skellam variables, so its noise has variance μ or more. What colluders add depends on earlier steps
-alone. So each step is a Skellam mechanism of sensitivity s on the sample, chosen by the results of
-earlier steps. `skellam_accounting` compares it with the Gaussian mechanism, in any dimension, on
-samples and in adaptive compositions. Everything else that is computed follows from opened sums. ∎
-
-A reader of the model alone does not know the noise of any hospital. For this view c is 0, so the
-noise multiplier is σ·√((n-d)/(n-d-c)) or more (`SharedNoise.towards`).
-
-A hospital may add more noise than its share, and then has a smaller ε of its own. It cannot add
-less unnoticed by its own ledger. It cannot be proved that others add theirs, so c counts those that
-do not. A repeated step has the same integers everywhere. A hospital that lost them counts for c.
+A *unit* is a record, or a patient with all records. A step adds one gradient of each unit, clipped
+to a bound C and written in integers, s of which are C, by truncation towards zero. A hospital cuts
+each coordinate of their sum to ±L, and adds its share of Skellam noise (arXiv 2110.04995).
+docs/shared-noise.md proves that T steps are at least as private as T steps of DP-SGD.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.crypto.privacy.accounting import equivalent_std
 from secure_fl.crypto.privacy.noise import LARGEST_VARIANCE, Uniforms, skellam
-from secure_fl.crypto.privacy.skellam_accounting import equivalent_std
 from secure_fl.errors import BudgetError, CryptoError
 
 Floats = NDArray[np.float64]
@@ -61,6 +39,8 @@ class SharedNoise:
     parties: int  # n
     dropouts: int  # d
     colluders: int  # c
+    scale: ClassVar[float] = 1.0  # sums are opened as integers
+    prepaid: ClassVar[bool] = True  # the values carry noise that is in the ledger
 
     def __post_init__(self) -> None:
         if min(self.dropouts, self.colluders) < 0 or self.honest < 1:
@@ -107,16 +87,6 @@ class SharedNoise:
     def reach(self) -> float:
         """Bound of a hospital's noised integers, except with probability below 2^-70."""
         return self.limit + 40 + 12 * math.sqrt(MORE_NOISE * self.share_variance)
-
-    @property
-    def scale(self) -> float:
-        """Sums are opened as integers."""
-        return 1.0
-
-    @property
-    def prepaid(self) -> bool:
-        """True: the values carry noise that is in the ledger."""
-        return True
 
     @property
     def present(self) -> float:

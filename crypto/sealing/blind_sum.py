@@ -42,15 +42,7 @@ from secure_fl.errors import (
     WireError,
 )
 from secure_fl.protocol.frames import digest
-from secure_fl.protocol.messages import (
-    Audience,
-    Lost,
-    Offer,
-    Salt,
-    Segment,
-    SumInput,
-    UnmaskShares,
-)
+from secure_fl.protocol.messages import Audience, Lost, Offer, Salt, Segment, SumInput, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
 from secure_fl.settings import ProtectionSettings
 

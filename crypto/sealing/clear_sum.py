@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.crypto.keys.identity import PublicIdentity, digest_of
-from secure_fl.crypto.sealing.packing import check_bound, left_between_parts, segment_key
+from secure_fl.crypto.sealing.packing import check_bound, segment_key
 from secure_fl.errors import CohortError, CryptoError, Disagreement, WireError
 from secure_fl.protocol.messages import (
     Confirm,
@@ -28,7 +27,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import NONE_LOST, Group, Rule, Upload, Vector
+from secure_fl.protocol.ports import NONE_LOST, Arrays, Group, Rule, Upload
 
 COARSE = 2.0**24  # first limb: multiples of 2^-24, up to 2^38
 FINE = 2.0**72  # second limb: the rest, to 2^-72
@@ -135,34 +134,16 @@ class ClearSums:
         """Return None: sums in the clear have no tags."""
 
     def upload(self, number: int) -> bytes:
-        """Return nothing: no inquiry asks for it."""
         return b""
+
+    def next_keys(self, members: Sequence[str], statement: SurvivorStatement | None = None) -> None:
+        """Return None: no keys are needed."""
+
+    def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
+        pass
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> ClearSumInProgress:
         return ClearSumInProgress(self.me, groups, rule, at)
-
-    def next_keys(
-        self, members: Sequence[str], statement: SurvivorStatement | None = None
-    ) -> Offer | None:
-        return None
-
-    def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
-        """Do nothing: no keys are needed."""
-
-    def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
-        return ()
-
-    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        """Do nothing: floats carry their own scale."""
-
-    def forget(self, names: Sequence[str]) -> None:
-        """Do nothing: floats carry their own scale."""
-
-    def postpone(self, groups: Sequence[Group], rule: Rule) -> dict[str, NDArray[np.float64]]:
-        raise left_between_parts(self.me)
-
-    def leftover(self, name: str) -> Vector | None:
-        return None
 
 
 class ClearSumInProgress:
@@ -196,11 +177,11 @@ class ClearSumInProgress:
 
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> Arrays:
         if self._opened:
             raise CohortError("a sum is opened once")
         self._opened = True
-        opened: dict[str, NDArray[np.float64]] = {}
+        opened: Arrays = {}
         for group, part in zip(self._groups, parts, strict=False):
             total = np.frombuffer(part, dtype="<f4").astype(np.float64)
             ends = np.cumsum([v.size for v in group.vectors.values()])
@@ -238,31 +219,3 @@ class ClearEnvelopes:
 
     def vouched(self, party: str, statement: bytes, proof: bytes) -> bool:
         return proof == digest_of(b"secure-fl vouch", party.encode(), statement)
-
-
-class ClearTranscript:
-    """Empty transcript: nothing is masked, so nothing depends on the history."""
-
-    def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
-        """Do nothing."""
-
-    def turn(self) -> None:
-        """Do nothing."""
-
-    def common(self) -> Mapping[str, Any]:
-        return {}
-
-    def adopt(self, common: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
-    def scaling(self) -> Mapping[str, Any]:
-        return {"grid": {}, "own": {}}
-
-    def rescale(self, before: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
-    def state(self) -> Mapping[str, Any]:
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Do nothing."""

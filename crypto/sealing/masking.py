@@ -1,43 +1,14 @@
-"""Masks that cancel in a sum: Bonawitz et al., CCS 2017; every party with every other.
+"""Masks that cancel in a sum (Bonawitz et al., CCS 2017), and Shamir's shares of their seeds.
 
 Specified in docs/protocol-bytes.md 6.
 
     mask of party i  =  self_i  +  Σ_{j > i} pair_ij  -  Σ_{j < i} pair_ij   mod t
 
-    pair_ij = stream(HKDF(X25519(secret_i, public_j) | halves, run | segment | sum | "pair"))
-    self_i  = stream(HKDF(seed_i,                              run | segment | sum | "self"))
-
-If nothing is encrypted, every party also adds the same pad, which hides the sum of k inputs:
-
-    pad     = stream(HKDF(pad key of the cohort,      run | segment | sum | "pad"))
-
-The modulus is a prime above k, so k·pad is as uniform as the pad. Holders of the key subtract it.
-
 A stream is AES-256-CTR, read as little-endian 64-bit words. The low bits of a word, as many as t
 has, are a mask if they are below t, and are skipped otherwise. So masks are exactly uniform mod t
 and depend on the key alone. (Measured: 8 bytes a candidate cost 1.0 ns of AES and no unpacking, 6
-bytes 0.8 ns and 1.8 ns of unpacking.) Keys have full length, and no generator of numpy is involved.
-
-Each of two parties sends the other a *half* of 32 bytes, sealed under X25519 and ML-KEM. So a mask
-stays hidden if X25519 falls. A half follows from its sender's seed. With its upload a party
-publishes the XOR of both halves, their *link*: so the seed of either party gives both halves.
-
-    half_ij = HKDF(seed_i, "half" | j);   link_ij = half_ij XOR half_ji
-
-A pair's secret may carry a salt: history that only these two parties share (`transcript`).
-
-Every key belongs to ONE stream (run, segment, sum) and ONE purpose. Both secrets of a sum are seeds
-of 16 bytes, so that they can be shared; an X25519 key is derived from its seed.
-
-Seeds are shared by Shamir's t-of-n scheme (CACM 1979), over the field of p = 2^130 - 5:
-
-    f(x) = secret + c_1·x + ... + c_{t-1}·x^{t-1}  mod p,   c_k uniform from the operating system
-    share of holder x: f(x);   secret = f(0) = Σ_i f(x_i) · Π_{j≠i} x_j / (x_j - x_i)
-
-Fewer than t shares are independent of the secret: guessing one costs more than guessing the secret.
-A wrong share gives a wrong secret. So a dealer publishes a digest of each share (`commit`), and a
-holder that reveals a wrong share is named. PyCryptodome's `Shamir`, with which the tests compare,
-takes 50 to 200 times as long. Python's integers are not constant-time; an attacker that can time a
+bytes 0.8 ns and 1.8 ns of unpacking.) PyCryptodome's `Shamir`, with which the tests compare, takes
+50 to 200 times as long. Python's integers are not constant-time; an attacker that can time a
 party's process can also read its memory.
 """
 
@@ -52,11 +23,12 @@ from math import prod
 from typing import Literal, NamedTuple
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from secure_fl.crypto.keys import identity
 from secure_fl.crypto.sealing.packing import Slots as Slots
 from secure_fl.errors import CryptoError
 
@@ -109,15 +81,8 @@ def public_key(seed: bytes) -> bytes:
 
 def agree(key: X25519PrivateKey, peer: bytes) -> bytes:
     """Agree on the secret (32 bytes) that a mask key shares with the public key `peer`."""
-    if len(peer) == 32:
-        try:
-            return key.exchange(X25519PublicKey.from_public_bytes(peer))
-        except ValueError:  # a point of low order: the secret would be known to everyone
-            pass
-    raise CryptoError(
-        "a peer's mask key is not a valid X25519 public key",
-        fix="stop the round: the peer or the coordinator substituted a key",
-        field="point",
+    return identity.agree(
+        key, peer, fix="stop the round: the peer or the coordinator substituted a key"
     )
 
 

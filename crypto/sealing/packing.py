@@ -4,21 +4,13 @@ Specified in docs/protocol-bytes.md 5.
 
     [ exact scalars | squared norms | packed fixed-point values ]        (and the tag after them)
 
-Vectors of at most `SMALL` values (sample counts, losses) are encoded exactly. All others are
-clipped to a scale that every party knows: a public bound, or a multiple of the last sum's root mean
-square. For that, a carried vector also sends its squared norm. A vector with neither is first
-summed in norm only; then nothing is clipped, at the price of more bits.
-
 A value x is clipped to ±c and rounded stochastically to one of 2L + 1 integers, L = 2^(bits-1) - 1:
 
     q = floor(x · L/c + u),  u uniform on [0, 1)        so that E[q] · c/L = clip(x)
 
-(u has 16 bits: the expectation is exact to 2^-17 of a step.) An offset makes q non-negative. Fields
-of w = bits + extra + ⌈log2 parties⌉ bits are side by side in a slot, so the sum of slots has no
-carry between fields. Fields are planar: of m slots, slot s holds the values s, m + s, 2m + s, ...,
-so packing works on contiguous memory.
-
-The error of rounding and clipping is returned as the residual, for error feedback.
+(u has 16 bits: the expectation is exact to 2^-17 of a step.) Fields are planar: of m slots, slot s
+holds the values s, m + s, 2m + s, ..., so packing works on contiguous memory. The error of rounding
+and clipping is returned as the residual, for error feedback.
 """
 
 from __future__ import annotations
@@ -29,12 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numpy.typing import NDArray
 
 from secure_fl.crypto.keys.identity import digest_of
-from secure_fl.errors import CohortError, CryptoError, WireError
+from secure_fl.errors import CryptoError, WireError
 from secure_fl.protocol.messages import SumId
-from secure_fl.protocol.ports import Group, Noise, Rule, Vector
+from secure_fl.protocol.ports import Arrays, Group, Noise, Rule, Vector
 
 Slots = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -56,8 +47,6 @@ CLIP_IN_RMS = {4: 2.3, 6: 3.1, 8: 5.0, 12: 7.0, 16: 10.0, 24: 16.0}
 TINY, HUGE = 2.0**38, 2.0**10
 
 SLOT_BYTES = 6  # 48 bits hold a slot of 44
-
-Arrays = dict[str, NDArray[np.float64]]
 
 
 class Codec:
@@ -358,15 +347,6 @@ def segment_key(group: Group, rule: Rule, at: SumId, seen: bytes = b"") -> bytes
     rules = f"{rule.audience} {rule.carry} {rule.bound} {noise} {at[0]} {at[1]}"
     parts = (rules, layout, owners, readers)
     return digest_of(b"secure-fl segment", seen, *(part.encode() for part in parts))
-
-
-def left_between_parts(me: str) -> CohortError:
-    """Build the error of a partial sum that a party left, with values that are not carried."""
-    return CohortError(
-        "a party left between two parts of a large sum, whose values cannot wait for the next sum",
-        fix="resume the run: the round is repeated",
-        party=me,
-    )
 
 
 def check_bound(group: Group, bound: float) -> None:

@@ -1,30 +1,14 @@
 """Operations on sealed vectors that need no key: parse, add, serialise. Never imports `secret`.
 
-Specified in docs/protocol-bytes.md 8.
-
-A public context names the parameter set and nothing else: six bytes, with no room for a key. So a
-coordinator cannot hold a key by accident, and every other serialised form is refused.
-
-A sealed vector is a list of ciphertexts, each a byte for scheme and kind (twice the scheme's
-number, plus one if seeded) and its coefficients; the last one ends with its last integer. Integers
-are coefficients of a polynomial, not its values as in batches. Addition is the same for both, but
-only a coefficient has a place of its own in the ciphertext.
-
-Why SEAL's raw API and not `tenseal.bfv_vector`? It reaches seeded ciphertexts: the holder of the
-secret key may replace the uniform half of a fresh ciphertext by the seed it was drawn from. Uploads
-take 29 KB instead of 57; expanding the seed raises parse and add from 0.05 to 0.16 ms. It is also
-faster (per ciphertext of 4096 slots, one core): seal and serialise 0.70 ms against 0.80, open 0.46
-against 0.57, parse and add 0.05 against 0.09.
+Specified in docs/protocol-bytes.md 8. docs/decisions.md says why it uses SEAL's raw interface.
 
 Why an own wire form? SEAL's form nests headers in a compressed stream, and its parser calls
 `std::terminate` on some malformed ones: a ciphertext with two changed bytes inside ends the whole
 process, in TenSEAL's `bfv_vector_from` too, and no handler can stop it (tried with TenSEAL 0.3.18).
 Therefore only the variable part crosses the wire: coefficients of 7 bytes, and the seed of a seeded
 ciphertext. The structure around them is a `SealForm`, learnt from an object of this process. SEAL
-then checks the coefficients' range, which is safe. A sum takes 57.3 KB and an upload 28.8 KB, where
-SEAL's zstd takes 61.7 and 31.0; reading a full ciphertext takes 50 µs instead of 85. Of the first
-half only coefficients that hold an integer are sent: ten integers take 135 bytes, not 28.8 KB. Each
-coefficient opens by itself, from its own in the first half and the whole second half (the seed).
+then checks the coefficients' range, which is safe. Integers are coefficients of a polynomial, which
+open by themselves: of the first half only those that hold an integer are sent.
 """
 
 from __future__ import annotations
@@ -401,21 +385,11 @@ class SeededSum(Sum):
 
         (c0, seed) + (c0', seed') + ...  =  (c0 + c0' + ..., expand(seed) + expand(seed') + ...)
 
-    It adds the first halves alone; a key holder expands and adds the seeds. One byte for scheme and
-    kind, then the half, then the seeds: a seeded upload is the sum of one.
-
-    A full total is 57.3 KB a ciphertext; this is 28.7 KB and 64 bytes a contributor, and the
-    coordinator, which never expands, reads and adds an upload in 0.05 ms instead of 0.16.
-
-    It reveals nothing more. The second half of an encryption under a secret key is uniform, drawn
-    from a seed that is independent of key, noise and value, and public: it crosses the wire with
-    the upload. Seeds are sorted, which hides the order of the parties. Wrong seeds open to noise,
-    as a wrong half would, and the tags refuse them.
+    It adds the first halves alone; a key holder expands and adds the seeds. A seed is public and
+    independent of key, noise and value. Seeds are sorted, which hides the order of the parties.
 
     The limit: expanding and adding a seed takes 0.15 ms (measured). 16 seeds take 2.3 ms of an
     opening party's CPU per ciphertext, and the 27.6 KB saved take 2.2 ms on a line of 100 Mbit/s.
-    If a party's own line is the bottleneck, 16 break even and fewer are a gain; if it is the
-    coordinator's, which sends n totals, even 16 are a large gain.
     """
 
     __slots__ = ("_seeds",)

@@ -1,15 +1,13 @@
 """The parameter set of the homomorphic scheme, and how much it holds.
 
 Security: the HomomorphicEncryption.org standard (2018, table 1, ternary secret, classical attacks)
-allows a coefficient modulus of 109 bits at degree 4096 for 128-bit security. Ours has 54 + 55 bits,
-and SEAL is asked to refuse anything weaker.
+allows a coefficient modulus of 109 bits at degree 4096 for 128-bit security.
 
 Capacity: a BFV sum opens exactly while its noise stays below q / 2t with q = 2^54. The noise of one
 ciphertext is a centred variable per coefficient with standard deviation sqrt(21 / 2) = 3.2, for
 SEAL draws it from a centred binomial with 21 pairs. It adds up as sqrt(n) over n ciphertexts, and
 `tail` standard deviations must fit: at 11, a sub-Gaussian coefficient exceeds the bound with
-probability 2 exp(-11²/2) < 2^-85, one of a million with probability < 2^-65. Beyond that a sum
-would be silently wrong, so it is refused.
+probability 2 exp(-11²/2) < 2^-85, one of a million with probability < 2^-65.
 """
 
 from __future__ import annotations

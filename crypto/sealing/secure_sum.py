@@ -1,11 +1,7 @@
 """The party's half of protected sums: encode, tag, mask, seal; and back.
 
-    x  ->  slots in Z_t (segments)  ->  + masks mod t  ->  + tag  ->  BFV ciphertexts  ->  wire
-
 `he+secagg` does all of it. In `secagg` there are no ciphertexts: a pad that all parties add hides
-the sum.
-
-A sum is settled, its shares are revealed, and it is opened: each once, and in this order.
+the sum. A sum is settled, its shares are revealed, and it is opened: each once, and in this order.
 """
 
 from __future__ import annotations
@@ -16,21 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
 from secure_fl.crypto.blame.inquiry import Inquiry
 from secure_fl.crypto.keys.identity import Channel, PublicIdentity, keyed_digest
 from secure_fl.crypto.sealing import masking, secret, tags
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import Slots, StreamId
-from secure_fl.crypto.sealing.packing import (
-    Layout,
-    check_bound,
-    from_slots,
-    left_between_parts,
-    segment_key,
-    to_slots,
-)
+from secure_fl.crypto.sealing.packing import Layout, check_bound, from_slots, segment_key, to_slots
 from secure_fl.crypto.sealing.public import from_parts, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT, check_cohort
 from secure_fl.crypto.sealing.step_keys import StepKeys
@@ -50,7 +38,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
-from secure_fl.protocol.ports import NONE_LOST, Group, Noise, Rule, Upload, Vector
+from secure_fl.protocol.ports import NONE_LOST, Arrays, Group, Rule, Upload, Vector
 from secure_fl.thresholds import require_maskable
 
 
@@ -172,7 +160,7 @@ class SecureSumInProgress:
     def settle(self, lists: Unmask) -> Confirm | None:
         if self._rule.noise is not None:
             for part in self._parts:
-                _check_noise(self._rule.noise, part.group, lists.survivors)
+                self._rule.noise.check_survivors(len({*part.group.owners} & {*lists.survivors}))
         if lists.sum != self._index:
             raise CohortError(
                 "the coordinator asks to unmask another sum",
@@ -189,7 +177,7 @@ class SecureSumInProgress:
 
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> Arrays:
         context, rule = self._context, self._rule
         me, host = context.me, context.host
         if self._opened or not self._keys.revealed:
@@ -204,7 +192,7 @@ class SecureSumInProgress:
                 "the coordinator sent a wrong number of totals", party=me, reason="wrong-sum"
             )
         self._opened = True
-        opened: dict[str, NDArray[np.float64]] = {}
+        opened: Arrays = {}
         for place, (sent, data) in enumerate(zip(self._parts, parts, strict=False)):
             try:
                 opened |= self._open(place, sent, data, survivors, lost)
@@ -223,13 +211,13 @@ class SecureSumInProgress:
         data: bytes,
         survivors: Sequence[str],
         lost: Mapping[str, Lost],
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> Arrays:
         """Open and check one segment's total, and update scales and history."""
         context, rule, transcript = self._context, self._rule, self._context.transcript
-        if rule.noise is not None:
-            _check_noise(rule.noise, sent.group, survivors)
         alive = set(survivors)
         owners = [party for party in sent.group.owners if party in alive]
+        if rule.noise is not None:
+            rule.noise.check_survivors(len(owners))
         count, cohort = sent.layout.slots + 1, context.keys.cohort
         if rule.audience == Audience.HOST or cohort is None:
             slots = to_slots(data, count, COHORT.modulus)
@@ -268,11 +256,6 @@ class SecureSumInProgress:
         if keys.cohort is not None or self._rule.audience == Audience.HOST:
             return None
         return masking.stream_key(keys.pad_key, stream, "pad")
-
-
-def _check_noise(noise: Noise, group: Group, survivors: Sequence[str]) -> None:
-    """Refuse to continue a sum that lost too much of its noise."""
-    noise.check_survivors(len(set(group.owners) & set(survivors)))
 
 
 class SecureSums:
@@ -361,29 +344,3 @@ class SecureSums:
         if self._keys is not None:
             others = {party: offer for party, offer in offers.items() if party != self.context.me}
             self._keys.accept(others, members)
-
-    # --- scales ---------------------------------------------------------------------------------
-
-    def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
-        return self.context.transcript.scales.unknown(groups, rule)
-
-    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        self.context.transcript.scales.learn(sums)
-
-    def forget(self, names: Sequence[str]) -> None:
-        for name in names:
-            self.context.transcript.scales.rms.pop(name, None)
-
-    def postpone(self, groups: Sequence[Group], rule: Rule) -> dict[str, NDArray[np.float64]]:
-        if not rule.carry:
-            raise left_between_parts(self.context.me)
-        scales, zeros = self.context.transcript.scales, dict[str, NDArray[np.float64]]()
-        for group in groups:
-            for name, vector in group.vectors.items():
-                zeros[name] = np.zeros(vector.size)
-                if self.context.me in group.owners:
-                    scales.leftovers[name] = scales.whole(name, vector, rule)
-        return zeros
-
-    def leftover(self, name: str) -> Vector | None:
-        return self.context.transcript.scales.leftovers.pop(name, None)

@@ -1,18 +1,11 @@
 """Keys of one masked sum at one party: drawn, shared, used once, and deleted.
 
-Specified in docs/protocol.md 4.7, 4.9 and 4.10.
+Specified in docs/protocol.md 4.7, 4.9 and 4.10: Bonawitz et al., CCS 2017, malicious variant.
 
-Bonawitz et al., CCS 2017, malicious variant. For every sum a party draws two seeds of 128 bits, one
-of its X25519 mask key and one of its self mask. It shares both among all parties. Each share is
-sealed to its holder together with the public key and a half of the pair's secret (`masking`), so
-the coordinator can neither read nor swap them, and no party masks before it has the keys of every
-other member. After the sum a survivor
-reveals its shares of the survivors' self seeds and of the dropped parties' mask keys, once, and
-never both of one party.
-
-If the lists name dropouts, parties first sign the lists that they received, and reveal only after a
-threshold of equal signatures. With different lists a coordinator could otherwise collect self seeds
-from some parties and mask keys from others, and sum over fewer parties than anybody agreed to.
+After the sum a survivor reveals its shares of the survivors' self seeds and of the dropped parties'
+mask keys, once, and never both of one party. If the lists name dropouts, it first waits for a
+threshold of equal signatures of them. With different lists a coordinator could otherwise collect
+self seeds from some parties and mask keys from others.
 """
 
 from __future__ import annotations
@@ -116,11 +109,10 @@ class StepKeys:
             or not self._members <= self.parties
             or len(self._members) < self.threshold
         ):
-            raise CohortError(
+            raise self._refused(
                 "the coordinator withholds keys of members, or names too few members",
+                "offers",
                 fix="stop the run: this party's masks would not protect it",
-                field="offers",
-                party=self.me,
             )
         for sender, offer in offers.items():
             to_or_from_host = self.host in (sender, self.me)
@@ -200,12 +192,8 @@ class StepKeys:
         left = remaining(self.numbers, publics, lost)
         alive = self._lists[0] if self._lists else ()
         if not left.complete(self.dropped, alive):
-            raise CohortError(
-                "the coordinator did not send the seeds of dropped parties' masks, or others",
-                party=self.me,
-                field="lost",
-                fix=DISTRUST,
-            )
+            what = "the coordinator did not send the seeds of dropped parties' masks, or others"
+            raise self._refused(what, "lost")
         return left
 
     def host_masks(
@@ -218,30 +206,19 @@ class StepKeys:
         """Check the survivor lists and store them, once; returns the digest to sign."""
         alive, gone = frozenset(survivors) - {self.host}, frozenset(dropped) - {self.host}
         if self._lists is not None:
-            raise CohortError(
-                "the coordinator asked twice to unmask one sum",
-                party=self.me,
-                fix=DISTRUST,
-                field="again",
-            )
+            raise self._refused("the coordinator asked twice to unmask one sum", "again")
         if (
             alive & gone
             or alive | gone != self._members
             or len(survivors) + len(dropped) > len(set(survivors) | set(dropped))
         ):
-            raise CohortError(
+            raise self._refused(
                 "the coordinator's lists of survivors and dropped parties overlap or miss somebody",
+                "lists",
                 fix="stop the run: with such lists it could unmask one party",
-                field="lists",
-                party=self.me,
             )
         if self.me in gone:
-            raise CohortError(
-                "the coordinator says that this party is gone",
-                party=self.me,
-                fix=DISTRUST,
-                field="gone",
-            )
+            raise self._refused("the coordinator says that this party is gone", "gone")
         if len(alive) < self.threshold:
             raise CohortError(
                 "the coordinator wants a sum over fewer parties than the threshold",
@@ -259,12 +236,7 @@ class StepKeys:
     ) -> UnmaskShares:
         """Return the shares that unmask the sum, once, if enough parties signed the same lists."""
         if self._lists is None or self.revealed:
-            raise CohortError(
-                "the coordinator asked twice to unmask one sum",
-                party=self.me,
-                fix=DISTRUST,
-                field="again",
-            )
+            raise self._refused("the coordinator asked twice to unmask one sum", "again")
         alive, gone = self._lists
         if gone:
             self._check_signatures(alive, signatures, signers)
@@ -287,13 +259,15 @@ class StepKeys:
         for party in agreed:
             signers[party].verify(self._statement, signatures[party])
         if len(agreed) < self.threshold:
-            raise CohortError(
+            raise self._refused(
                 f"only {len(agreed)} parties confirm who dropped out of a sum; the threshold is "
                 f"{self.threshold}",
+                "confirmations",
                 fix="if the coordinator sent them other lists, do not trust it",
-                field="confirmations",
-                party=self.me,
             )
+
+    def _refused(self, what: str, field: str, *, fix: str = DISTRUST) -> CohortError:
+        return CohortError(what, fix=fix, field=field, party=self.me)
 
     def _take(self, sender: str, offer: Offer, held: _Dealt) -> None:
         """Store dealt shares, if they fit their digests: so no holder is blamed falsely."""

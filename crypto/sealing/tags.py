@@ -2,29 +2,13 @@
 
 Specified in docs/protocol-bytes.md 7.
 
-Key holders expand a vector r and constants s_i from the tag key and the sum's id; party i sends, as
-one slot more of the vector x_i that it masks and seals,
-
     tag_i = Σ_j r_j · z_ij + s_i   mod t,      so that      Σ_i tag_i = Σ_j r_j · X_j + Σ_{i∈U} s_i
 
-for the opened sum X of the contributors U. Here z_i = x_i + the masks that i shares with its peers,
-which cancel in the sum. The check needs only X, its tag and U.
-
-Why over z and not over x: then a reader of z_i can check the tag of one upload, and z_i reveals
-nothing about x_i (`blame.inquiry`). The self mask covers slots and tag alike, and independently.
-Masks that do not cancel would pass for values, so a tag also depends on the salts of the pair's
-masks (`bonds`). All else that masks depend on is in the stream's id, and another id gives another
-r.
-
-Why the constants: without them the tag is homogeneous, and c·X with the tag c·Σ tag_i passes for
-every c: a scaled aggregate, or one in which every party counts twice. One constant common to all
-would bind the number of contributors only. A constant for each party binds the set U: counting one
-party twice and dropping another is caught, too.
-
-Strength: without r and s, a changed sum passes with probability 1/t, 2^-44 for the cohort's
-modulus, per attempt. There is one attempt, since a mismatch ends the run. Other streams give
-independent r and s, so replays fail in the same way. Every member knows the tag key: tags bind the
-coordinator, and a member that conspires with it can forge (masks still protect inputs).
+for the opened sum X of the contributors U. z_i = x_i + the masks that i shares with its peers: so a
+reader of z_i, which reveals nothing about x_i, can check one upload (`blame.inquiry`). Without the
+constants s_i, c·X with the tag c·Σ tag_i would pass for every c. One for each party also catches a
+party that counts twice while another is dropped. Every member knows the tag key: a member that
+conspires with the coordinator can forge (masks still protect inputs).
 
 Products of two 44-bit integers exceed 64 bits. So a block is multiplied and added twice: mod 2^64,
 and in floating point, which over 2^13 slots errs by less than 2^-40 of at most 2^101, whatever the

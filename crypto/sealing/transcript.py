@@ -2,23 +2,13 @@
 
 Specified in docs/protocol-bytes.md 5.5 and 5.8.
 
-A coordinator that shows one party the true model and all others a dead one, from which nothing can
-be learned, reads that party's update from the next sum (Pasquini, Francati, Ateniese: Eluding
-Secure Aggregation via Model Inconsistency, CCS 2022). A host could do so by its broadcasts.
-Therefore the stream of every mask depends on its party's history: masks between two parties with
-different histories do not cancel, and the sum stays noise, even if another party deceived them.
-
-The history contains opened sums and their parties, a host's broadcasts, values that parties share
-or hand over, the members, and the contributors of each sum.
-
-Parties receive different data: a host opens sums of its own, and large models have layers that
-small ones lack. So each audience has its own chain of digests. A sum, its tags and all its masks
-depend on the chains common to all its contributors and readers; the mask between two of them also
-depends on the chains common to these two.
+The stream of every mask depends on its party's history (Pasquini, Francati, Ateniese, CCS 2022):
+masks between two parties with different histories do not cancel, and the sum stays noise. Each
+audience has its own chain of digests. A sum, its tags and all its masks depend on the chains common
+to all its contributors and readers; the mask between two also depends on those common to these two.
 
 A scale is a public bound, or follows from sums that all parties opened, so it is equal everywhere
-and reveals nothing about one party. The rounding error of a carried vector is added to the next
-vector of its name (error feedback), so rounding and clipping do not add up over rounds.
+and reveals nothing about one party.
 """
 
 from __future__ import annotations
@@ -45,7 +35,7 @@ from secure_fl.crypto.sealing.packing import (
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import Audience
-from secure_fl.protocol.ports import Group, Rule, Vector
+from secure_fl.protocol.ports import Arrays, Group, Rule, ScaleLayer, TranscriptLayer, Vector
 
 ALL, PARTIES = "\nall", "\nparties"  # with and without the host; differ from any list of names
 CONTEXT = b"secure-fl seen"
@@ -53,8 +43,10 @@ NORM = "|"  # prefix of the names for sums of unknown scales
 WIDE = 1024.0  # clip of values without a scale: a step of 24 bits is 0.0001
 
 
-class Transcript:
+class Transcript(TranscriptLayer):
     """A party's history, scales and rounding state: saved with each round."""
+
+    scales: Scales
 
     def __init__(self, bits: int, rng: np.random.Generator) -> None:
         self.seen, self.scales, self.rng = SeenHistory(), Scales(bits), rng
@@ -176,7 +168,7 @@ def _energy(values: NDArray[np.float64]) -> float:
     return sum(float(np.cumsum(part * part)[-1]) for part in parts)
 
 
-class Scales:
+class Scales(ScaleLayer):
     """Scales and leftovers by name, over the sums of one run."""
 
     def __init__(self, bits: int) -> None:
@@ -188,7 +180,7 @@ class Scales:
         self._norms: dict[str, float] = {}  # squared, over all parties: for the next sum only
 
     def unknown(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
-        """Return the norms of vectors with neither a bound nor a scale from an earlier sum."""
+        # The norms of vectors with neither a bound nor a scale from an earlier sum.
         if rule.bound is not None:
             return ()
         wanted = []
@@ -209,8 +201,22 @@ class Scales:
         return wanted
 
     def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        """Store the squared norms until the vectors themselves are sealed."""
         self._norms = {name.removeprefix(NORM): float(v[0]) for name, v in sums.items()}
+
+    def forget(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.rms.pop(name, None)
+
+    def leftover(self, name: str) -> Vector | None:
+        return self.leftovers.pop(name, None)
+
+    def postpone(self, me: str, groups: Sequence[Group], rule: Rule) -> Arrays:
+        if not rule.carry:
+            return super().postpone(me, groups, rule)
+        for group in groups:
+            if me in group.owners:
+                self.leftovers |= {n: self.whole(n, v, rule) for n, v in group.vectors.items()}
+        return {n: np.zeros(v.size) for group in groups for n, v in group.vectors.items()}
 
     def lied_about(self, name: str, rule: Rule) -> bool:
         """Return True if a vector's scale is unknown, and its summed norm is invalid.
@@ -307,11 +313,7 @@ class Scales:
 
     def state(self) -> Mapping[str, Any]:
         """Return the state for checkpoints."""
-        return {
-            "rms": dict(self.rms),
-            "grid": dict(self.grid),
-            "leftovers": dict(self.leftovers),
-        }
+        return {"rms": dict(self.rms), "grid": dict(self.grid), "leftovers": dict(self.leftovers)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `state`."""

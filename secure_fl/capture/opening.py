@@ -16,10 +16,9 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.capture import coordinator_view, party_view
-from secure_fl.capture.coordinator_view import CapturedFrame
+from secure_fl.capture import party_view
 from secure_fl.capture.party_view import SegmentLine, SharedValue, SumNote
-from secure_fl.capture.recording import KEYS, VIEWS, sessions, view_of
+from secure_fl.capture.recording import KEYS, VIEWS, CapturedFrame, read_frames, sessions, view_of
 from secure_fl.crypto.sealing import masking, public, secret
 from secure_fl.crypto.sealing.blind_sum import SealedInts
 from secure_fl.crypto.sealing.masking import Slots, StreamId
@@ -59,6 +58,7 @@ class RecordedRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.sessions = folder, sessions(folder)
+        self._read: dict[str, tuple[tuple[SumNote, ...], tuple[SharedValue, ...]]] = {}
         if not self.sessions:
             raise RunError(
                 "this run recorded only digests of its frames, no views",
@@ -91,7 +91,7 @@ class RecordedRun:
     @cached_property
     def frames(self) -> tuple[CapturedFrame, ...]:
         """All frames on the coordinator's wires."""
-        return coordinator_view.read(self.folder / VIEWS)
+        return read_frames(self.folder / VIEWS)
 
     def notes(self, party: str) -> tuple[SumNote, ...]:
         """Load one party's record of sums."""
@@ -148,10 +148,6 @@ class RecordedRun:
         if party not in self._read:
             self._read[party] = party_view.read(view_of(self.folder, party))
         return self._read[party]
-
-    @cached_property
-    def _read(self) -> dict[str, tuple[tuple[SumNote, ...], tuple[SharedValue, ...]]]:
-        return {}
 
 
 Keys: TypeAlias = Mapping[int, SumKeys]  # of a role, by session

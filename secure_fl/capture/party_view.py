@@ -22,6 +22,7 @@ from secure_fl.protocol import arrays as payload
 from secure_fl.protocol.messages import Audience, Lost, SumId
 from secure_fl.protocol.ports import (
     NONE_LOST,
+    Arrays,
     EnvelopeLayer,
     Group,
     Rule,
@@ -135,8 +136,6 @@ class RecordedSums:
         self._number = 0
         # These neither receive inputs nor open sums.
         self.next_keys, self.accept = inner.next_keys, inner.accept
-        self.unscaled, self.learn, self.forget = inner.unscaled, inner.learn, inner.forget
-        self.leftover, self.postpone = inner.leftover, inner.postpone
         self.inquiry, self.upload = inner.inquiry, inner.upload
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> RecordedSumUnderWay:
@@ -176,7 +175,7 @@ class RecordedSumUnderWay:
 
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> Arrays:
         """Open the sum, and record its values."""
         opened = self._inner.open(parts, survivors, lost)
         values = {name: _put(self._journal, vector) for name, vector in opened.items()}

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from secure_fl.algorithms.exact import orthonormal
-from secure_fl.capture.coordinator_view import CapturedFrame
 from secure_fl.capture.merging import (
     PROJECTED,
     MergedReading,
@@ -33,6 +32,7 @@ from secure_fl.capture.opening import (
     keys_of,
     read,
 )
+from secure_fl.capture.recording import CapturedFrame
 from secure_fl.errors import CryptoError
 from secure_fl.protocol import arrays as payload
 from secure_fl.protocol.messages import Share

@@ -7,55 +7,47 @@ RUN/parties/NAME/view/           a party's: notes.{jsonl,bin}, and the keys that
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
-from secure_fl.capture import coordinator_view, party_view
-from secure_fl.capture.blobs import Journal, lines
+from secure_fl.capture import party_view
+from secure_fl.capture.blobs import Blobs, Journal, Span, lines
 from secure_fl.coordinator.machine import Engine
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.errors import RunError
 from secure_fl.files import replace_whole
+from secure_fl.protocol.frames import Envelope, Frame, digest, peek
 from secure_fl.protocol.ports import PrivacyLayer
 
 
-class Capture(Protocol):
-    """A recorder that wraps the engine and each party's sums, and changes nothing."""
+class Capture:
+    """Base of recorders, which wrap the engine and each party's sums, and change nothing."""
 
     def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
         """Note that a run begins, or begins again after a crash, with new keys."""
 
     def engine(self, engine: Engine) -> Engine:
         """Record the coordinator's wires."""
+        return engine
 
     def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
         """Record one party's sums and envelopes."""
+        return layer
 
     def close(self) -> None:
         """Finish the recording: the run has ended or failed."""
 
 
-class NoCapture:
+class NoCapture(Capture):
     """A recorder that records nothing."""
 
-    def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
-        """Note nothing."""
 
-    def engine(self, engine: Engine) -> Engine:
-        """Return the engine unchanged."""
-        return engine
-
-    def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
-        """Return the layer unchanged."""
-        return layer
-
-    def close(self) -> None:
-        """Close nothing."""
-
-
-VIEWS, VIEW, RUN = "views", "view", "run"
+VIEWS, VIEW, RUN, WIRE = "views", "view", "run", "wire"
 KEYS = "sums-{}.keys"  # of each session: the pad key, and the cohort's key if there is one
 
 
@@ -69,7 +61,7 @@ class SessionLine(msgspec.Struct, frozen=True):
     run: str
 
 
-class FolderCapture:
+class FolderCapture(Capture):
     """A recorder that writes all views to the run's folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -85,8 +77,8 @@ class FolderCapture:
 
     def engine(self, engine: Engine) -> Engine:
         """Record the coordinator's wires."""
-        journal = self._journal(self._folder / VIEWS / coordinator_view.STEM)
-        return coordinator_view.RecordedEngine(engine, journal, self._session)
+        journal = self._journal(self._folder / VIEWS / WIRE)
+        return RecordedEngine(engine, journal, self._session)
 
     def layer(self, keys: PartyKeys, layer: PrivacyLayer) -> PrivacyLayer:
         """Record one party's sums and envelopes, and the keys that open them."""
@@ -127,3 +119,88 @@ def _write(file: Path, data: bytes) -> None:
     except OSError as error:
         what = f"a view's key cannot be written ({error.strerror})"
         raise RunError(what, file=file, reason="unwritable") from error
+
+
+# --- the coordinator's view: every frame that it sent or received, with its time ----------------
+
+
+class FrameLine(msgspec.Struct, frozen=True):
+    """One frame in the index."""
+
+    session: int  # a resumed run has several
+    sent: bool  # by the coordinator
+    party: str
+    at: float  # seconds since this process began to record
+    head: Span
+    bulk: Span
+
+
+@dataclass(frozen=True)
+class CapturedFrame:
+    """One frame that the coordinator sent or received."""
+
+    number: int  # from 1; "wire/17" in reports
+    line: FrameLine
+    _blobs: Blobs = field(repr=False)
+
+    @property
+    def sent(self) -> bool:
+        """True if the coordinator sent it; otherwise a party did."""
+        return self.line.sent
+
+    @property
+    def party(self) -> str:
+        """The party at the other end."""
+        return self.line.party
+
+    @property
+    def size(self) -> int:
+        """Its number of bytes on the wire."""
+        return self.line.head[1] + self.line.bulk[1]
+
+    @property
+    def place(self) -> str:
+        """Its name in reports."""
+        return f"{WIRE}/{self.number}"
+
+    @cached_property
+    def envelope(self) -> Envelope:
+        """Its head, decoded."""
+        return peek(self._blobs[self.line.head])
+
+    @property
+    def bulk(self) -> bytes:
+        """Its sealed bytes."""
+        return self._blobs[self.line.bulk]
+
+
+class RecordedEngine:
+    """An engine that records its frames, on the coordinator's side."""
+
+    def __init__(self, inner: Engine, journal: Journal, session: int) -> None:
+        self._inner, self._journal, self._session = inner, journal, session
+        self._started = time.perf_counter()
+        self._bulks: dict[bytes, Span] = {}  # of one exchange: equal totals are recorded once
+
+    def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
+        """Exchange the frames, and record both directions."""
+        self._bulks.clear()
+        for party, frame in frames.items():
+            self._note(party, frame, sent=True)
+        for party, frame in self._inner.exchange(frames, deadline):
+            self._note(party, frame, sent=False)
+            yield party, frame
+
+    def _note(self, party: str, frame: Frame, *, sent: bool) -> None:
+        at, key = time.perf_counter() - self._started, digest(frame.bulk)
+        if key not in self._bulks:
+            self._bulks[key] = self._journal.put(frame.bulk)
+        head = self._journal.put(frame.head)
+        self._journal.line(FrameLine(self._session, sent, party, at, head, self._bulks[key]))
+
+
+def read_frames(folder: Path) -> tuple[CapturedFrame, ...]:
+    """Read all frames of a recorded run, in order."""
+    stem = folder / WIRE
+    blobs = Blobs(stem)
+    return tuple(CapturedFrame(n, line, blobs) for n, line in enumerate(lines(stem, FrameLine), 1))

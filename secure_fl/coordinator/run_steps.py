@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from msgspec import structs
 
@@ -22,7 +22,6 @@ from secure_fl.coordinator.sum_steps import (
 from secure_fl.errors import CohortError, Disagreement, TamperError, TooFewParties, WireError
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk
-from secure_fl.protocol.messages import FromParty, Offer
 from secure_fl.protocol.ports import OfferedKeys
 
 
@@ -30,33 +29,26 @@ class ReadyStep(Step):
     """Collects the parties' saved rounds, and replies with the round after which all continue."""
 
     collects = messages.Ready
+    answers: dict[str, messages.Ready]
 
-    def __init__(self, context: StepContext) -> None:
-        super().__init__(context)
-        self.ready: dict[str, messages.Ready] = {}
-        self.offers: dict[str, Offer] = {}
-
-    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
-        assert isinstance(message, messages.Ready)  # noqa: S101 - by the table below
-        self.ready[party] = message
+    def receive(self, party: str, message: messages.Ready, bulk: bytes) -> None:
         self.newest[party] = max(message.checkpoints, default=0)
         if message.offer:
             check_offer(party, message.offer, self.context.members, self.context.rules.host)
-            self.offers[party] = message.offer
+        self.answers[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         rules, named = self.context.rules, self.context.named
-        ready = {m: _without(self.ready[m], named) for m in members}
+        offers = {party: ready.offer for party, ready in self.answers.items() if ready.offer}
+        ready = {m: _without(self.answers[m], named) for m in members}
         after, self.newcomers, self.to_repeat = continuation(ready, rules.host, rules.threshold)
         require_evidence({m: self.ready[m] for m in members}, named, self.to_repeat)
         self.round = after + 1
         self.behind = parties_behind(ready, after)
-        self.offered = OfferedKeys(self.context.members, self.offers, 1)
+        self.offered = OfferedKeys(self.context.members, offers, 1)
+        new = self.newcomers
         return Reply(
-            {
-                m: messages.Begin(after, members, offers_to(m, self.offers), self.newcomers)
-                for m in members
-            }
+            {m: messages.Begin(after, members, offers_to(m, offers), new) for m in members}
         )
 
 
@@ -84,23 +76,19 @@ class DeclareStep(Step):
     """Collects the names that each party contributes to or reads, and replies with all of them."""
 
     collects = messages.Declare
+    answers: dict[str, messages.Declare]
 
-    def __init__(self, context: StepContext) -> None:
-        super().__init__(context)
-        self.declared: dict[str, messages.Declare] = {}
-
-    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
-        assert isinstance(message, messages.Declare)  # noqa: S101
+    def receive(self, party: str, message: messages.Declare, bulk: bytes) -> None:
         names = (*message.names, *message.reads)
         if len({*names}) < len(names):  # every name costs work at all parties
             raise WireError("a party declares a name twice", party=party, field="names")
         if sum(map(len, names)) * len(self.context.members) > MOST_NAMES:
             raise WireError("a party declares more names than one table holds", party=party)
-        self.declared[party] = message
+        self.answers[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         host = self.context.rules.host
-        declared = {member: self.declared[member] for member in members}
+        declared = {member: self.answers[member] for member in members}
         # All members get the same table of all names: with different tables, masks do not cancel.
         owners = _by_name({m: of.names for m, of in declared.items() if m != host})
         readers = _by_name({m: of.reads for m, of in declared.items()})
@@ -126,7 +114,7 @@ class RelayStep(Step):
         super().__init__(context)
         self.values: dict[str, bytes] = {}
 
-    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
+    def receive(self, party: str, message: Any, bulk: bytes) -> None:
         if bulk:
             self.values[party] = bulk
 
@@ -161,10 +149,10 @@ class AgreeStep(Step):
         self.fingerprints: dict[bytes, list[str]] = {}
         self.proofs: dict[str, bytes] = {}
 
-    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
-        assert isinstance(message, messages.Agree)  # noqa: S101
-        self.fingerprints.setdefault(message.fingerprint, []).append(party)
-        self.proofs[party] = message.proof
+    def receive(self, party: str, message: messages.Agree | messages.Handover, bulk: bytes) -> None:
+        if message.fingerprint is not None and message.proof is not None:  # no newcomer
+            self.fingerprints.setdefault(message.fingerprint, []).append(party)
+            self.proofs[party] = message.proof
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         self.require_one()
@@ -189,17 +177,12 @@ class HandoverStep(AgreeStep):
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
-        self.waiting: list[str] = []
         self.states: dict[str, bytes] = {}
 
-    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
-        assert isinstance(message, messages.Handover)  # noqa: S101
-        if message.fingerprint is None or message.proof is None:
-            self.waiting.append(party)
-            return
-        self.fingerprints.setdefault(message.fingerprint, []).append(party)
-        self.proofs[party] = message.proof
-        self.states[party] = bulk
+    def receive(self, party: str, message: messages.Agree | messages.Handover, bulk: bytes) -> None:
+        super().receive(party, message, bulk)
+        if party in self.proofs:
+            self.states[party] = bulk
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         self.require_one()
@@ -210,10 +193,8 @@ class HandoverStep(AgreeStep):
                 "the party that should hand over the state was lost",
                 fix="resume the run again; nothing was changed",
             )
-        message = messages.HandedOver(members, self.proofs)
-        return Reply(
-            dict.fromkeys(members, message), {m: state for m in self.waiting if m in members}
-        )
+        message, newcomers = messages.HandedOver(members, self.proofs), {*members} - {*self.states}
+        return Reply(dict.fromkeys(members, message), dict.fromkeys(newcomers, state))
 
 
 class BoundaryStep(Step):
@@ -221,8 +202,7 @@ class BoundaryStep(Step):
 
     collects = messages.Boundary
 
-    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
-        assert isinstance(message, messages.Boundary)  # noqa: S101
+    def receive(self, party: str, message: messages.Boundary, bulk: bytes) -> None:
         if self.round not in (None, message.round + 1):
             raise Disagreement("the parties are in different rounds", party=party)
         self.round, self.newest[party] = message.round + 1, message.round
@@ -242,8 +222,7 @@ class FindingStep(Step):
             raise CohortError("verdicts arrived although no inquiry is open")
         self.inquest: Inquest = context.inquest
 
-    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
-        assert isinstance(message, messages.Finding)  # noqa: S101
+    def receive(self, party: str, message: messages.Finding, bulk: bytes) -> None:
         self.inquest.note(party, message.against, bulk)
 
     def reply(self, members: tuple[str, ...]) -> Reply:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from secure_fl.coordinator.blame import Inquest, SentSum
 from secure_fl.coordinator.resume import OpenedSums
@@ -27,7 +27,6 @@ from secure_fl.protocol.messages import (
     Confirm,
     Confirmed,
     FromCoordinator,
-    FromParty,
     Offer,
     SumId,
     SumInput,
@@ -87,10 +86,12 @@ class Step:
         self.context = context
         self.heard: list[str] = []  # parties whose answers count
         self.heads: dict[str, bytes] = {}  # the signed heads of their frames
+        self.answers: dict[str, Any] = {}  # their messages, all of the kind that the step collects
         self.newest: dict[str, int] = {}  # the newest round that each has saved, in some steps
 
-    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
-        """Check and store one answer (by default there is nothing to store)."""
+    def receive(self, party: str, message: Any, bulk: bytes) -> None:
+        """Check and store one answer of the kind that this step collects."""
+        self.answers[party] = message
 
     def remove_outliers(self) -> set[str]:
         """Remove and return the parties whose answers do not fit those of most others."""
@@ -142,8 +143,7 @@ class SumStep(Step):
         self.survivors: tuple[str, ...] = ()
         self.more: bool | None = None
 
-    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
-        assert isinstance(message, SumInput)  # noqa: S101
+    def receive(self, party: str, message: SumInput, bulk: bytes) -> None:
         if self.total is None:
             self.audience = message.audience
             self.total = self.context.total_for(self.audience, self.context.offered)
@@ -305,17 +305,10 @@ class ConfirmStep(Step):
     """Collects signatures of the survivor lists after a dropout, and passes all of them on."""
 
     collects = Confirm
-
-    def __init__(self, context: StepContext) -> None:
-        super().__init__(context)
-        self.signatures: dict[str, bytes] = {}
-
-    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
-        assert isinstance(message, Confirm)  # noqa: S101
-        self.signatures[party] = message.signature
+    answers: dict[str, Confirm]
 
     def reply(self, members: tuple[str, ...]) -> Reply:
-        message = Confirmed(self.signatures)
+        message = Confirmed({party: of.signature for party, of in self.answers.items()})
         return Reply(dict.fromkeys(members, message), waiting_sum=self.context.waiting_sum)
 
 
@@ -323,27 +316,26 @@ class RevealStep(Step):
     """Collects the shares that remove a sum's masks, and replies with the total."""
 
     collects = UnmaskShares
+    answers: dict[str, UnmaskShares]
 
     def __init__(self, context: StepContext) -> None:
         super().__init__(context)
         if not isinstance(context.waiting_sum, SumStep):
             raise CohortError("shares arrived although no sum is waiting for them")
-        self.sum = context.waiting_sum
-        self.survivors = context.waiting_sum.survivors
-        self.offers: dict[str, Offer] = {}
-        self.shares: dict[str, UnmaskShares] = {}
+        self.sum, self.survivors = context.waiting_sum, context.waiting_sum.survivors
 
-    def receive(self, party: str, message: FromParty, bulk: bytes) -> None:
-        assert isinstance(message, UnmaskShares)  # noqa: S101
-        if party != self.context.rules.host and self.sum.total is not None:
+    def receive(self, party: str, message: UnmaskShares, bulk: bytes) -> None:
+        host = self.context.rules.host
+        if party != host and self.sum.total is not None:
             self.sum.total.check(party, message, self.survivors)
-            self.shares[party] = message
         if message.offer:
-            check_offer(party, message.offer, self.survivors, self.context.rules.host)
-            self.offers[party] = message.offer
+            check_offer(party, message.offer, self.survivors, host)
+        self.answers[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:
-        self.offered = OfferedKeys(self.survivors, self.offers, self.context.offered.number + 1)
+        offers = {party: of.offer for party, of in self.answers.items() if of.offer}
+        self.offered = OfferedKeys(self.survivors, offers, self.context.offered.number + 1)
+        shares = {p: of for p, of in self.answers.items() if p != self.context.rules.host}
         # The majority decides: one party alone can neither withhold a sum nor force it open.
-        withheld = 2 * sum(bool(shares.seeds) for shares in self.shares.values()) < len(self.shares)
-        return self.sum.totals(self.survivors, members, self.offers, self.shares, withheld=withheld)
+        withheld = 2 * sum(bool(of.seeds) for of in shares.values()) < len(shares)
+        return self.sum.totals(self.survivors, members, offers, shares, withheld=withheld)

@@ -18,10 +18,9 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.events import EventLog
 from secure_fl.federation.keys import privacy_layer
-from secure_fl.party.cohort import Cohort
+from secure_fl.party.cohort import Cohort, NoiseAccount
 from secure_fl.party.context import Checkpoints, Members
 from secure_fl.party.hooks import RoundHook
-from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.session import Program, Session
 from secure_fl.protocol.frames import Link
 from secure_fl.settings import ProtectionSettings

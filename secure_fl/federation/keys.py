@@ -15,11 +15,11 @@ import numpy as np
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing import secret
-from secure_fl.crypto.sealing.clear_sum import ClearEnvelopes, ClearSums, ClearTranscript
+from secure_fl.crypto.sealing.clear_sum import ClearEnvelopes, ClearSums
 from secure_fl.crypto.sealing.envelopes import Envelopes, PartyKeys
 from secure_fl.crypto.sealing.secure_sum import SecureSums
 from secure_fl.crypto.sealing.transcript import Transcript
-from secure_fl.protocol.ports import PrivacyLayer
+from secure_fl.protocol.ports import PrivacyLayer, TranscriptLayer
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Protection, ProtectionSettings
 
@@ -46,7 +46,7 @@ def privacy_layer(
     """Make the party's half of all sums of a run, with its envelopes and its transcript."""
     name = keys.identity.name
     if protection.mode == "none":
-        return PrivacyLayer(ClearSums(name), ClearEnvelopes(name), ClearTranscript())
+        return PrivacyLayer(ClearSums(name), ClearEnvelopes(name), TranscriptLayer())
     if protection.mode == "secagg":
         keys = replace(keys, cohort=None)  # a ceremony deals one in every mode
     rng = np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name)))

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.errors import DISTRUST, CohortError, Disagreement
+from secure_fl.errors import DISTRUST, BudgetError, CohortError, Disagreement
 from secure_fl.events import EventLog, PredictionNoise
-from secure_fl.party.context import Checkpoints, Members, ask
+from secure_fl.party.context import Arrays, Checkpoints, Members, SumRequest, ask
 from secure_fl.party.hooks import RoundHook
-from secure_fl.party.noise_account import NoiseAccount, Reserved
 from secure_fl.party.round_loop import RoundBoundary, Rounds
 from secure_fl.party.rounds import Stateful
-from secure_fl.party.sum_request import Arrays, SumRequest
 from secure_fl.party.summing import Summing
 from secure_fl.protocol import messages
 from secure_fl.protocol.arrays import pack, unpack
@@ -29,6 +27,71 @@ from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Noise, PrivacyLayer, Rule
 
 Values = Mapping[str, Any]  # name -> tensor, array or number
+
+
+class NoiseAccount(Protocol):
+    """The noise settings of a run, with a party's ledger (`privacy.noise_ledger`)."""
+
+    def size(
+        self, examples: int, classes: int, releases: int, parties: int
+    ) -> tuple[Noise, Mapping[str, Any]]:
+        """Return the noise of each sum, equal at all members, with its figures for the log.
+
+        Raises if the noise exceeds the signal, or if this party's budget cannot pay for the sums.
+        """
+
+    def enter(self, noise: Noise, releases: int, round: int) -> None:
+        """Enter sums into the ledger, durably, or raise."""
+
+
+class Reserved:
+    """Counts of the sums that this party has entered and not yet sent, by their noise."""
+
+    def __init__(self, me: str, account: NoiseAccount | None) -> None:
+        self._me, self._account = me, account
+        self._left: dict[Noise, int] = {}
+
+    def reserve(self, noise: Noise, releases: int, round: int) -> None:
+        """See `Cohort.reserve`."""
+        if self._account is None:
+            raise BudgetError(
+                "this party has no ledger, so it may not send noised sums",
+                fix="give the run a ledger and a budget",
+                party=self._me,
+                reason="no-ledger",
+            )
+        self._account.enter(noise, releases, round)
+        self._left[noise] = self._left.get(noise, 0) + releases
+
+    def spend(self, rule: Rule) -> None:
+        """Use one reserved sum, or raise; a party with an account sends no sum without noise."""
+        noise = rule.noise
+        if noise is not None and noise.prepaid and rule.bound is not None and not rule.carry:
+            return
+        if noise is None:
+            if self._account is None:
+                return
+            raise BudgetError(
+                "a sum without noise, in a run that protects hospitals by noise",
+                fix="pass noise=cohort.prediction_noise(...), or remove protection.noise",
+                party=self._me,
+                reason="unprotected",
+            )
+        if rule.audience != Audience.HOST or rule.bound is None or rule.carry:
+            raise BudgetError(
+                "this noised sum would send its scale without noise",
+                fix="a noised sum is for the host, with a public bound and without carry",
+                party=self._me,
+                reason="unprotected",
+            )
+        if not self._left.get(noise):
+            raise BudgetError(
+                "this noised sum is not in the ledger",
+                fix="call cohort.reserve(noise, releases) before the sums of a round",
+                party=self._me,
+                reason="not-reserved",
+            )
+        self._left[noise] -= 1
 
 
 class Cohort:
@@ -53,7 +116,7 @@ class Cohort:
         self._summing = Summing(members, layer, checkpoints, recorder, hooks)
         self._envelopes, self._transcript = layer.envelopes, layer.transcript
         self._relayed = self._agreed = 0  # values and proofs so far: old ones cannot be replayed
-        self._reserved, self._noised = Reserved(members.me, noise), noise is not None
+        self._reserved, self._noise = Reserved(members.me, noise), noise
         self._layer, self._checkpoints, self._recorder = layer, checkpoints, recorder
         self._hooks = hooks
 
@@ -125,7 +188,7 @@ class Cohort:
 
         """
         rule = Rule(reveal, carry, bound, noise)
-        if (self._noised or noise is not None) and not self.is_host:  # the host adds no noise
+        if (self._noise or noise) is not None and not self.is_host:  # the host adds no noise
             self._reserved.spend(rule)
         only = frozenset(self.survivors) if together else None
         request = SumRequest(values, rule, read or {}, partial, only, questions)
@@ -149,11 +212,10 @@ class Cohort:
         Raises if the noise would exceed the signal, unless the settings force it, and if this
         party's budget cannot pay for the run.
         """
-        parties = sum(member != self.host for member in self.roster)
-        sized = self._reserved.size(examples, classes, releases, parties)
-        if sized is None:
+        if self._noise is None:
             return None
-        noise, facts = sized
+        parties = sum(member != self.host for member in self.roster)
+        noise, facts = self._noise.size(examples, classes, releases, parties)
         self._recorder.event(PredictionNoise(facts=facts))
         return noise
 

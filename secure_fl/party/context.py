@@ -1,15 +1,17 @@
-"""Parts that every component of a party's run shares: members, checkpoints, and `exchange`."""
+"""Parts that all components of a party's run share: `exchange`, sums, members, checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import coroutine
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 from secure_fl.errors import DISTRUST, CohortError, RunError, TooFewParties
 from secure_fl.party.rounds import Stateful
 from secure_fl.protocol.messages import FromCoordinator, FromParty, Message, SurvivorStatement
-from secure_fl.protocol.ports import Group, TranscriptLayer
+from secure_fl.protocol.ports import Arrays as Arrays
+from secure_fl.protocol.ports import Group, Rule, TranscriptLayer
 
 Request: TypeAlias = tuple[FromParty, bytes]  # a message with its bulk, as a program yields it
 M = TypeVar("M", bound=Message)
@@ -37,6 +39,30 @@ def unexpected(answer: object, expect: type[Message]) -> CohortError:
         f"the coordinator answered {type(answer).__name__} where {expect.__name__} belongs",
         fix="install equal versions at all sites; if they are equal, do not trust the coordinator",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SumRequest:
+    """The values of one sum at one party, and the conditions for opening it."""
+
+    values: Mapping[str, Any]
+    rule: Rule = field(default_factory=Rule)
+    read: Mapping[str, Any] = field(default_factory=dict)  # of a partial sum: read, not contributed
+    partial: bool = False  # each party contributes only the names that it has
+    only: frozenset[str] | None = None  # open it over exactly these members, or not at all
+    questions: tuple[str, ...] = ()  # digests of the questions that the sum answers
+    ignore_hooks: bool = False  # sum over all parties, even if a hook selects some of them
+
+
+class RoundSums(Protocol):
+    """The sums of a round, for hooks that need one of their own."""
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """Members whose values are in the last sum."""
+
+    async def sum(self, request: SumRequest) -> Arrays:
+        """Add the values over the parties; {} if the sum could not be opened."""
 
 
 class Members:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, TypeAlias
 
-from secure_fl.party.context import Members
+from secure_fl.party.context import Members, RoundSums
 from secure_fl.party.rounds import Stateful
-from secure_fl.party.sum_request import RoundSums
 from secure_fl.protocol.ports import TranscriptLayer
 
 States: TypeAlias = Mapping[str, Stateful]

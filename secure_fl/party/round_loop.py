@@ -189,8 +189,7 @@ class StateHandover:
         self.require_quorum(members)
         if set(proofs) != set(self.holders) & set(members):
             raise CohortError(
-                "the coordinator forwards other proofs than those of the holders",
-                round=self.after,
+                "the coordinator forwards other proofs than those of the holders", round=self.after
             )
         wrong = sorted(
             party

@@ -1,30 +1,20 @@
 """A sum, from a party's values to the opened total, in the order of its steps.
 
-Rows are those of docs/protocol.md 4.6. Without masks, steps 4 to 6 are omitted.
+docs/protocol.md 4.6 lists the messages. Without masks, steps 3 and 4 are omitted.
 
-    1  A program calls `Cohort.sum`. The values become flat vectors, in groups    here
-       that the same parties contribute. If a party lacks the scale of a vector,
-       norms are summed first, in a sum of their own. A large sum is then split
-       (`parts_of`): each part takes steps 2 to 9.
-    2  `Sums.begin` encodes, tags, masks and seals the vectors, under keys that   row 1
-       were exchanged before, and returns a `SumInProgress`
-       (`crypto.sealing.secure_sum`). Its upload leaves as `SumInput`.
-    3  The coordinator adds each upload as it arrives, and keeps none.            `SumStep.take`
-    4  It sends the members of the sum to all: `Unmask(survivors, dropped)`. A    row 2
-       party refuses sums over too few parties, or over other parties than
-       before a crash (`_admit`).
-    5  `SumInProgress.settle` checks the lists. If a party has dropped out, it      row 2b
-       signs them (`Confirm`), and the coordinator forwards all signatures.
-    6  `SumInProgress.shares` reveals the seeds that remove the masks of this       row 2b
-       sum, once. The keys of the next sum travel with them (`UnmaskShares`),
-       which is row 0 of that sum.
-    7  The coordinator recovers the seeds, and subtracts the remaining masks      `RevealStep`
-       under the encryption.
-    8  It sends the sealed `Total`, with the others' keys for the next sum.       row 3
-    9  `SumInProgress.open` decrypts it, checks its tag against the survivors and   here
-       decodes it; `Sums.accept` takes the keys.
-
-A message and its answer are one exchange: 2 with 4, 6 with 8, and 5 after a dropout.
+    1  A program calls `Cohort.sum`. The values become flat vectors, in groups that the same parties
+       contribute. If a party lacks the scale of a vector, norms are summed first. A large sum is
+       then split (`parts_of`): each part takes steps 2 to 5.
+    2  `SumLayer.begin` encodes, tags, masks and seals the vectors, under keys that were exchanged
+       before. The upload leaves as `SumInput`; the coordinator adds it (`SumStep`), and keeps none.
+    3  `Unmask` names the survivors. A party refuses sums over too few, or over other parties than
+       before a crash (`_admit`). `SumInProgress.settle` checks the lists, and signs them if a party
+       has dropped out (`Confirm`); the coordinator forwards all signatures.
+    4  `SumInProgress.shares` reveals the seeds that remove the masks of this sum, once. The keys of
+       the next sum travel with them (`UnmaskShares`). The coordinator subtracts the remaining masks
+       under the encryption (`RevealStep`), and sends the `Total`, with the others' keys.
+    5  `SumInProgress.open` decrypts it, checks its tag against the survivors and decodes it;
+       `SumLayer.accept` takes the keys.
 """
 
 from __future__ import annotations
@@ -40,9 +30,16 @@ from numpy.typing import NDArray
 
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
 from secure_fl.events import EventLog, Warned
-from secure_fl.party.context import Checkpoints, Members, ask, exchange, unexpected
+from secure_fl.party.context import (
+    Arrays,
+    Checkpoints,
+    Members,
+    SumRequest,
+    ask,
+    exchange,
+    unexpected,
+)
 from secure_fl.party.hooks import RoundHook
-from secure_fl.party.sum_request import Arrays, SumRequest
 from secure_fl.protocol.frames import cut, digest
 from secure_fl.protocol.messages import (
     Audience,
@@ -86,6 +83,7 @@ class Summing:
         hooks: Sequence[RoundHook] = (),
     ) -> None:
         self._members, self._layer, self._sums = members, layer, layer.sums
+        self._scales = layer.transcript.scales
         self._checkpoints, self._recorder, self._hooks = checkpoints, recorder, hooks
         self.round = 0  # masks are bound to it: 0 before the first
         self.survivors: tuple[str, ...] = ()
@@ -102,12 +100,12 @@ class Summing:
             return {}  # a member has left since: all know it, and nobody sends anything
         groups, lacking = await self._groups_of(request)
         self._members.require_cohort(groups)
-        unscaled = self._sums.unscaled(groups, request.rule)
+        unscaled = self._scales.unknown(groups, request.rule)
         if unscaled or lacking:
             norms, _ = await self._add(unscaled, replace(request, rule=Rule()), more=True)
             if norms is None:
                 return {}
-            self._sums.learn(norms)
+            self._scales.learn(norms)
         size = sum(vector.size for group in groups for vector in group.vectors.values())
         parts = parts_of(groups) if size > PART else [groups]
         vectors = await self._add_parts(parts, request)
@@ -125,10 +123,8 @@ class Summing:
         shape = self._carried.pop(name, None)
         if shape is None:
             return None
-        taken = {piece: self._sums.leftover(piece) for piece in piece_names(name, math.prod(shape))}
-        left: dict[str, NDArray[Any]] = {
-            piece: vector for piece, vector in taken.items() if vector is not None
-        }
+        taken = ((n, self._scales.leftover(n)) for n in piece_names(name, math.prod(shape)))
+        left: dict[str, NDArray[Any]] = {n: vector for n, vector in taken if vector is not None}
         return join_pieces(left, {name: shape})[name].reshape(shape) if left else None
 
     async def _groups_of(self, request: SumRequest) -> tuple[Sequence[Group], bool]:
@@ -163,12 +159,12 @@ class Summing:
 
         docs/protocol.md 4.13.
         """
-        members, sums = self._members, self._sums
+        members, scales = self._members, self._scales
         if set(gives) & set(reads) or (reads and rule.audience == Audience.HOST):
             raise CohortError("a party contributes a name or reads it, and nobody reads a host sum")
         vectors = dict(sorted({**gives, **reads}.items()))
         unscaled = [
-            name for name, v in vectors.items() if sums.unscaled((Group((), {name: v}),), rule)
+            name for name, v in vectors.items() if scales.unknown((Group((), {name: v}),), rule)
         ]
         at = (self.round, self._opened + 1)
         answer, _ = await ask(Declare(tuple(gives), tuple(reads), tuple(unscaled), at), Owners)
@@ -187,7 +183,7 @@ class Summing:
             owners, readers = answer.owners.get(name, ()), answer.readers.get(name, ())
             if owners or name in gives:  # a name without contributors has no sum to read
                 alike.setdefault((owners, readers), {})[name] = vector
-        sums.forget(answer.unscaled)  # a scale that one party lacks is summed again by all
+        scales.forget(answer.unscaled)  # a scale that one party lacks is summed again by all
         ordered = sorted(alike.items())
         groups = tuple(Group(owners, part, readers) for (owners, readers), part in ordered)
         return groups, bool(answer.unscaled) and not members.is_host
@@ -196,18 +192,20 @@ class Summing:
         self, parts: Sequence[Sequence[Group]], request: SumRequest
     ) -> Arrays | None:
         """Sum the parts over the same parties, or not at all; None if the first was not opened."""
-        first, *others = parts
+        members, (first, *others) = self._members, parts
         vectors, more = await self._add(first, request, more=bool(others))
-        while vectors is not None and self._members.is_host and more:  # parties know their parts
+        while vectors is not None and members.is_host and more:  # parties know their parts
             vectors, more = await self._add(first, request)
         if vectors is None:
             return None
         request = replace(request, only=frozenset(self.survivors))
         for number, part in enumerate(others, 1):
             values = None
-            if request.only == frozenset(self._members.here):  # else all know it, and send nothing
+            if request.only == frozenset(members.here):  # else all know it, and send nothing
                 values, _ = await self._add(part, request, more=number < len(others))
-            vectors |= self._sums.postpone(part, request.rule) if values is None else values
+            if values is None:
+                values = self._scales.postpone(members.me, part, request.rule)
+            vectors |= values
         return vectors
 
     async def _add(
@@ -218,27 +216,18 @@ class Summing:
         rule = request.rule
         with self._recorder.phase("seal"):
             under_way = self._sums.begin(groups, rule, at)
-        upload = under_way.upload
-        answer, data = await exchange(
-            SumInput(
-                rule.audience,
-                upload.segments,
-                more,
-                at,
-                upload.sum,
-                upload.bound,
-                upload.taken,
-                dict(upload.links),
-            ),
-            upload.data,
+        sent = under_way.upload
+        message = SumInput(
+            rule.audience, sent.segments, more, at, sent.sum, sent.bound, sent.taken, {**sent.links}
         )
+        answer, data = await exchange(message, sent.data)
         admitted = self._admit(groups, getattr(answer, "survivors", ()), request)
         if isinstance(answer, Unmask):
             unmask = self._unmask if admitted else self._withhold
             answer, data = await unmask(under_way, answer)
         if not isinstance(answer, Total):
             raise unexpected(answer, Total)
-        self._check_total(answer, more, upload.sum)
+        self._check_total(answer, more, sent.sum)
         with self._recorder.phase("open"):
             values: Arrays | None = None
             if admitted:
@@ -355,11 +344,7 @@ def _digest(groups: Sequence[Group], survivors: Sequence[str]) -> str:
 
 
 # --- a large sum as several small ones, so that no process holds more than one sealed part -------
-#
-# Long vectors are cut, and each part is a sum of its own, with its own keys. If a party leaves
-# between two parts, later parts would be over other parties than the first, and a mean would be
-# divided by the wrong number of records. They are not opened then; carried values count as zero
-# and are added to the next sum.
+# docs/protocol.md 4.14
 
 
 def piece_names(name: str, size: int) -> list[str]:

@@ -3,17 +3,8 @@
 A frame is a *head* (version byte, msgpack envelope, Ed25519 signature) and a *bulk* (sealed bytes;
 the head has their digest). Messages decode from one closed table into frozen, typed records.
 Unknown kinds, extra fields, wrong types and oversized parts are errors. Nothing is ever unpickled.
-docs/protocol.md 4.1 to 4.4 specifies both.
-
-For each list of survivors the coordinator signs one digest of all lists of the run so far. An
-honest coordinator sends all members the same lists, so a run and a list number have one digest. Two
-different signed digests are evidence, which anybody can check with the coordinator's public key.
-
-Members hear each other only through the coordinator, which can keep two of them apart for ever.
-Therefore a member's first key offer of a session carries the last statement that it received, and
-its keys are sealed under it: the coordinator must pass it on, or no sum with this member is
-possible. `party.session` compares it with its own statements. Where no sum is possible, an honest
-coordinator passes the statements on with its `Stop`.
+docs/protocol.md 4.1 to 4.4 specifies both, and 4.9 the statements of the survivor log. Where no sum
+is possible, an honest coordinator passes the statements on with its `Stop`.
 """
 
 from __future__ import annotations
@@ -350,8 +341,6 @@ def find_equivocation(
 
     Only statements that the coordinator signed count: a member that invents one convicts nobody.
     """
-    if not others:
-        return None
     known = {(statement.run, statement.number): statement for statement in mine}
     for theirs in others:
         ours = known.get((theirs.run, theirs.number))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import (
     Audience,
     Confirm,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from secure_fl.protocol.frames import Frame
 
 Vector: TypeAlias = NDArray[np.float32] | NDArray[np.int64]  # integers: with their noise
+Arrays: TypeAlias = dict[str, NDArray[np.float64]]
 NONE_LOST: Mapping[str, Lost] = MappingProxyType({})
 
 
@@ -127,7 +129,7 @@ class SumInProgress(Protocol):
 
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> Arrays:
         """Check and open the totals; without masks this is the only step."""
 
 
@@ -178,24 +180,6 @@ class SumLayer(Protocol):
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
         """Store the keys and shares of all other members for the next sum."""
 
-    def unscaled(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
-        """Return vectors to sum first so that all parties share a scale (often none)."""
-
-    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        """Store the scales from the sums that `unscaled` asked for."""
-
-    def forget(self, names: Sequence[str]) -> None:
-        """Discard scales of these names that other parties do not know."""
-
-    def leftover(self, name: str) -> Vector | None:
-        """Remove and return the rounding error of the last carried value of this name."""
-
-    def postpone(self, groups: Sequence[Group], rule: Rule) -> dict[str, NDArray[np.float64]]:
-        """Return zeros in place of sums that were not opened, and carry their values to the next.
-
-        Values that are not carried raise an error.
-        """
-
 
 class EnvelopeLayer(Protocol):
     """Messages between parties that the coordinator can neither read nor forge."""
@@ -216,8 +200,43 @@ class EnvelopeLayer(Protocol):
         """Return True if that party signed the statement."""
 
 
-class TranscriptLayer(Protocol):
-    """State that a party keeps from sum to sum, and saves with each round."""
+class ScaleLayer:
+    """Scales and rounding errors of vectors; this base class has none, for sums in the clear."""
+
+    def unknown(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
+        """Return vectors to sum first so that all parties share a scale (often none)."""
+        return ()
+
+    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
+        """Store the scales from the sums that `unknown` asked for."""
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Discard scales of these names that other parties do not know."""
+
+    def leftover(self, name: str) -> Vector | None:
+        """Remove and return the rounding error of the last carried value of this name."""
+        return None
+
+    def postpone(self, me: str, groups: Sequence[Group], rule: Rule) -> Arrays:
+        """Return zeros in place of sums that were not opened, and carry their values to the next.
+
+        Values that are not carried raise an error.
+        """
+        raise CohortError(
+            "a party left between two parts of a large sum, whose values cannot wait for the next "
+            "sum",
+            fix="resume the run: the round is repeated",
+            party=me,
+        )
+
+
+class TranscriptLayer:
+    """State that a party keeps from sum to sum, and saves with each round; this base class: none.
+
+    In sums in the clear nothing is masked, so nothing depends on the history.
+    """
+
+    scales: ScaleLayer = ScaleLayer()
 
     def saw(self, what: bytes, context: bytes, *, host: bool) -> None:
         """Record data sent to all parties, or to all and the host.
@@ -230,6 +249,7 @@ class TranscriptLayer(Protocol):
 
     def common(self) -> Mapping[str, Any]:
         """Return the state that is equal at all parties: scales and history."""
+        return {}
 
     def adopt(self, common: Mapping[str, Any]) -> None:
         """Replace the state by the one that is equal at all others, without leftovers."""
@@ -240,12 +260,14 @@ class TranscriptLayer(Protocol):
         By name of a vector: "grid" has the mean squared norm of a party's vector in the last sum,
         "own" the squared norm of this party's first vector, which had no scale.
         """
+        return {"grid": {}, "own": {}}
 
     def rescale(self, before: Mapping[str, Any]) -> None:
         """Restore scales and leftovers from `scaling`; the history stays."""
 
     def state(self) -> Mapping[str, Any]:
         """Return scales, leftovers, history and the random state, for checkpoints."""
+        return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `state`."""

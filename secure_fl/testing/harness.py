@@ -36,10 +36,9 @@ from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.events import Event, EventLog
 from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
 from secure_fl.federation.keys import make_keys
-from secure_fl.party.cohort import Cohort
+from secure_fl.party.cohort import Cohort, NoiseAccount
 from secure_fl.party.context import Checkpoints
 from secure_fl.party.hooks import RoundHook
-from secure_fl.party.noise_account import NoiseAccount
 from secure_fl.party.session import LocalEngine, Session
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame

@@ -42,13 +42,7 @@ def runs(tmp_path_factory) -> dict[str, Recorded]:
     for mode, sealed in (*protected, (UNMASKED, "he+secagg")):
         folder = tmp_path_factory.mktemp("runs") / "run"
         with without_masks() if mode == UNMASKED else nullcontext():
-            made = small(
-                FedAvg(rounds=1),
-                sealed,
-                silos=silos(size=16),
-                folder=folder,
-                record=True,
-            )
+            made = small(FedAvg(rounds=1), sealed, silos=silos(size=16), folder=folder, record=True)
             model = made.run().model
         finding[mode] = _loaded(folder, {n: tuple(w.shape) for n, w in model.named_parameters()})
     return finding

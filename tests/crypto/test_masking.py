@@ -1,7 +1,5 @@
 """Masks: known answers, exact uniformity, cancellation, and graphs that stay connected."""
 
-from secrets import token_bytes
-
 import numpy as np
 import pytest
 from Crypto.Cipher import AES
@@ -113,32 +111,6 @@ def test_combined_masks_match_their_definition(plus, minus, length, modulus):
         sum(s * x[j] for s, x in zip(signs, streams, strict=True)) % modulus for j in range(length)
     ]
     assert masking.combine(keys[:plus], keys[plus:], length, modulus).tolist() == expected
-
-
-@pytest.mark.parametrize("parties", [2, 3, 8, 40])
-def test_masks_cancel_and_unmask(parties):
-    """One step of the protocol's arithmetic: all mask, one drops, the rest is unmasked."""
-    members = list(range(1, parties + 1))
-    seeds, selves = (
-        [token_bytes(masking.SEED_BYTES) for _ in range(parties + 1)] for _ in range(2)
-    )
-    publics = [masking.public_key(seed) for seed in seeds]
-    sent = {}
-    for i in members:
-        pairs = {
-            j: masking.agree(masking.mask_key(seeds[i]), publics[j]) for j in members if j != i
-        }
-        plus, minus = masking.pair_keys(i, pairs, STREAM)
-        plus.append(masking.stream_key(selves[i], STREAM, "self"))
-        sent[i] = masking.combine(plus, minus, 50, T)
-    dropped, survivors = members[0], members[1:]
-    total = sum(sent[i] for i in survivors) % np.uint64(T)
-    # what survivors did to cancel the dropped party's mask is that very mask, with both signs
-    pairs = {j: masking.agree(masking.mask_key(seeds[dropped]), publics[j]) for j in survivors}
-    plus, minus = masking.pair_keys(dropped, pairs, STREAM)
-    minus += [masking.stream_key(selves[i], STREAM, "self") for i in survivors]
-    total = (total + masking.combine(plus, minus, 50, T)) % np.uint64(T)
-    assert not total.any()
 
 
 def test_lower_members_add_and_higher_subtract():

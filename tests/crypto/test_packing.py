@@ -62,14 +62,7 @@ def slow_pack(codec, integers):
 
 @pytest.mark.parametrize(
     ("bits", "parties", "per_slot"),
-    [
-        (4, 4, 7),
-        (8, 8, 4),
-        (8, 10, 3),
-        (16, 64, 2),
-        (16, 65, 1),
-        (24, 128, 1),
-    ],
+    [(4, 4, 7), (8, 8, 4), (8, 10, 3), (16, 64, 2), (16, 65, 1), (24, 128, 1)],
 )
 def test_values_per_slot(bits, parties, per_slot):
     assert Codec(bits, parties, COHORT.modulus).per_slot == per_slot
@@ -358,14 +351,6 @@ def test_small_vectors_travel_exactly_and_need_no_clip() -> None:
     for name in ("count", "losses"):
         assert (opened[name] == 3 * values[name].astype(np.float64)).all()
     assert set(leftovers) == {"w"}
-
-
-def test_a_clip_of_zero_leaves_everything_over() -> None:
-    of = Layout((Field("w", 20, 0.0),), Codec(8, 2, COHORT.modulus))
-    vector = np.linspace(-1, 1, 20, dtype=np.float32)
-    slots, leftovers = of.encode({"w": vector}, np.random.default_rng(0), None)
-    np.testing.assert_array_equal(leftovers["w"], vector)
-    assert not np.any(of.decode(slots, 1)[0]["w"])
 
 
 def test_what_cannot_be_laid_out_is_refused() -> None:

@@ -17,15 +17,10 @@ from hypothesis import strategies as st
 
 from secure_fl.cli.rosters import as_text, describe
 from secure_fl.crypto.keys.identity import Identity
-from secure_fl.crypto.keys.roster import (
-    Member,
-    Roster,
-    collusion_bound,
-    default_threshold,
-    make_roster,
-)
+from secure_fl.crypto.keys.roster import Member, Roster, make_roster
 from secure_fl.crypto.keys.roster_files import card_bytes, read_card, read_roster, roster_bytes
 from secure_fl.errors import KeyringError, SecureFLError
+from secure_fl.thresholds import collusion_bound, default_threshold
 from tests.support.key_sites import fixed_roster, members, signed, site, unsigned
 from tests.support.raising import raises
 
@@ -298,8 +293,6 @@ def test_a_date_that_no_clock_shows(field: str, moment: str) -> None:
 
 @pytest.mark.parametrize("days", [0.0, -1.0, 1e9, 1e300, float("inf"), float("nan")])
 def test_days_that_no_roster_holds(days: float) -> None:
-    from secure_fl.crypto.keys.roster import make_roster
-
     with raises(KeyringError, reason="dates"):
         make_roster(members("north", "south", "east"), site("hub").public, days=days)
 

@@ -8,12 +8,7 @@ from scipy.stats import binom
 from tenseal import sealapi
 
 from secure_fl.crypto.sealing.public import check_slots
-from secure_fl.crypto.sealing.scheme import (
-    COHORT,
-    check_cohort,
-    largest_cohort,
-    seal_context,
-)
+from secure_fl.crypto.sealing.scheme import COHORT, check_cohort, largest_cohort, seal_context
 from secure_fl.errors import CryptoError
 from tests.support.raising import raises
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from opacus.accountants import PRVAccountant
 from scipy.special import ive
 
-from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
+from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon, equivalent_std
 from secure_fl.crypto.privacy.noise import LARGEST_VARIANCE
 from secure_fl.crypto.privacy.shared_noise import (
     FINEST,
@@ -27,7 +27,6 @@ from secure_fl.crypto.privacy.shared_noise import (
     variance_for,
 )
 from secure_fl.crypto.privacy.shared_planning import SharedPlan
-from secure_fl.crypto.privacy.skellam_accounting import equivalent_std
 from secure_fl.crypto.sealing.packing import pack, unpack
 from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import BudgetError, CryptoError

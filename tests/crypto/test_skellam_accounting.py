@@ -17,11 +17,12 @@ from secure_fl.crypto.privacy.accounting import (
     Event,
     GaussianRelease,
     SkellamRelease,
+    counts_epsilon,
     decode_event,
     epsilon,
+    equivalent_std,
     gaussian_epsilon,
 )
-from secure_fl.crypto.privacy.skellam_accounting import counts_epsilon, equivalent_std
 
 DELTA = 1e-5
 

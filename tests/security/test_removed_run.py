@@ -13,7 +13,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import SecureFLError
-from secure_fl.party.sum_request import SumRequest
+from secure_fl.party.context import SumRequest
 from secure_fl.party.summing import Summing
 from secure_fl.pilot.site_memory import SiteMemory
 from secure_fl.runs.party_checkpoints import OpenedSumsLog

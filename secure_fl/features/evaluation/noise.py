@@ -9,7 +9,7 @@ Proof. A record is in at most k cells of a model (`cells_of`), with 1 in each, w
 checks. For M models, adding or removing it changes up to kM cells by 1 each. A sum
 opens over at least t hospitals, so without one colluder's share it has at least t - 1 honest ones,
 each of variance μ/(t - 1): Skellam noise of variance μ or more. What follows from the sum is
-post-processing. These are kM releases of one cell, whose ε is exact (`skellam_accounting`), and
+post-processing. These are kM releases of one cell, whose ε is exact (`privacy.accounting`), and
 the ledger composes all evaluations.
 """
 

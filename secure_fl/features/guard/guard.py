@@ -21,9 +21,8 @@ from secure_fl.errors import RefusedRounds
 from secure_fl.events import EventLog, ExtensionEvent
 from secure_fl.features.guard.judge import Errors, Judge
 from secure_fl.features.guard.settings import GuardSettings
-from secure_fl.party.context import Members
+from secure_fl.party.context import Members, RoundSums, SumRequest
 from secure_fl.party.hooks import RoundHook, Snapshot, States
-from secure_fl.party.sum_request import RoundSums, SumRequest
 from secure_fl.protocol.ports import Rule, TranscriptLayer
 from secure_fl.seeds import seed_for
 

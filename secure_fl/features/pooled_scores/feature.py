@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from secure_fl.events import EventLog, ExtensionEvent
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
 from secure_fl.federation.run_spec import RunSpec
-from secure_fl.party.context import Members
+from secure_fl.party.context import Arrays, Members, RoundSums, SumRequest
 from secure_fl.party.hooks import RoundHook, Snapshot, States
-from secure_fl.party.sum_request import Arrays, RoundSums, SumRequest
 from secure_fl.protocol.ports import TranscriptLayer
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from secure_fl.features.pooled_scores import feature
 from secure_fl.features.pooled_scores.feature import Pooling
 from secure_fl.federation.result import Result
 from secure_fl.learning.tasks.classification import label_name
-from secure_fl.party.context import Members
+from secure_fl.party.context import Members, RoundSums, SumRequest
 from secure_fl.party.hooks import Snapshot
-from secure_fl.party.sum_request import RoundSums, SumRequest
 from secure_fl.party.summing import Summing
 from secure_fl.policy.describe import describe
 from secure_fl.policy.rules import check
