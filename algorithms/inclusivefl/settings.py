@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from secure_fl.algorithms.base import Algorithm, Demands, Entry, Program, deferred
+from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.inclusivefl.ladder import Ladder
-from secure_fl.algorithms.settings import ADAPTERS, Decay, Fraction, Rate
+from secure_fl.algorithms.settings import Decay, Fraction, Rate
 from secure_fl.settings import ModelSettings, Positive, TrainingSettings
 
 if TYPE_CHECKING:
@@ -132,30 +132,6 @@ class InclusiveFL(Tiered):
         else:
             participants.require_large_tiers(who, None)
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return tier_entry(
-            InclusiveFL,
-            deferred("secure_fl.algorithms.inclusivefl.algorithm:inclusivefl"),
-            "models of different depth share their lower layers, and learn from larger ones",
-        )
-
 
 def _trains_embeddings(model: ModelSettings) -> bool:
     return not model.freeze_embeddings and model.adapter is None
-
-
-def tier_entry(
-    settings: type[Tiered], program: Program, summary: str, *, undoable: str | None = ""
-) -> Entry:
-    """Build the registry entry of an algorithm with tiers of depth."""
-    return Entry(
-        settings,
-        program,
-        own_labels=True,
-        partial_sums=True,
-        dp_covers_all=True,
-        undoable=undoable,
-        adapters=ADAPTERS,
-        summary=summary,
-    )

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from secure_fl.algorithms.base import Entry, deferred
 from secure_fl.algorithms.settings import Teaching
 from secure_fl.errors import SettingsError
 from secure_fl.settings import Positive, TaskSettings, TrainingSettings
@@ -70,12 +69,3 @@ class Probe(Teaching):
     def step_rate(self) -> float:
         """1: gradients of fixed features cost nothing, and need no sampling."""
         return 1.0
-
-    @classmethod
-    def entry(cls) -> Entry:
-        return Entry(
-            Probe,
-            deferred("secure_fl.algorithms.probe.algorithm:probe"),
-            dp_covers_all=True,
-            summary="a linear model on fixed features of a frozen encoder; seconds",
-        )

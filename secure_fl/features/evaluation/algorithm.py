@@ -74,16 +74,6 @@ class Evaluate(Algorithm):
         """True if every model has a digest."""
         return all(one.digest for one in self.models)
 
-    @classmethod
-    def entry(cls) -> Entry:
-        """Return the registry entry."""
-        return Entry(
-            Evaluate,
-            evaluate,
-            trains_nothing=True,
-            summary="models as they are, measured on all hospitals' test records",
-        )
-
 
 async def evaluate(cohort: Cohort, site: Site, cfg: Evaluate) -> None:
     """Run the program of one party."""
@@ -266,4 +256,9 @@ def require_pinned(cfg: Evaluate, digests: Mapping[str, str]) -> None:
             )
 
 
-ENTRY = Evaluate.entry()
+ENTRY = Entry(
+    Evaluate,
+    evaluate,
+    trains_nothing=True,
+    summary="models as they are, measured on all hospitals' test records",
+)
