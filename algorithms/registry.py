@@ -223,9 +223,7 @@ BUILT_IN: Mapping[str, Entry] = {
         opens_predictions=False,
     ),
     "feded": _distilling(
-        FedED,
-        "baselines.distillation:feded",
-        "predictions go up, the host's model comes down",
+        FedED, "baselines.distillation:feded", "predictions go up, the host's model comes down"
     ),
     "feddf": _distilling(
         FedDF,
@@ -248,10 +246,7 @@ BUILT_IN: Mapping[str, Entry] = {
     "alllarge": _tiered(AllLarge, one_size, "every party trains the largest tier's model"),
     "allsmall": _tiered(AllSmall, one_size, "every party trains the smallest tier's model"),
     "exclusivefl": _tiered(
-        ExclusiveFL,
-        exclusivefl,
-        "only the parties of the largest tier take part",
-        undoable=None,
+        ExclusiveFL, exclusivefl, "only the parties of the largest tier take part", undoable=None
     ),
     "probe": Entry(
         Probe,

@@ -8,11 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from secure_fl.algorithms.base import Demands
-from secure_fl.algorithms.settings import (
-    OwnShares,
-    PersonalDistillation,
-    Targets,
-)
+from secure_fl.algorithms.settings import OwnShares, PersonalDistillation, Targets
 from secure_fl.settings import Positive, TrainingSettings
 
 Feedback = Literal["scalar", "exact", "none"]

@@ -201,10 +201,7 @@ def _sums_of(who: Participants, part: Part) -> dict[str, list[Any]]:
 
 
 def tier_of(
-    cohort: Cohort,
-    site: Site,
-    tiers: Sequence[str],
-    shares: Mapping[str, float] | None = None,
+    cohort: Cohort, site: Site, tiers: Sequence[str], shares: Mapping[str, float] | None = None
 ) -> str:
     """Return the silo's own tier, or by default the tier of its place in the order of names.
 
@@ -215,9 +212,7 @@ def tier_of(
 
 
 def tiers_of(
-    given: Mapping[str, str | None],
-    tiers: Sequence[str],
-    shares: Mapping[str, float] | None = None,
+    given: Mapping[str, str | None], tiers: Sequence[str], shares: Mapping[str, float] | None = None
 ) -> dict[str, str]:
     """Return the tier of each party: its own, or by default that of its place among the names.
 

@@ -12,13 +12,7 @@ import torch
 from torch import nn
 
 from secure_fl import FedAvg
-from secure_fl.algorithms.baselines.feddropout import (
-    Cut,
-    DrawnUnits,
-    UnsentParts,
-    draw,
-    shrink,
-)
+from secure_fl.algorithms.baselines.feddropout import Cut, DrawnUnits, UnsentParts, draw, shrink
 from secure_fl.algorithms.baselines.settings import FedDropout
 from secure_fl.learning.anatomy import encoder_layers, freeze_embeddings, trainable
 from secure_fl.party.cohort import Cohort

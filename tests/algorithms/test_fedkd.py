@@ -245,8 +245,7 @@ def test_a_pair_trains_privately_as_one_module(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "field"),
-    [({"adaptive": "batch"}, "adaptive"), ({"exchange": "gradient"}, "exchange")],
+    ("how", "field"), [({"adaptive": "batch"}, "adaptive"), ({"exchange": "gradient"}, "exchange")]
 )
 def test_dp_refuses_losses_and_exchanges_that_it_does_not_cover(
     how: dict[str, Any], field: str

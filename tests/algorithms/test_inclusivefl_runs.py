@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl import (
-    Federation,
-    ModelSettings,
-    ProtectionSettings,
-    TaskSettings,
-    TrainingSettings,
-)
+from secure_fl import Federation, ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.reference_points import AllLarge, AllSmall, ExclusiveFL
 from secure_fl.algorithms.inclusivefl import InclusiveFL

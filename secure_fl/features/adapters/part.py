@@ -100,11 +100,7 @@ def output_layer(model: nn.Module) -> str:
 
 
 def targets(
-    model: nn.Module,
-    kind: str,
-    output: str,
-    fresh: Container[str] = (),
-    last: int | None = None,
+    model: nn.Module, kind: str, output: str, fresh: Container[str] = (), last: int | None = None
 ) -> list[str]:
     """The linear layers of all attentions; "linear": all layers, also between body and output.
 

@@ -26,13 +26,7 @@ from torch import Tensor, nn
 
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.learning_rates import learning_rate_of, pace
-from secure_fl.learning.local_training import (
-    extent,
-    optimizer_of,
-    report,
-    reports,
-    require_finite,
-)
+from secure_fl.learning.local_training import extent, optimizer_of, report, reports, require_finite
 from secure_fl.learning.site_context import TrainingContext
 from secure_fl.learning.tasks.token_table import TokenTable
 from secure_fl.party.rounds import Round
@@ -76,12 +70,7 @@ class BatchedTraining:
         self._sites[site.name] = site
 
     def fit(
-        self,
-        site: TrainingContext,
-        model: nn.Module,
-        epochs: int,
-        round: Round,
-        steps: int | None,
+        self, site: TrainingContext, model: nn.Module, epochs: int, round: Round, steps: int | None
     ) -> float | None:
         """Train a site's model and return its mean loss; None: the site must train by itself."""
         if self._separate or not self._fits(site, model):

@@ -26,14 +26,7 @@ from secure_fl.crypto.privacy.accounting import SkellamRelease
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger
 from secure_fl.crypto.privacy.noise import counts_release, skellam
 from secure_fl.errors import CryptoError, SettingsError
-from secure_fl.learning.metric_counts import (
-    MAX_CROSSED,
-    ROW,
-    SCORED,
-    TRULY,
-    Contributions,
-    Counts,
-)
+from secure_fl.learning.metric_counts import MAX_CROSSED, ROW, SCORED, TRULY, Contributions, Counts
 from secure_fl.learning.noised_counts import NOISE, coarse
 
 if TYPE_CHECKING:

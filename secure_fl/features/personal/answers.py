@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from secure_fl.features.personal.curves import (
+    NOTHING,
+    LossCurves,
+    RiskSums,
+    cooled,
+    losses_at,
+    probability,
+    true_odds,
+)
 from secure_fl.features.personal.settings import PersonalSettings
-from secure_fl.features.personal.temperatures import NOTHING, LossCurves, cooled, losses_at
-from secure_fl.features.personal.thresholds import RiskSums, probability, true_odds
 from secure_fl.learning.tasks import Batch, Task
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
-"""Personal models as a feature of runs: training, comparison and votes after the last round."""
+"""Personal models as a feature: training, comparison and votes, and a site's policy."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from secure_fl.errors import SettingsError
 from secure_fl.events import ExtensionEvent, Warned, metric_name
@@ -13,7 +13,10 @@ from secure_fl.features.personal.settings import PersonalSettings
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.learning.scores import SPLITS
+from secure_fl.policy.site_rules import SiteRules
+from secure_fl.policy.violations import Violation
 from secure_fl.seeds import seed_for
+from secure_fl.settings import Section
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from secure_fl.features.personal.comparison import Vote
     from secure_fl.learning.site import Site
     from secure_fl.party.cohort import Cohort
+    from secure_fl.policy.plan import Plan
 
 SHARED, PERSONAL, ALONE = "model", "personal", "alone"  # names of delivered models
 FINDING = "personal"
@@ -113,7 +117,7 @@ def require_curves(spec: RunSpec, cfg: PersonalSettings) -> None:
     if not names:
         return
     given = " and ".join(f"personal.{name}" for name in names)
-    from secure_fl.features.personal.thresholds import KINDS
+    from secure_fl.features.personal.curves import KINDS
 
     if spec.task.kind not in KINDS:
         raise SettingsError(
@@ -268,3 +272,35 @@ async def answer(
 
 
 PERSONAL_FEATURE = PersonalFeature()
+
+
+class PersonalFields(Section):
+    """The field of [site] about personal models."""
+
+    compares: bool = True
+    """This site may train models of its own after a run. Its vote on the served model, and its
+    losses at grids of thresholds and temperatures, may enter sums."""
+
+
+class PersonalRules(SiteRules[PersonalFields]):
+    """The rule of a site about plans with [personal]."""
+
+    fields = PersonalFields
+
+    def broken(self, policy: PersonalFields, plan: Plan) -> Iterator[Violation]:
+        """Check that models are compared only where the site allows it."""
+        if cast(Any, plan).personal is not None and not policy.compares:
+            fix = "set compares = true in [site]"
+            yield Violation("site.compares", "[personal]", "no comparison with own models", fix)
+
+    def sentences(self, policy: PersonalFields) -> Iterator[str]:
+        """Describe whether the site compares models."""
+        yield (
+            "It may train models of its own after a run, and vote on whether the served one is "
+            "better than training alone."
+            if policy.compares
+            else "It compares no models of its own with shared ones."
+        )
+
+
+PERSONAL_RULES = PersonalRules()

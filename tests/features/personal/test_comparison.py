@@ -22,12 +22,15 @@ from secure_fl.features.personal.comparison import (
     vote_on,
     voters_of,
 )
-from secure_fl.features.personal.curve_sums import CurveSums
-from secure_fl.features.personal.temperatures import NOTHING, LossCurves, LossSums, losses_at
-from secure_fl.features.personal.thresholds import (
-    GRID,
+from secure_fl.features.personal.curves import (
+    NOTHING,
+    THRESHOLDS,
+    CurveSums,
+    LossCurves,
+    LossSums,
     RiskSums,
     TrueOdds,
+    losses_at,
     probability,
     true_odds,
 )
@@ -168,7 +171,9 @@ def test_hospitals_that_are_alike_share_a_threshold_and_few_records_lean_on_it()
 def test_losses_are_counted_at_every_threshold() -> None:
     own = TrueOdds(4, np.array([-9.0, 0.0, 1.0, 20.0]), np.ones(4))
     assert own.losses()[[0, -1]].tolist() == [1.0, 3.0]
-    assert own.losses()[GRID.tolist().index(0.0)] == 1.0  # a label at the threshold is an answer
+    assert (
+        own.losses()[THRESHOLDS.tolist().index(0.0)] == 1.0
+    )  # a label at the threshold is an answer
     assert own.coverage(0.0) == 0.75
     assert probability(RiskSums.of(own).pooled(WANTED)) == 0.0  # all labels are answers
 

@@ -205,9 +205,7 @@ def test_under_dp_own_models_stay_and_nothing_of_them_is_summed(
         personal(PersonalSettings(coverage=0.9), training=training)
 
 
-def test_a_run_that_was_killed_while_it_compared_resumes_to_the_same_result(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_was_killed_while_it_compared_resumes_to_the_same_result(tmp_path: Path) -> None:
     three = FOUR[:3]
     whole = personal(silos=three).run()
 
@@ -351,7 +349,7 @@ def test_hospitals_of_a_pilot_vote_and_each_keeps_its_own_comparison(tmp_path: P
 
 
 def test_a_site_can_refuse_to_compare() -> None:
-    from secure_fl.features.personal.policy import PERSONAL_RULES, PersonalFields
+    from secure_fl.features.personal.feature import PERSONAL_RULES, PersonalFields
 
     plan = plan_of(FedAvg(rounds=1), personal=ONE)
     allowed, refused = PersonalFields(), PersonalFields(compares=False)
