@@ -1,15 +1,10 @@
 """The registry: every algorithm by the name that settings files use.
 
-Settings are read without torch. An algorithm's program, which needs torch, is imported when it
-runs.
+Settings are read without torch. An algorithm's program needs torch, and is imported when it runs.
 
-Plug-ins are entry points of the group `secure_fl.algorithms` in installed packages:
-
-    [project.entry-points."secure_fl.algorithms"]
-    mine = "my_package.mine:ENTRY"              # an `Entry`, whose settings are called "mine"
-
-A package is imported when its algorithm is used, not before. Only installed packages are searched,
-so a name in a plan cannot import anything that the site has not installed.
+Plug-ins are entry points of the group `secure_fl.algorithms`, such as `mine = "my_package:ENTRY"`
+for an `Entry` whose settings are called "mine". A package is imported when its algorithm is used.
+Only installed packages are searched, so a plan cannot import anything that a site does not have.
 """
 
 from __future__ import annotations

@@ -158,7 +158,11 @@ class BatchedTraining:
             losses.append(total)
         spare = self._spare.get(_shapes(self._start), [])
         for at, (site, order) in enumerate(zip(sites, orders, strict=True)):
-            weights = spare.pop() if spare else _buffers(self._start)
+            weights = (
+                spare.pop()
+                if spare
+                else {name: torch.empty_like(w) for name, w in self._start.items()}
+            )
             for name, copies in parameters.items():
                 weights[name].copy_(copies.detach()[at])
             summed = torch.stack([step[at] for step in losses]).cpu()
@@ -237,11 +241,6 @@ def _by_kind(sites: Iterable[TrainingContext]) -> dict[str, list[TrainingContext
 def _shapes(weights: Mapping[str, Tensor]) -> tuple[tuple[str, torch.Size], ...]:
     """The shapes of a model's weights: sites with label sets of their own have different heads."""
     return tuple((name, weight.shape) for name, weight in weights.items())
-
-
-def _buffers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Empty tensors of the same shapes."""
-    return {name: torch.empty_like(weight) for name, weight in weights.items()}
 
 
 @torch.no_grad()

@@ -25,6 +25,7 @@ from secure_fl.features.evaluation.examine import SPLIT, difference, examine, pu
 from secure_fl.learning.findings import Findings
 from secure_fl.learning.metric_counts import Contributions, Counts, from_pieces, pieces
 from secure_fl.learning.metrics import Z
+from secure_fl.learning.noised_counts import NOISE
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ModelSettings, Section, TrainingSettings
 
@@ -124,10 +125,8 @@ async def measure_noised(
         for name, piece in pieces(noise.noised(task, one, variance)).items()
     }
     sums = site.scores.totals(await cohort.sum(sealed, questions=asked))
-    totals = {
-        label: noise.with_variance(sums[label, SPLIT], variance, len(cohort.survivors))
-        for label in rows
-    }
+    total = {NOISE: np.array([variance * len(cohort.survivors)])}  # variance of the sums' noise
+    totals = {label: {**sums[label, SPLIT], **total} for label in rows}
     for label, counts in totals.items():
         site.scores.log_noised(label, SPLIT, counts)
     site.findings["noise"] = {

@@ -105,7 +105,11 @@ class PersonalFeature(RunFeature):
         section = {"settings": cfg.model_dump(mode="json"), **found[sites[0].name], "party": party}
         return {
             self.section: section,
-            "serves": {site.name: folder_of(site, party[site.name]["use"]) for site in sites},
+            "serves": {
+                site.name: use if site.delivered[use].shared else f"parties/{site.name}/{use}"
+                for site in sites
+                for use in [party[site.name]["use"]]
+            },
             "answers": {n: options_of(one) for n, one in party.items()} if cfg.curves else None,
             "stays": [PERSONAL, ALONE] if spec.training.dp is not None else None,
         }
@@ -221,11 +225,6 @@ class Comparison:
             "temperature": self.answers and self.answers.temperature,
             "threshold": self.answers and self.answers.threshold,
         }
-
-
-def folder_of(site: Site, name: str) -> str:
-    """Return the folder of a delivered model, relative to the run's."""
-    return name if site.delivered[name].shared else f"parties/{site.name}/{name}"
 
 
 async def together(

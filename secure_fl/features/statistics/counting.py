@@ -81,7 +81,8 @@ def _counted_rows(codebook: Codebook, table: RecordTable) -> Integers:
 
 
 def _column(table: RecordTable, column: str) -> Any:
-    if (label := label_of(column)) and "label" in table.frame:
+    label = column.removeprefix(OF_LABEL)
+    if label not in ("", column) and "label" in table.frame:
         return table.frame["label"].map(lambda cell: _has(cell, label))
     if column in PRIVATE:
         raise DataError(
@@ -97,11 +98,6 @@ def _column(table: RecordTable, column: str) -> Any:
             field=column,
         )
     return table.frame[column]
-
-
-def label_of(column: str) -> str:
-    """Return the label that "label:LABEL" asks for; empty for any other column."""
-    return column.removeprefix(OF_LABEL) if column.startswith(OF_LABEL) else ""
 
 
 def _has(cell: Any, label: str) -> str:
