@@ -21,9 +21,18 @@ import msgspec
 from secure_fl.engines import responder
 from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.errors import RunError, SecureFLError, WireError
-from secure_fl.features.air_gap.file_message import HEADER, NOBODY, TAG, Endpoint, FileMessage, Kind
+from secure_fl.features.air_gap.file_message import (
+    BEAT,
+    HEADER,
+    NOBODY,
+    TAG,
+    Endpoint,
+    FileMessage,
+    Kind,
+    Mailbox,
+    letter_name,
+)
 from secure_fl.features.air_gap.heartbeat import Heartbeat, Told, read_told
-from secure_fl.features.air_gap.mailbox import BEAT, Mailbox, letter_name
 from secure_fl.protocol.frames import Frame
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,18 @@ import pytest
 
 from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.errors import RunError, SettingsError, WireError
-from secure_fl.features.air_gap.file_message import HEADER, Endpoint, FileMessage, Kind, message_key
+from secure_fl.features.air_gap.file_message import (
+    BEAT,
+    HEADER,
+    Endpoint,
+    FileMessage,
+    Kind,
+    Mailbox,
+    letter_name,
+    message_key,
+)
 from secure_fl.features.air_gap.folder_end import FolderEnd, is_letters, look
 from secure_fl.features.air_gap.heartbeat import Heartbeat, Told
-from secure_fl.features.air_gap.mailbox import BEAT, Mailbox, letter_name
 from secure_fl.pilot.certificates import make_kits
 from secure_fl.protocol.frames import Frame
 from tests.support.killing import Killed
