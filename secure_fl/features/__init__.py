@@ -125,7 +125,7 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "export": Feature(
         doc="models.md",
-        run="secure_fl.features.export.model_card:EXPORT",
+        run="secure_fl.features.export.feature:EXPORT",
         commands={
             "push": (
                 "secure_fl.features.export.command:push",

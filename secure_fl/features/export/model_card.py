@@ -19,7 +19,6 @@ from secure_fl.data.rows import named
 from secure_fl.display.learning_check import not_learned
 from secure_fl.errors import RunError
 from secure_fl.events import metric_name
-from secure_fl.federation.run_feature import RunFeature
 from secure_fl.files import write_whole
 from secure_fl.runs.folder import RESULT, SETTINGS
 
@@ -248,16 +247,3 @@ def digest(file: Path) -> str:
         while piece := opened.read(1 << 20):
             state.update(piece)
     return state.hexdigest()
-
-
-class ExportFeature(RunFeature):
-    """The cards of a finished run."""
-
-    def finish(self, folder: Path) -> None:
-        """Write the card of each model."""
-        from secure_fl.features.export.model_card import write_cards
-
-        write_cards(folder)
-
-
-EXPORT = ExportFeature()
