@@ -111,7 +111,7 @@ async def average(cohort: Cohort, site: Site, model: nn.Module, cfg: FedAvg) -> 
         keep={"head": local, "residuals": exchange.personal},
         shared={"model": shared, "factors": exchange.shared, "folded": folded},
     ):
-        Δ = update_by(model, partial(train, round), local.names)
+        Δ = update_by(shared.weights(), partial(train, round))
         mean = await exchange.mean(G | {name: Δ[name] for name in head}, site.records, T=1.0)
         add_(model, {name: mean[name] for name in head})
         folded.fold(mean)

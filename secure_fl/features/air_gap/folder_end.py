@@ -201,11 +201,7 @@ class FolderEnd:
         other = self.presence
         if other.peer == NOBODY:
             return "nobody"
-        if not other.there:
-            return "left" if other.told.leaving else "silent"
-        if other.me is Endpoint.COURIER:
-            return "here"
-        return "connected" if other.told.line else "unconnected"
+        return _state(other.me.other, other.told, silent=not other.there)
 
     def say(self, told: Told) -> None:
         """Let our beats tell this from now on."""
@@ -342,10 +338,10 @@ def _seen(folder: Path, side: Endpoint, key: bytes, patience: float) -> MailboxS
     told, at = read_told(FileMessage.opened(data, key).body), time.time()
     with suppress(FileNotFoundError):  # it was replaced just now
         at = (box.folder / BEAT).stat().st_mtime
-    return MailboxState(name, _state(side, told, time.time() - at > patience), at, told.why)
+    return MailboxState(name, _state(side, told, silent=time.time() - at > patience), at, told.why)
 
 
-def _state(side: Endpoint, told: Told, silent: bool) -> str:
+def _state(side: Endpoint, told: Told, *, silent: bool) -> str:
     if told.leaving:
         return "left"
     if silent:
