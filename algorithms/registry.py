@@ -1,15 +1,10 @@
 """The registry: every algorithm by the name that settings files use.
 
-Settings are read without torch. An algorithm's program, which needs torch, is imported when it
-runs.
+Settings are read without torch. An algorithm's program needs torch, and is imported when it runs.
 
-Plug-ins are entry points of the group `secure_fl.algorithms` in installed packages:
-
-    [project.entry-points."secure_fl.algorithms"]
-    mine = "my_package.mine:ENTRY"              # an `Entry`, whose settings are called "mine"
-
-A package is imported when its algorithm is used, not before. Only installed packages are searched,
-so a name in a plan cannot import anything that the site has not installed.
+Plug-ins are entry points of the group `secure_fl.algorithms`, such as `mine = "my_package:ENTRY"`
+for an `Entry` whose settings are called "mine". A package is imported when its algorithm is used.
+Only installed packages are searched, so a plan cannot import anything that a site does not have.
 """
 
 from __future__ import annotations
@@ -18,14 +13,18 @@ from collections import UserDict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
-from secure_fl.algorithms.base import Algorithm, Entry
+from secure_fl.algorithms.base import Algorithm, Entry, Program, deferred
 from secure_fl.algorithms.baselines.reference_points import (
     AllLarge,
     AllSmall,
     Centralized,
     ExclusiveFL,
     Local,
+    exclusivefl,
+    local,
+    one_size,
 )
 from secure_fl.algorithms.baselines.settings import (
     DSFL,
@@ -39,9 +38,10 @@ from secure_fl.algorithms.baselines.settings import (
 )
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.algorithms.inclusivefl.settings import InclusiveFL, Tiered
 from secure_fl.algorithms.probe import Probe
 from secure_fl.algorithms.settings import (
+    Averaging,
     FedAdam,
     FedAvg,
     FedAvgM,
@@ -49,6 +49,7 @@ from secure_fl.algorithms.settings import (
     FedProx,
     FedSGD,
     FedYogi,
+    PublicDistillation,
     Scaffold,
 )
 from secure_fl.errors import SettingsError
@@ -100,32 +101,172 @@ def _broken(point: EntryPoint, why: str) -> SettingsError:
     )
 
 
+ADAPTERS = ("lora", "ffa", "dora")  # these are averaged, or taught, like any other weights
+
+
+def _averaging(settings: type[Averaging], summary: str, **properties: Any) -> Entry:
+    """Make the entry of a relative of FedAvg."""
+    usual: dict[str, Any] = {"own_labels": True, "dp_covers_all": True, "undoable": ""}
+    program = _program("fedavg:fedavg")
+    return Entry(settings, program, summary=summary, **usual | {"adapters": ADAPTERS} | properties)
+
+
+def _distilling(
+    settings: type[PublicDistillation], place: str, summary: str, *, opens_predictions: bool = True
+) -> Entry:
+    """Make the entry of an algorithm over public records."""
+    return Entry(
+        settings,
+        _program(place),
+        has_host=True,
+        opens_predictions=opens_predictions,
+        dp_covers_all=True,
+        adapters=ADAPTERS,
+        summary=summary,
+    )
+
+
+def _tiered(
+    settings: type[Tiered], program: Program, summary: str, *, undoable: str | None = ""
+) -> Entry:
+    """Make the entry of an algorithm with tiers of depth."""
+    return Entry(
+        settings,
+        program,
+        own_labels=True,
+        partial_sums=True,
+        dp_covers_all=True,
+        undoable=undoable,
+        adapters=ADAPTERS,
+        summary=summary,
+    )
+
+
+def _program(place: str) -> Program:
+    return deferred(f"secure_fl.algorithms.{place}")
+
+
 BUILT_IN: Mapping[str, Entry] = {
-    "fedavg": FedAvg.entry(),
-    "fedadam": FedAdam.entry(),
-    "fedyogi": FedYogi.entry(),
-    "fedavgm": FedAvgM.entry(),
-    "fedexp": FedExP.entry(),
-    "fedprox": FedProx.entry(),
-    "scaffold": Scaffold.entry(),
-    "fedsgd": FedSGD.entry(),
-    "feddropout": FedDropout.entry(),
-    "fetchsgd": FetchSGD.entry(),
-    "fedkd": FedKD.entry(),
-    "fedid": FedID.entry(),
-    "dsfl": DSFL.entry(),
-    "mhat": MHAT.entry(),
-    "gong": Gong.entry(),
-    "feded": FedED.entry(),
-    "feddf": FedDF.entry(),
-    "heterofl": HeteroFL.entry(),
-    "inclusivefl": InclusiveFL.entry(),
-    "alllarge": AllLarge.entry(),
-    "allsmall": AllSmall.entry(),
-    "exclusivefl": ExclusiveFL.entry(),
-    "probe": Probe.entry(),
-    "local": Local.entry(),
-    "centralized": Centralized.entry(),
+    "fedavg": _averaging(
+        FedAvg, "mean of the parties' model updates", adapters=(*ADAPTERS, "exact")
+    ),
+    "fedadam": _averaging(FedAdam, "FedAvg with Adam as the server's step"),
+    "fedyogi": _averaging(FedYogi, "FedAvg with Yogi as the server's step"),
+    "fedavgm": _averaging(FedAvgM, "FedAvg with momentum as the server's step"),
+    "fedexp": _averaging(
+        FedExP,
+        "FedAvg whose server's step grows where updates differ",
+        dp_covers_all=False,
+        without_dp="noise adds to the norms of updates, so the server's step would follow it",
+    ),
+    "fedprox": _averaging(FedProx, "FedAvg whose local steps are pulled to the shared model"),
+    "scaffold": _averaging(
+        Scaffold,
+        "FedAvg with control variates against drift; twice the bytes",
+        dp_covers_all=False,
+        without_dp="control variates carry the noise of one round into all steps of the next",
+    ),
+    "fedsgd": Entry(
+        FedSGD,
+        _program("fedsgd:fedsgd"),
+        dp_covers_all=True,
+        adapters=("lora", "ffa"),
+        summary="one sum for each step; with shared noise, DP as if records were pooled",
+    ),
+    "feddropout": Entry(
+        FedDropout,
+        _program("baselines.feddropout:feddropout"),
+        dp_covers_all=True,
+        undoable="",
+        summary="a random sub-model is trained and summed in each round",
+    ),
+    "fetchsgd": Entry(
+        FetchSGD,
+        _program("baselines.fetchsgd:fetchsgd"),
+        dp_covers_all=True,
+        undoable="",
+        summary="count sketches of the updates; momentum and error inside the sketch",
+    ),
+    "fedkd": Entry(
+        FedKD,
+        _program("fedkd.algorithm:fedkd"),
+        own_labels=True,
+        dp_covers_all=True,
+        undoable="student",
+        adapters=ADAPTERS,
+        summary="parties keep large teachers and send a small student in sealed factors",
+    ),
+    "fedid": _distilling(
+        FedID,
+        "fedid.algorithm:fedid",
+        "predictions on public records, and a host that shows which of them helped",
+    ),
+    "dsfl": _distilling(
+        DSFL,
+        "baselines.distillation:dsfl",
+        "mean predictions, sharpened, teach the host and the parties",
+    ),
+    "mhat": _distilling(
+        MHAT,
+        "baselines.distillation:mhat",
+        "votes teach the host's model, its predictions the parties",
+    ),
+    "gong": _distilling(
+        Gong,
+        "baselines.distillation:gong",
+        "one exchange: the host learns the mean of all logits (FedKD by Gong et al.)",
+        opens_predictions=False,
+    ),
+    "feded": _distilling(
+        FedED, "baselines.distillation:feded", "predictions go up, the host's model comes down"
+    ),
+    "feddf": _distilling(
+        FedDF,
+        "baselines.distillation:feddf",
+        "FedAvg, then the host distils the mean of predictions into the mean",
+        opens_predictions=False,
+    ),
+    "heterofl": Entry(
+        HeteroFL,
+        _program("baselines.heterofl:heterofl"),
+        own_labels=True,
+        partial_sums=True,
+        summary="hospitals with less memory train narrower slices of the model",
+    ),
+    "inclusivefl": _tiered(
+        InclusiveFL,
+        _program("inclusivefl.algorithm:inclusivefl"),
+        "models of different depth share their lower layers, and learn from larger ones",
+    ),
+    "alllarge": _tiered(AllLarge, one_size, "every party trains the largest tier's model"),
+    "allsmall": _tiered(AllSmall, one_size, "every party trains the smallest tier's model"),
+    "exclusivefl": _tiered(
+        ExclusiveFL, exclusivefl, "only the parties of the largest tier take part", undoable=None
+    ),
+    "probe": Entry(
+        Probe,
+        _program("probe.algorithm:probe"),
+        dp_covers_all=True,
+        summary="a linear model on fixed features of a frozen encoder; seconds",
+    ),
+    "local": Entry(
+        Local,
+        local,
+        own_labels=True,
+        sums_nothing=True,
+        dp_covers_all=True,
+        adapters=ADAPTERS,
+        summary="every party trains alone; nothing is sent",
+    ),
+    "centralized": Entry(
+        Centralized,
+        local,
+        pools_data=True,
+        sums_nothing=True,
+        dp_covers_all=True,
+        adapters=ADAPTERS,
+        summary="all records in one place, for comparison",
+    ),
     **{str(entry.name): entry for entry in load_features("algorithm").values()},
 }
 

@@ -1,4 +1,4 @@
-"""Settings of FedAvg and its relatives, and those that algorithms over public records share."""
+"""Settings of FedAvg and its relatives, of a probe, and those that public records share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from secure_fl.algorithms.base import Demands, Entry, WholeModel, deferred
+from secure_fl.algorithms.base import Demands, WholeModel
 from secure_fl.errors import SettingsError
 from secure_fl.settings import ModelSettings, Positive, TaskSettings, TrainingSettings
 
@@ -17,8 +17,6 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Counted = Literal["records", "parties"]  # what a mean counts
 Targets = Literal["soft", "hard"]  # probabilities, or a vote for the likeliest class
 OwnShares = Literal["kept", "divided"]
-
-ADAPTERS = ("lora", "ffa", "dora")  # these are averaged, or taught, like any other weights
 
 
 class Averaging(WholeModel):
@@ -41,23 +39,10 @@ class Averaging(WholeModel):
                 )
 
 
-def averaging_entry(settings: type[Averaging], summary: str, **properties: Any) -> Entry:
-    """Build the registry entry of a relative of FedAvg."""
-    usual: dict[str, Any] = {"own_labels": True, "dp_covers_all": True, "undoable": ""}
-    usual |= {"adapters": ADAPTERS}
-    program = deferred("secure_fl.algorithms.fedavg:fedavg")
-    return Entry(settings, program, summary=summary, **usual | properties)
-
-
 class FedAvg(Averaging):
     """Every party trains the shared model; the mean of their updates, by records, is applied."""
 
     name: Literal["fedavg"] = "fedavg"
-
-    @classmethod
-    def entry(cls) -> Entry:
-        summary = "mean of the parties' model updates"
-        return averaging_entry(FedAvg, summary, adapters=(*ADAPTERS, "exact"))
 
 
 class FedProx(Averaging):
@@ -66,10 +51,6 @@ class FedProx(Averaging):
     name: Literal["fedprox"] = "fedprox"
     proximal: Rate = 1.0
     """μ: each step also moves by -η·μ·(w - wₜ), towards the shared model."""
-
-    @classmethod
-    def entry(cls) -> Entry:
-        return averaging_entry(FedProx, "FedAvg whose local steps are pulled to the shared model")
 
 
 class Scaffold(Averaging):
@@ -83,15 +64,6 @@ class Scaffold(Averaging):
         """Ask for whole passes, and for sums of updates and of control variates."""
         return replace(Demands.of_fit(self, training), cells=2 * values)
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return averaging_entry(
-            Scaffold,
-            "FedAvg with control variates against drift; twice the bytes",
-            dp_covers_all=False,
-            without_dp="control variates carry the noise of one round into all steps of the next",
-        )
-
 
 class FedAvgM(Averaging):
     """FedAvg with momentum as the server's step, replicated at the parties."""
@@ -102,10 +74,6 @@ class FedAvgM(Averaging):
     momentum: Decay = 0.5
     """β. The paper's 0.9 and more average ten rounds and more, the length of many runs."""
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return averaging_entry(FedAvgM, "FedAvg with momentum as the server's step")
-
 
 class FedExP(Averaging):
     """FedAvg whose server extrapolates: the more the updates differ, the longer its step."""
@@ -113,15 +81,6 @@ class FedExP(Averaging):
     name: Literal["fedexp"] = "fedexp"
     damping: Rate = 1e-3
     """ε, which bounds the step where the mean update is small."""
-
-    @classmethod
-    def entry(cls) -> Entry:
-        return averaging_entry(
-            FedExP,
-            "FedAvg whose server's step grows where updates differ",
-            dp_covers_all=False,
-            without_dp="noise adds to the norms of updates, so the server's step would follow it",
-        )
 
 
 def require_classes(task: TaskSettings) -> None:
@@ -181,16 +140,6 @@ class FedSGD(Teaching):
         """The sample rate: each round is one step."""
         return self.sample_rate
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return Entry(
-            FedSGD,
-            deferred("secure_fl.algorithms.fedsgd:fedsgd"),
-            dp_covers_all=True,
-            adapters=("lora", "ffa"),
-            summary="one sum for each step; with shared noise, DP as if records were pooled",
-        )
-
 
 class AdaptiveServer(Averaging):
     """Settings of a server's step that is scaled by the sizes of earlier updates."""
@@ -210,19 +159,11 @@ class FedAdam(AdaptiveServer):
 
     name: Literal["fedadam"] = "fedadam"
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return averaging_entry(FedAdam, "FedAvg with Adam as the server's step")
-
 
 class FedYogi(AdaptiveServer):
     """FedAvg with Yogi as the server's step, replicated at the parties."""
 
     name: Literal["fedyogi"] = "fedyogi"
-
-    @classmethod
-    def entry(cls) -> Entry:
-        return averaging_entry(FedYogi, "FedAvg with Yogi as the server's step")
 
 
 class PublicDistillation(WholeModel):
@@ -311,16 +252,62 @@ class PersonalDistillation(PublicDistillation):
         return round > self.rounds - self.exchanging
 
 
-def distillation_entry(
-    settings: type[PublicDistillation], program: str, summary: str, *, opens_predictions: bool
-) -> Entry:
-    """Build the registry entry of an algorithm over public records."""
-    return Entry(
-        settings,
-        deferred(program),
-        has_host=True,
-        opens_predictions=opens_predictions,
-        dp_covers_all=True,
-        adapters=ADAPTERS,
-        summary=summary,
-    )
+STEPS = 60  # default rounds of a logistic fit
+
+
+class Probe(Teaching):
+    """A linear model on fixed features of a frozen encoder."""
+
+    name: Literal["probe"] = "probe"
+    fit: Literal["ridge", "logistic"] = "ridge"
+    """ridge: one exchange; the result does not depend on how records are spread over hospitals.
+    logistic: one exchange for each step of gradient descent; it can run under DP-SGD."""
+    rounds: Positive = 1
+    """Number of exchanges: 1 with ridge. Default with logistic: 60 steps over all records."""
+    epochs: Literal[1] = 1
+    components: Positive = 256
+    """Directions of public texts to which features are reduced, by PCA. Without public texts,
+    features are neither centred nor reduced."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_of_logistic(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("fit") == "logistic":
+            return {"rounds": STEPS} | given
+        return given
+
+    @model_validator(mode="after")
+    def _one_exchange_of_ridge(self) -> Probe:
+        if self.fit == "ridge" and self.rounds != 1:
+            raise ValueError('rounds = 1 with fit = "ridge", or fit = "logistic"')
+        return self
+
+    def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
+        """Refuse tasks that a linear model on fixed features cannot learn."""
+        super().check_task(task, training)
+        kind = task.kind
+        if kind in ("ranking", "completion") or (kind == "regression" and self.fit != "ridge"):
+            raise SettingsError(
+                f'a probe with fit = "{self.fit}" cannot learn a task of {kind}',
+                fix="classes, several labels and entities work; regression works with "
+                'fit = "ridge"',
+                field="task.kind",
+            )
+        if task.prompt is not None:
+            raise SettingsError(
+                "a probe trains a head on fixed features, and a prompt has no head of its own",
+                fix="remove task.prompt and task.label_words",
+                field="task.prompt",
+            )
+        if training.dp is not None and (self.fit == "ridge" or kind == "ner"):
+            raise SettingsError(
+                "DP-SGD covers a probe's steps of gradient descent on texts, not its moments and "
+                "not words",
+                fix='set algorithm.fit = "logistic" and a task of texts, or remove training.dp',
+                field="training.dp",
+            )
+
+    @property
+    def step_rate(self) -> float:
+        """1: gradients of fixed features cost nothing, and need no sampling."""
+        return 1.0

@@ -40,8 +40,9 @@ def local_update(
     this round; default: a fresh one without corrections.
     """
     local = local_names(site, model) | set(own)
+    shared = {name: weight for name, weight in trainable(model).items() if name not in local}
     train = partial(site.fit, model, epochs, round, steps=steps, optimizer=optimizer)
-    return update_by(model, train, local)
+    return update_by(shared, train)
 
 
 def local_names(site: Site, model: nn.Module) -> set[str]:
@@ -91,11 +92,12 @@ def shared_and_local(site: Site, model: nn.Module) -> tuple[Weights, Weights]:
     return Weights(model, shared), Weights(model, sorted(local))
 
 
-def update_by(model: nn.Module, train: Callable[[], object], local: Collection[str] = ()) -> Update:
-    """Train; return the weights' update, and restore all weights but the `local`."""
-    weights = {name: w.detach() for name, w in trainable(model).items() if name not in local}
+@torch.no_grad()
+def update_by(weights: Mapping[str, Tensor], train: Callable[[], object]) -> Update:
+    """Train; return the update of these weights, and restore them."""
     before = {name: weight.clone() for name, weight in weights.items()}
-    train()
+    with torch.enable_grad():
+        train()
     Δ = {name: weight - before[name] for name, weight in weights.items()}
     for name, weight in weights.items():
         weight.copy_(before[name])

@@ -10,7 +10,8 @@ next narrower tier does not. Each region has a sum of its own, over the parties 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -37,8 +38,6 @@ from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 
 WIDTHS = {"weak": 0.5, "medium": 0.75, "strong": 1.0}
-
-Block = tuple[slice, ...]
 
 
 async def heterofl(cohort: Cohort, site: Site, cfg: HeteroFL) -> None:
@@ -99,7 +98,7 @@ def regions_of(site: Site, tier: str, sizes: Mapping[str, int]) -> Regions:
     for name in list(sizes)[: list(sizes).index(tier) + 1]:
         narrow = shapes(at_width(config, sizes[name]), site.task, spec)
         by_tier[name] = places(wide, narrow)
-    return Regions.of(tier, by_tier)
+    return Regions(by_tier)
 
 
 async def owners(cohort: Cohort, tier: str, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -160,83 +159,49 @@ def shared_of(site: Site, model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
-    """An order of one parameter's positions in which every tier's slice comes first."""
-
-    orders: Places  # by axis
-    sizes: Sequence[tuple[int, ...]]  # tier -> by axis
-
-    @classmethod
-    def of(cls, widest: Places, tiers: Sequence[Places]) -> Nest:
-        """Order the positions of the `widest` by the narrowest tier that has them."""
-        orders = []
-        for axis, mine in enumerate(widest):
-            lacking = sum(~torch.isin(mine, theirs[axis]) for theirs in tiers)
-            orders.append(torch.argsort(torch.as_tensor(lacking), stable=True))
-        return cls(tuple(orders), [tuple(len(kept) for kept in at) for at in tiers])
-
-    def blocks(self, tier: int) -> Iterator[Block]:
-        """Yield the blocks of a tier's region: its slice without the narrower tier's."""
-        size = self.sizes[tier]
-        inner = self.sizes[tier - 1] if tier else (0,) * len(size)
-        for axis in range(len(size)):
-            block = (
-                *(slice(inner[a]) for a in range(axis)),
-                slice(inner[axis], size[axis]),
-                *(slice(size[a]) for a in range(axis + 1, len(size))),
-            )
-            if all(part.start != part.stop and part.stop for part in block):
-                yield block
-
-    def ordered(self, value: Tensor, *, back: bool = False) -> Tensor:
-        """Return the value in this order, or `back` in its original order."""
-        for axis, order in enumerate(self.orders):
-            if not torch.equal(order, torch.arange(len(order))):
-                places = torch.argsort(order) if back else order
-                value = value.index_select(axis, places.to(value.device))
-        return value
-
-
-@dataclass(frozen=True, slots=True)
 class Regions:
     """A party's parameters, cut into the regions of its own and all narrower tiers."""
 
-    tiers: Sequence[str]  # the party's own and all narrower ones, from the narrowest
-    nests: Mapping[str, Nest]
+    places: Mapping[str, Mapping[str, Places]]  # by tier, from the narrowest to the party's own
 
-    @classmethod
-    def of(cls, tier: str, places: Mapping[str, Mapping[str, Places]]) -> Regions:
-        """Cut a tier into regions; `places` has each tier's positions, narrowest first."""
-        tiers = list(places)[: list(places).index(tier) + 1]
-        nests = {
-            name: Nest.of(at, [places[t][name] for t in tiers]) for name, at in places[tier].items()
-        }
-        return cls(tiers, nests)
+    @property
+    def tiers(self) -> list[str]:
+        """The party's own tier and all narrower ones, from the narrowest."""
+        return list(self.places)
+
+    def positions(self, name: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield each tier that has a region of a parameter, and the region's flat positions."""
+        slices = [at[name] for at in self.places.values()]
+        index = torch.arange(math.prod(map(len, slices[-1]))).reshape([len(k) for k in slices[-1]])
+        for axis, mine in enumerate(slices[-1]):  # every tier's slice comes first
+            lacking = sum(~torch.isin(mine, theirs[axis]) for theirs in slices)
+            index = index.index_select(axis, torch.argsort(torch.as_tensor(lacking), stable=True))
+        inner = [0] * index.dim()  # of the narrower tier's slice
+        for tier, at in zip(self.tiers, slices, strict=True):
+            size = [len(kept) for kept in at]
+            blocks = [
+                (*map(slice, inner[:axis]), slice(inner[axis], end), *map(slice, size[axis + 1 :]))
+                for axis, end in enumerate(size)
+            ]
+            if any(index[block].numel() for block in blocks):
+                yield tier, torch.cat([index[block].flatten() for block in blocks])
+            inner = size
 
     def cut(self, values: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         """Split values into regions: tier -> "parameter#tier" -> values."""
         regions: dict[str, dict[str, Tensor]] = {tier: {} for tier in self.tiers}
         for name, value in values.items():
-            nest = self.nests[name]
-            ordered = nest.ordered(value)
-            for at, tier in enumerate(self.tiers):
-                parts = [ordered[block].flatten() for block in nest.blocks(at)]
-                if parts:
-                    regions[tier][f"{name}#{tier}"] = torch.cat(parts)
+            for tier, at in self.positions(name):
+                regions[tier][f"{name}#{tier}"] = value.flatten()[at.to(value.device)]
         return regions
 
     @torch.no_grad()
     def add_(self, weights: Mapping[str, Tensor], moves: Mapping[str, Tensor]) -> None:
         """Add the moves of the regions that `moves` names."""
         for name, weight in weights.items():
-            nest, ordered = self.nests[name], torch.zeros_like(weight)
-            for at, tier in enumerate(self.tiers):
-                rest = moves.get(f"{name}#{tier}", torch.zeros(0))
-                for block in nest.blocks(at) if len(rest) else ():
-                    place = ordered[block]
-                    place.copy_(rest[: place.numel()].view_as(place))
-                    rest = rest[place.numel() :]
-            weight.add_(nest.ordered(ordered, back=True))
+            for tier, at in self.positions(name):
+                if (move := moves.get(f"{name}#{tier}")) is not None:
+                    weight.view(-1).index_add_(0, at.to(weight.device), move)
 
     def digest(self, weights: Mapping[str, Tensor]) -> bytes:
         """Compute a digest of the narrowest tier's region, which all parties own."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from secure_fl.algorithms.base import Algorithm, Entry, WholeModel
-from secure_fl.algorithms.inclusivefl.ladder import Ladder
-from secure_fl.algorithms.inclusivefl.settings import Tiered, tier_entry
-from secure_fl.algorithms.settings import ADAPTERS
+from secure_fl.algorithms.base import Algorithm, WholeModel
+from secure_fl.algorithms.inclusivefl.settings import Ladder, Tiered
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
@@ -26,35 +24,11 @@ class Local(WholeModel):
 
     name: Literal["local"] = "local"
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return Entry(
-            Local,
-            local,
-            own_labels=True,
-            sums_nothing=True,
-            dp_covers_all=True,
-            adapters=ADAPTERS,
-            summary="every party trains alone; nothing is sent",
-        )
-
 
 class Centralized(WholeModel):
     """One model is trained on the records of all parties, which must be on one machine."""
 
     name: Literal["centralized"] = "centralized"
-
-    @classmethod
-    def entry(cls) -> Entry:
-        return Entry(
-            Centralized,
-            local,
-            pools_data=True,
-            sums_nothing=True,
-            dp_covers_all=True,
-            adapters=ADAPTERS,
-            summary="all records in one place, for comparison",
-        )
 
 
 class AllLarge(Tiered):
@@ -62,30 +36,17 @@ class AllLarge(Tiered):
 
     name: Literal["alllarge"] = "alllarge"
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return tier_entry(AllLarge, one_size, "every party trains the largest tier's model")
-
 
 class AllSmall(Tiered):
     """Every party trains the smallest model, which all can hold."""
 
     name: Literal["allsmall"] = "allsmall"
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return tier_entry(AllSmall, one_size, "every party trains the smallest tier's model")
-
 
 class ExclusiveFL(Tiered):
     """Only the largest tier trains; other parties hold no model and are not measured."""
 
     name: Literal["exclusivefl"] = "exclusivefl"
-
-    @classmethod
-    def entry(cls) -> Entry:
-        summary = "only the parties of the largest tier take part"
-        return tier_entry(ExclusiveFL, exclusivefl, summary, undoable=None)
 
 
 async def local(cohort: Cohort, site: Site, cfg: Algorithm) -> None:

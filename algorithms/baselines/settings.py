@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from secure_fl.algorithms.base import Demands, Entry, WholeModel, deferred
+from secure_fl.algorithms.base import Demands, WholeModel
 from secure_fl.algorithms.inclusivefl.settings import Weights
 from secure_fl.algorithms.settings import (
     Decay,
@@ -17,7 +17,6 @@ from secure_fl.algorithms.settings import (
     PublicDistillation,
     Rate,
     Targets,
-    distillation_entry,
 )
 from secure_fl.errors import SettingsError
 from secure_fl.settings import Positive, TaskSettings, TrainingSettings
@@ -34,15 +33,6 @@ class DSFL(PersonalDistillation):
     temperature: Rate = 0.1
     """Temperature T; the default is the paper's."""
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return distillation_entry(
-            DSFL,
-            "secure_fl.algorithms.baselines.distillation:dsfl",
-            "mean predictions, sharpened, teach the host and the parties",
-            opens_predictions=True,
-        )
-
 
 class MHAT(PersonalDistillation):
     """Votes train the central model; its own predictions train the parties."""
@@ -51,29 +41,11 @@ class MHAT(PersonalDistillation):
     targets: Targets = "hard"
     """Predictions that hospitals send. hard: votes. soft: probabilities."""
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return distillation_entry(
-            MHAT,
-            "secure_fl.algorithms.baselines.distillation:mhat",
-            "votes teach the host's model, its predictions the parties",
-            opens_predictions=True,
-        )
-
 
 class FedED(PublicDistillation):
     """Every round starts from the host's model, and parties send only predictions."""
 
     name: Literal["feded"] = "feded"
-
-    @classmethod
-    def entry(cls) -> Entry:
-        return distillation_entry(
-            FedED,
-            "secure_fl.algorithms.baselines.distillation:feded",
-            "predictions go up, the host's model comes down",
-            opens_predictions=True,
-        )
 
 
 class FedDF(PublicDistillation):
@@ -84,15 +56,6 @@ class FedDF(PublicDistillation):
     """Temperature of the mean logits; the default is the paper's."""
     logit_bound: Rate = 20.0
     """Logits are clipped to ± this bound before they are sent."""
-
-    @classmethod
-    def entry(cls) -> Entry:
-        return distillation_entry(
-            FedDF,
-            "secure_fl.algorithms.baselines.distillation:feddf",
-            "FedAvg, then the host distils the mean of predictions into the mean",
-            opens_predictions=False,
-        )
 
 
 class Gong(PublicDistillation):
@@ -109,15 +72,6 @@ class Gong(PublicDistillation):
     logit_bound: Rate = 20.0
     """Logits are clipped to ± this bound before they are sent."""
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return distillation_entry(
-            Gong,
-            "secure_fl.algorithms.baselines.distillation:gong",
-            "one exchange: the host learns the mean of all logits (FedKD by Gong et al.)",
-            opens_predictions=False,
-        )
-
 
 class FedDropout(WholeModel):
     """FedAvg of random sub-models that keep a share of each layer's units."""
@@ -125,16 +79,6 @@ class FedDropout(WholeModel):
     name: Literal["feddropout"] = "feddropout"
     keep: Fraction = 0.8
     """Fraction of heads and of intermediate units in a sub-model."""
-
-    @classmethod
-    def entry(cls) -> Entry:
-        return Entry(
-            FedDropout,
-            deferred("secure_fl.algorithms.baselines.feddropout:feddropout"),
-            dp_covers_all=True,
-            undoable="",
-            summary="a random sub-model is trained and summed in each round",
-        )
 
 
 class FetchSGD(WholeModel):
@@ -191,16 +135,6 @@ class FetchSGD(WholeModel):
             )
         return k
 
-    @classmethod
-    def entry(cls) -> Entry:
-        return Entry(
-            FetchSGD,
-            deferred("secure_fl.algorithms.baselines.fetchsgd:fetchsgd"),
-            dp_covers_all=True,
-            undoable="",
-            summary="count sketches of the updates; momentum and error inside the sketch",
-        )
-
 
 class HeteroFL(WholeModel):
     """Smaller tiers train narrower models; each weight is averaged over its owners."""
@@ -241,13 +175,3 @@ class HeteroFL(WholeModel):
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Ask for whole passes, or for counted steps."""
         return replace(Demands.of_fit(self, training), steps=self.steps or 0)
-
-    @classmethod
-    def entry(cls) -> Entry:
-        return Entry(
-            HeteroFL,
-            deferred("secure_fl.algorithms.baselines.heterofl:heterofl"),
-            own_labels=True,
-            partial_sums=True,
-            summary="hospitals with less memory train narrower slices of the model",
-        )

@@ -237,7 +237,10 @@ def exact_feedback(
     model.eval()
     loss = cross_entropy(task.forward(model, x), y)
     θ = {name: weight.detach().clone() for name, weight in trainable(model).items()}
-    descend_(model, _gradients(loss, model), rate)
+    g = _gradients(loss, model)
+    with torch.no_grad():  # one step of plain gradient descent
+        for name, weight in trainable(model).items():
+            weight.sub_(rate * g[name])
     v = _gradients(task.loss(task.forward(model, val), val), model)
 
     def log_p(θ: dict[str, Tensor]) -> Tensor:
@@ -262,13 +265,6 @@ def _gradients(loss: Tensor, model: nn.Module) -> dict[str, Tensor]:
     weights = trainable(model)
     gradients = torch.autograd.grad(loss, list(weights.values()))
     return dict(zip(weights, gradients, strict=True))
-
-
-@torch.no_grad()
-def descend_(model: nn.Module, gradients: dict[str, Tensor], rate: float) -> None:
-    """Make one step of plain gradient descent."""
-    for name, weight in trainable(model).items():
-        weight.sub_(rate * gradients[name])
 
 
 class StepInputs(NamedTuple):

@@ -7,13 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from secure_fl.algorithms.base import Demands, Entry
-from secure_fl.algorithms.settings import (
-    OwnShares,
-    PersonalDistillation,
-    Targets,
-    distillation_entry,
-)
+from secure_fl.algorithms.base import Demands
+from secure_fl.algorithms.settings import OwnShares, PersonalDistillation, Targets
 from secure_fl.settings import Positive, TrainingSettings
 
 Feedback = Literal["scalar", "exact", "none"]
@@ -93,12 +88,3 @@ class FedID(PersonalDistillation):
         batches = public // batch
         together = min(self.batches_per_exchange or batches, batches)
         return together * batch, self.exchanging * self.distill_epochs * (batches // together)
-
-    @classmethod
-    def entry(cls) -> Entry:
-        return distillation_entry(
-            FedID,
-            "secure_fl.algorithms.fedid.algorithm:fedid",
-            "predictions on public records, and a host that shows which of them helped",
-            opens_predictions=True,
-        )

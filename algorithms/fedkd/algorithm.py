@@ -80,7 +80,7 @@ async def fedkd(cohort: Cohort, site: Site, cfg: FedKD) -> None:
         T = energy_threshold(cfg.energy_start, cfg.energy_end, round.progress)  # Eq. 9
         if cfg.exchange == "epoch":
             # Differs: parties send the student's update of an epoch, as in the authors' code.
-            g = update_by(pair.student, partial(descent.fit, cfg.epochs, round), local.names)
+            g = update_by(Θ, partial(descent.fit, cfg.epochs, round))
             add_(pair.student, await exchange.mean(g, weight, T))  # lines 8-22
         else:
             batches = lots(endless(site), site.training.accumulate)
@@ -187,7 +187,7 @@ async def shared_teachers(cohort: Cohort, site: Site, cfg: FedKD) -> None:
     weight = site.records if cfg.mean == "records" else 1.0
     await cohort.agree(site.fingerprint() + cfg.model_dump_json().encode(), "task")
     async for round in cohort.rounds(cfg.rounds, keep={"own": own}, shared={"pair": shared}):
-        Δ = moves(site, pair, shared, cfg.epochs, round)
+        Δ = update_by(shared.views, partial(site.fit, pair, cfg.epochs, round, objective=losses))
         shared.add(await weighted_mean(cohort, Δ, weight))
         await cohort.agree(digest(shared.state_dict()), "model")
         site.score(pair.student, round.number, "student")
@@ -215,15 +215,6 @@ class Views:
         """Restore the values from `state_dict`."""
         for name, view in self.views.items():
             view.copy_(state[name])
-
-
-def moves(site: Site, pair: nn.Module, shared: Views, epochs: int, round: Round) -> Update:
-    """Train both models; return the shared parts' moves, and restore these parts."""
-    before = {name: view.clone() for name, view in shared.views.items()}
-    site.fit(pair, epochs, round, objective=losses)
-    Δ = {name: view - before[name] for name, view in shared.views.items()}
-    shared.load_state_dict(before)
-    return Δ
 
 
 def shared_and_own(site: Site, pair: Pair, cfg: FedKD) -> tuple[Views, Views]:

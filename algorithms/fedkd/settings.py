@@ -7,8 +7,8 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from secure_fl.algorithms.base import Algorithm, Demands, Entry, deferred
-from secure_fl.algorithms.settings import ADAPTERS, Fraction, Rate
+from secure_fl.algorithms.base import Algorithm, Demands
+from secure_fl.algorithms.settings import Fraction, Rate
 from secure_fl.errors import SettingsError
 from secure_fl.settings import ModelSettings, Positive, Section, TaskSettings, TrainingSettings
 
@@ -175,18 +175,6 @@ class FedKD(Algorithm, Distillation):
         return (
             f"Every party sees the factors of every other party's update{records} "
             "(factors = per_party)."
-        )
-
-    @classmethod
-    def entry(cls) -> Entry:
-        return Entry(
-            FedKD,
-            deferred("secure_fl.algorithms.fedkd.algorithm:fedkd"),
-            own_labels=True,
-            dp_covers_all=True,
-            undoable="student",
-            adapters=ADAPTERS,
-            summary="parties keep large teachers and send a small student in sealed factors",
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secure_fl.algorithms.inclusivefl.ladder import Ladder
+from secure_fl.algorithms.inclusivefl.settings import Ladder
 from secure_fl.algorithms.public_coins import sampled
 from secure_fl.errors import SettingsError, TooFewParties
 from secure_fl.party.cohort import Cohort
@@ -201,10 +201,7 @@ def _sums_of(who: Participants, part: Part) -> dict[str, list[Any]]:
 
 
 def tier_of(
-    cohort: Cohort,
-    site: Site,
-    tiers: Sequence[str],
-    shares: Mapping[str, float] | None = None,
+    cohort: Cohort, site: Site, tiers: Sequence[str], shares: Mapping[str, float] | None = None
 ) -> str:
     """Return the silo's own tier, or by default the tier of its place in the order of names.
 
@@ -215,9 +212,7 @@ def tier_of(
 
 
 def tiers_of(
-    given: Mapping[str, str | None],
-    tiers: Sequence[str],
-    shares: Mapping[str, float] | None = None,
+    given: Mapping[str, str | None], tiers: Sequence[str], shares: Mapping[str, float] | None = None
 ) -> dict[str, str]:
     """Return the tier of each party: its own, or by default that of its place among the names.
 

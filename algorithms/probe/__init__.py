@@ -1,5 +1,5 @@
 """Probe: read `algorithm` first, then `fits` (models from sums) and `features`."""
 
-from secure_fl.algorithms.probe.settings import Probe
+from secure_fl.algorithms.settings import Probe
 
 __all__ = ["Probe"]

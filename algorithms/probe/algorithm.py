@@ -29,8 +29,8 @@ from secure_fl.algorithms.probe.features import (
     public_directions,
     training_rows,
 )
-from secure_fl.algorithms.probe.settings import Probe
 from secure_fl.algorithms.public_student import PublicStudent, require_public
+from secure_fl.algorithms.settings import Probe
 from secure_fl.algorithms.updates import RECORDS, SavedDict, digest
 from secure_fl.learning.dp.noised_steps import NoisedSteps, per_patient
 from secure_fl.learning.site import Site

@@ -26,6 +26,7 @@ from secure_fl.events import EventLog
 from secure_fl.features.guard.guard import Guard
 from secure_fl.features.guard.judge import Judge
 from secure_fl.features.guard.settings import GuardSettings
+from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.metrics import class_rates
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round
@@ -197,7 +198,7 @@ async def _program(
     """Run FedAvg, as in `algorithms.fedavg`, of a model that is not a transformer."""
     rng = torch.Generator().manual_seed(seed * 100 + sorted(cohort.roster).index(name))
     async for round in cohort.rounds(rounds, shared={"model": model}):
-        Δ = member.lie(update_by(model, partial(_fit, model, member.train, round, rng)))
+        Δ = member.lie(update_by(trainable(model), partial(_fit, model, member.train, round, rng)))
         add_(model, await weighted_mean(cohort, Δ, float(len(member.train.labels))))
         await agree_on(cohort, model)
 

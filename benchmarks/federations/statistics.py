@@ -17,10 +17,9 @@ from benchmarks.report import Columns, Grid, Report, Target, cpu
 from secure_fl.audits.attacks.released_tables import CLOSE, ReleasedTables
 from secure_fl.audits.made_up_studies import Study, random_study
 from secure_fl.features.statistics.codebook import Codebook
-from secure_fl.features.statistics.counting import counts_of
+from secure_fl.features.statistics.counting import Tabulation, counts_of
 from secure_fl.features.statistics.document import document_of
 from secure_fl.features.statistics.opening import open_codebook
-from secure_fl.features.statistics.partitions import Tabulation
 from secure_fl.features.statistics.release import layouts, tabulations, total_of
 from secure_fl.features.statistics.suppression import decided, suppressed
 from secure_fl.features.statistics.tables import table_of

@@ -33,25 +33,25 @@ FEATURES: Mapping[str, Feature] = {
     "guard": Feature(
         doc="threat-model.md",
         run="secure_fl.features.guard.feature:GUARD",
-        policy="secure_fl.features.guard.policy:GUARD_RULES",
+        policy="secure_fl.features.guard.feature:GUARD_RULES",
         settings={"guard": "secure_fl.features.guard.settings:GuardSettings"},
     ),
     "pooled_scores": Feature(
         doc="protocol.md",
         run="secure_fl.features.pooled_scores.feature:POOLED_SCORES",
-        policy="secure_fl.features.pooled_scores.policy:SCORE_RULES",
+        policy="secure_fl.features.pooled_scores.feature:SCORE_RULES",
     ),
     "personal": Feature(
         doc="personal.md",
         run="secure_fl.features.personal.feature:PERSONAL_FEATURE",
-        policy="secure_fl.features.personal.policy:PERSONAL_RULES",
+        policy="secure_fl.features.personal.feature:PERSONAL_RULES",
         settings={"personal": "secure_fl.features.personal.settings:PersonalSettings"},
         parts={"personal": "secure_fl.features.personal.page:personal_part"},
     ),
     "evaluation": Feature(
         doc="evaluation.md",
         run="secure_fl.features.evaluation.feature:EVALUATION",
-        policy="secure_fl.features.evaluation.policy:EVALUATION_RULES",
+        policy="secure_fl.features.evaluation.feature:EVALUATION_RULES",
         algorithm="secure_fl.features.evaluation.algorithm:ENTRY",
         pages={"evaluation": "secure_fl.features.evaluation.page:evaluation_page"},
         commands={
@@ -68,7 +68,7 @@ FEATURES: Mapping[str, Feature] = {
     "statistics": Feature(
         doc="statistics.md",
         run="secure_fl.features.statistics.feature:STATISTICS",
-        policy="secure_fl.features.statistics.policy:STATISTICS_RULES",
+        policy="secure_fl.features.statistics.feature:STATISTICS_RULES",
         algorithm="secure_fl.features.statistics.codebook:ENTRY",
         pages={"statistics": "secure_fl.features.statistics.page:statistics_page"},
         commands={

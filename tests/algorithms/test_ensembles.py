@@ -16,19 +16,16 @@ from secure_fl.algorithms.ensembles import Ensemble, as_shares
 from secure_fl.algorithms.public_coins import sampled
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, CryptoError, SettingsError
-from secure_fl.events import EventLog
 from secure_fl.learning.site import Site
-from secure_fl.learning.site_context import SiteContext, SiteSpec
-from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import decode
-from secure_fl.settings import ModelSettings, NoiseSettings, Protection, TaskSettings
-from secure_fl.settings import TrainingSettings as Training
+from secure_fl.settings import NoiseSettings, Protection
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from secure_fl.testing.hospitals import HOST
 from tests.support.attacker import NAMES, Wiretap
+from tests.support.hands import site_of
 from tests.support.noised import account
 from tests.support.private import notes
 
@@ -38,15 +35,9 @@ ROWS, CLASSES = 6, 3
 STEP = 1 / (2**15 - 1)  # of what is at most 1, in 16 bits
 
 
-def site(name: str, size: int = 10) -> Site:
-    task = make_task(TaskSettings(labels=("a", "b", "c")))
+def site(name: str, size: int) -> Site:
     role: Any = "host" if name == HOST else "party"
-    silo = Silo(name, notes(size, name), role=role)
-    return Site(
-        silo,
-        SiteSpec(task, ModelSettings(layers=1), Training(device="cpu"), 0),
-        SiteContext(EventLog(name)),
-    )
+    return site_of(Silo(name, notes(size, name), role=role), labels=("a", "b", "c"))
 
 
 def said(name: str, seed: int = 0) -> Tensor:

@@ -12,13 +12,7 @@ import torch
 from torch import nn
 
 from secure_fl import FedAvg
-from secure_fl.algorithms.baselines.feddropout import (
-    Cut,
-    DrawnUnits,
-    UnsentParts,
-    draw,
-    shrink,
-)
+from secure_fl.algorithms.baselines.feddropout import Cut, DrawnUnits, UnsentParts, draw, shrink
 from secure_fl.algorithms.baselines.settings import FedDropout
 from secure_fl.learning.anatomy import encoder_layers, freeze_embeddings, trainable
 from secure_fl.party.cohort import Cohort
@@ -161,7 +155,7 @@ def test_units_that_are_not_drawn_stay_where_they_are() -> None:
     settings = ModelSettings(layers=2)
     start = small(FedDropout(rounds=1, keep=0.6), model=settings)
     moved = {n: w.detach() for n, w in trainable(start.run().model).items()}
-    fresh = _fresh(settings)
+    fresh = site_of(silos()[0], settings).model()
     units = draw(fresh, 0.6, seed_for(0, "feddropout", 1))
     for name, weight in trainable(fresh).items():
         still = moved[name] == weight.detach()
@@ -172,15 +166,6 @@ def test_units_that_are_not_drawn_stay_where_they_are() -> None:
             assert still.index_select(cut.axis, out.nonzero().flatten()).all()
             still = still.index_select(cut.axis, cut.kept)
         assert still.float().mean() < 0.2 or name.endswith("key.bias")
-
-
-def _fresh(settings: ModelSettings) -> Any:
-    from secure_fl.learning.models import load_model, load_tokenizer
-    from secure_fl.learning.tasks import KINDS
-    from secure_fl.testing.hospitals import LABELS
-
-    task = KINDS["classification"](kind="classification", labels=LABELS, max_length=32)
-    return load_model(settings, task, load_tokenizer(settings), 0)
 
 
 @pytest.mark.parametrize("mode", ["none", "secagg"])
@@ -232,7 +217,7 @@ def _zeros(whole: dict[str, Any]) -> dict[str, Any]:
 
 # A tiny model fills few ciphertexts, the last of each sum in part only; scores are as large.
 def test_bytes_shrink_with_the_sub_model() -> None:
-    model = _fresh(ModelSettings(layers=2))
+    model = site_of(silos()[0], ModelSettings(layers=2)).model()
     part = shrink(model, draw(model, 0.5, 0))
     full, less = (sum(w.numel() for w in trainable(m).values()) for m in (model, part))
     training = TrainingSettings(pooled_scores=False, device="cpu")  # scores would be as large

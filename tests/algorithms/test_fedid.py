@@ -234,28 +234,6 @@ def test_all_members_draw_the_same_batches_and_others_in_each_pass() -> None:
     )
 
 
-# --- settings -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"distill": False, "feedback": "none"}, None),
-        ({"feedback": "exact"}, None),
-        ({"feedback": "exact", "targets": "hard"}, None),
-        ({"feedback": "exact", "fresh_optimizers": True}, None),
-        ({"sample": 0.5}, None),
-        ({"feedback": "some"}, "feedback"),
-        ({"sample": 1.5}, "sample"),
-        ({"host_learning_rate": 0}, "host_learning_rate"),
-    ],
-)
-def test_settings_without_sense_are_refused(fields: dict[str, Any], field: str | None) -> None:
-    with pytest.raises(SettingsError) as caught:
-        FedID(**fields)
-    assert caught.value.where.get("field") == field
-
-
 # --- members of their own -------------------------------------------------------------------------
 
 

@@ -29,10 +29,10 @@ from secure_fl.events import EventLog
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.models import load_model
 from secure_fl.learning.site import Site
-from secure_fl.learning.site_context import SiteContext, SiteSpec
-from secure_fl.learning.tasks import Batch, Task, make_task
-from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
-from secure_fl.testing.hospitals import HOST, LABELS, hosted, members
+from secure_fl.learning.tasks import Batch, Task
+from secure_fl.settings import ModelSettings, TrainingSettings
+from secure_fl.testing.hospitals import HOST, hosted, members
+from tests.support import fedkd_runs
 from tests.support.event_documents import into
 from tests.support.hands import AS_PRINTED, NAMES, ce, site_of
 from tests.support.saved_models import dropping
@@ -101,13 +101,7 @@ def printed(**fields: Any) -> FedID:
 
 def hospital(training: TrainingSettings = SGD, model: ModelSettings | None = None) -> Site:
     """The host of a small federation."""
-    task = make_task(TaskSettings(labels=LABELS, max_length=32))
-    silo = members()[-1]
-    return Site(
-        silo,
-        SiteSpec(task, model or ModelSettings(layers=2), training, 0),
-        SiteContext(EventLog(silo.name)),
-    )
+    return fedkd_runs.site_of(members()[-1], model or ModelSettings(layers=2), training)
 
 
 # --- Eq. 14 as mathematics ------------------------------------------------------------------------

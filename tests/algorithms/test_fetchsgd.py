@@ -141,20 +141,6 @@ def test_steps_train_on_that_many_batches() -> None:
 TOML = '[algorithm]\nname = "fetchsgd"\n{}\n[data]\ncorpus = "ade"\nparties = 3\n'
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"k": 0}, "k"),
-        ({"momentum": 1.0}, "momentum"),
-        ({"columns": 100, "compression": 4.0}, None),
-    ],
-)
-def test_settings_without_sense_are_refused(fields: dict[str, Any], field: str | None) -> None:
-    with pytest.raises(SettingsError) as caught:
-        FetchSGD(**fields)
-    assert caught.value.where.get("field") == field
-
-
 @pytest.mark.parametrize("k", [7, 1, 1.0, 0.25])
 def test_k_is_a_number_or_a_share(k: float) -> None:
     cfg = config.loads(config.dump(config.loads(TOML.format(f"k = {k}")))).algorithm

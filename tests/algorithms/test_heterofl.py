@@ -67,7 +67,7 @@ def nested(own: str) -> tuple[Regions, Mapping[str, Any]]:
         "medium": {"W": (first(4, 4, 2), first(3, 2, 1)), "b": (first(3, 2, 1),)},
         "strong": {"W": (first(4, 4, 2), first(3, 3, 1)), "b": (first(3, 3, 1),)},
     }
-    return Regions.of(own, at), at
+    return Regions({tier: at[tier] for tier in TIERS[: TIERS.index(own) + 1]}), at
 
 
 def test_regions_by_hand() -> None:

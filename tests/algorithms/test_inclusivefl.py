@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.inclusivefl.mixing import SealedMixing, TierSums
 from secure_fl.algorithms.server_optimizers import ServerAdam, ServerSGD
-from secure_fl.errors import SettingsError
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
 from tests.support.toy_tiers import Reference, names_of, play
@@ -205,23 +203,6 @@ def test_a_tier_below_min_cohort_sits_out_when_few_of_it_are_drawn(way: Any) -> 
     updates["a2"][0] = None
     expected = Reference(TIERS, DEPTHS, plain, 0.5, "unmixed").run(updates)
     close(out, expected, TIERS, 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"tiers": {"weak": 2, "strong": 2}}, "tiers"),
-        ({"tiers": {}}, "tiers"),
-        ({"tiers": {"weak": 0}}, "tiers"),
-        ({"shares": {"weak": 1, "huge": 2}}, None),
-        ({"server_optimizer": "linear", "weights": "samples"}, None),
-        ({"sample": 0.5, "server_optimizer": "fedadam", "weights": "samples"}, None),
-    ],
-)
-def test_settings_without_sense_are_refused(fields: Any, field: str | None) -> None:
-    with pytest.raises(SettingsError) as caught:
-        InclusiveFL(**fields)
-    assert caught.value.where.get("field") == field
 
 
 # --- small tiers: nobody's values can be singled out ----------------------------------------------

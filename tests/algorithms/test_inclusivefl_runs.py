@@ -12,35 +12,26 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl import (
-    Federation,
-    ModelSettings,
-    ProtectionSettings,
-    TaskSettings,
-    TrainingSettings,
-)
+from secure_fl import Federation, ModelSettings, ProtectionSettings, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.reference_points import AllLarge, AllSmall, ExclusiveFL
 from secure_fl.algorithms.inclusivefl import InclusiveFL
-from secure_fl.algorithms.inclusivefl.ladder import Ladder
 from secure_fl.algorithms.inclusivefl.mixing import TierSums
 from secure_fl.algorithms.inclusivefl.participants import of_tiers, spread, tier_of
+from secure_fl.algorithms.inclusivefl.settings import Ladder
 from secure_fl.algorithms.server_optimizers import ServerSGD
 from secure_fl.algorithms.updates import agree_by_name
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.data.silo import Silo
 from secure_fl.errors import Disagreement, ModelError, SecureFLError, SettingsError, TooFewParties
-from secure_fl.events import EventLog
 from secure_fl.learning.anatomy import depth, trainable
-from secure_fl.learning.site import Site
-from secure_fl.learning.site_context import SiteContext, SiteSpec
-from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
-from secure_fl.testing.hospitals import LABELS, silos, small
+from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal, weights
 from tests.support.event_documents import into
+from tests.support.fedkd_runs import site_of
 from tests.support.killing import Killed, after, kill_when
 from tests.support.raising import raises
 from tests.support.toy_tiers import names_of, play
@@ -303,9 +294,7 @@ def asked(
 
     def program(silo: Silo) -> Program:
         async def run(cohort: Cohort) -> str:
-            task = make_task(TaskSettings(labels=LABELS))
-            spec = SiteSpec(task, ModelSettings(), TrainingSettings(), 0)
-            site = Site(silo, spec, SiteContext(EventLog(silo.name)))
+            site = site_of(silo, ModelSettings())
             return tier_of(cohort, site, TWO, options.get("shares"))
 
         return run

@@ -12,8 +12,9 @@ import torch
 
 from secure_fl import AdapterSettings, FedAvg, Federation, ModelSettings
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.algorithms.fedkd.algorithm import APART, moves, shared_and_own
+from secure_fl.algorithms.fedkd.algorithm import APART, shared_and_own
 from secure_fl.algorithms.fedkd.mutual_distillation import Words, losses, make_pair
+from secure_fl.algorithms.updates import update_by
 from secure_fl.errors import SettingsError
 from secure_fl.features.guard.settings import GuardSettings
 from secure_fl.learning.anatomy import adapted, depth, trainable
@@ -110,7 +111,8 @@ def test_the_gradient_of_each_model_is_clipped_by_itself() -> None:
     site = site_of(silos()[0], LORA, training)
     cfg = shared()
     pair = make_pair(site, cfg.model_copy(update=APART))
-    Δ = moves(site, pair, shared_and_own(site, pair, cfg)[0], 1, ALONE)
+    train = partial(site.fit, pair, 1, ALONE, objective=losses)
+    Δ = update_by(shared_and_own(site, pair, cfg)[0].views, train)
     for student in (False, True):
         own = [δ.norm() for name, δ in Δ.items() if name.startswith("student.") == student]
         norm = torch.stack(own).norm()

@@ -13,7 +13,7 @@ from secure_fl.config.build import RunSettings
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError
 from secure_fl.features.statistics.codebook import Codebook
-from secure_fl.features.statistics.policy import StatisticsRules
+from secure_fl.features.statistics.feature import StatisticsRules
 from secure_fl.features.statistics.tables import table_of
 from secure_fl.pilot.progress import progress
 from secure_fl.policy.plan import Plan

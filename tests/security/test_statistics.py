@@ -14,8 +14,8 @@ import pytest
 
 from secure_fl import Codebook, open_codebook
 from secure_fl.data.silo import Silo
+from secure_fl.features.statistics.counting import Tabulation
 from secure_fl.features.statistics.note import Note
-from secure_fl.features.statistics.partitions import Tabulation
 from secure_fl.features.statistics.tables import table_of
 from secure_fl.federation.federation import Federation
 from secure_fl.protocol.frames import Frame, peek

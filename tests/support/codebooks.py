@@ -12,8 +12,7 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from secure_fl.features.statistics.codebook import Codebook, Variable
-from secure_fl.features.statistics.counting import counts_of
-from secure_fl.features.statistics.partitions import Partition, Tabulation
+from secure_fl.features.statistics.counting import Partition, Tabulation, counts_of
 from secure_fl.features.statistics.release import layouts, tabulations, total_of
 from secure_fl.features.statistics.suppression import suppressed
 from secure_fl.features.statistics.tables import table_of

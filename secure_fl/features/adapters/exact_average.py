@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from secure_fl.algorithms.fedkd.factor_exchange import JointFactors
 from secure_fl.algorithms.settings import FedAvg
 from secure_fl.algorithms.updates import Update, add_, digest, shared_and_local, update_by
-from secure_fl.features.adapters.adapter_layers import redraw, set_product
+from secure_fl.features.adapters.part import redraw, set_product
 from secure_fl.learning.anatomy import adapted
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
@@ -111,7 +111,7 @@ async def average(cohort: Cohort, site: Site, model: nn.Module, cfg: FedAvg) -> 
         keep={"head": local, "residuals": exchange.personal},
         shared={"model": shared, "factors": exchange.shared, "folded": folded},
     ):
-        Δ = update_by(model, partial(train, round), local.names)
+        Δ = update_by(shared.weights(), partial(train, round))
         mean = await exchange.mean(G | {name: Δ[name] for name in head}, site.records, T=1.0)
         add_(model, {name: mean[name] for name in head})
         folded.fold(mean)

@@ -15,9 +15,8 @@ from queue import Empty, SimpleQueue
 from secure_fl.engines.responder import Deliver, PartyConnection
 from secure_fl.engines.transport_message import MessageKind, TransportMessage
 from secure_fl.features.air_gap.file_message import NOBODY, Endpoint
-from secure_fl.features.air_gap.folder_end import PATIENCE, FolderEnd
+from secure_fl.features.air_gap.folder_end import PATIENCE, FolderEnd, Taken
 from secure_fl.features.air_gap.heartbeat import Told
-from secure_fl.features.air_gap.incoming import Taken
 
 TICK = 0.1  # seconds between two looks at who is there
 SEEN_OFF = 10.0  # seconds that a trainer has to take the coordinator's farewell

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,10 +21,18 @@ import msgspec
 from secure_fl.engines import responder
 from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.errors import RunError, SecureFLError, WireError
-from secure_fl.features.air_gap.file_message import HEADER, NOBODY, TAG, Endpoint, FileMessage, Kind
+from secure_fl.features.air_gap.file_message import (
+    BEAT,
+    HEADER,
+    NOBODY,
+    TAG,
+    Endpoint,
+    FileMessage,
+    Kind,
+    Mailbox,
+    letter_name,
+)
 from secure_fl.features.air_gap.heartbeat import Heartbeat, Told, read_told
-from secure_fl.features.air_gap.incoming import Deliver, Incoming
-from secure_fl.features.air_gap.mailbox import BEAT, Mailbox, letter_name
 from secure_fl.protocol.frames import Frame
 
 log = logging.getLogger(__name__)
@@ -32,6 +41,76 @@ EVERY = 1.0  # seconds between two beats
 PATIENCE = 30.0  # seconds without one; file systems of clusters show changes late
 SHORTEST, LONGEST = 0.005, 0.25  # seconds between two looks
 SHARE = 20  # a look waits for a twentieth of what was waited already: 5 % is added at most
+
+Taken = Callable[[], bool]  # whether a parcel that was handed on needs its letter no more
+Deliver = Callable[[TransportMessage], Taken | None]  # None: the letter can go at once
+
+
+class Incoming:
+    """Takes letters out of a box."""
+
+    def __init__(self, box: Mailbox, key: bytes, presence: Heartbeat, deliver: Deliver) -> None:
+        self.refused: Counter[str] = Counter()  # files, by reason
+        self._box, self._key, self._presence, self._deliver = box, key, presence, deliver
+        self._of, self._last = NOBODY, 0
+        self._kept: dict[str, Taken] = {}
+
+    def hear(self) -> None:
+        """Look at the other end's sign of life."""
+        try:
+            data = self._box.read(BEAT)
+            if data is not None:
+                self._presence.hear(FileMessage.opened(data, self._key))
+        except WireError as error:
+            self._refuse(BEAT, error)
+
+    def take(self) -> int:
+        """Take in what is there; return how much it was."""
+        count = 0
+        for name in self._box.letters():
+            try:
+                count += name not in self._kept and self._take(name)
+            except WireError as error:
+                self._refuse(name, error)
+        for name in [name for name, taken in self._kept.items() if taken()]:
+            del self._kept[name]
+            self._box.remove(name)
+        return count
+
+    def _take(self, name: str) -> bool:
+        data = self._box.read(name)
+        if data is None:
+            return False
+        letter = FileMessage.opened(data, self._key)
+        if letter.to == self._presence.life and not self._presence.knows(letter.life):
+            return False  # its writer answers us, and we have not heard it yet: next time
+        self._require_next(letter, name)
+        parcel = TransportMessage.from_bytes(letter.body)
+        self._of, self._last = letter.life, letter.number
+        taken = self._deliver(parcel)
+        if taken is None:
+            self._box.remove(name)
+        else:
+            self._kept[name] = taken
+        return True
+
+    def _require_next(self, letter: FileMessage, name: str) -> None:
+        if (letter.side, letter.kind) != (self._presence.me.other, Kind.PARCEL):
+            raise WireError("it is of another kind", field="kind")
+        if letter.to != self._presence.life or letter.life != self._presence.peer:
+            raise WireError("it was written by or to a process that is gone", field="stale")
+        last = self._last if letter.life == self._of else 0
+        if letter.number <= last or name != letter_name(letter.number):
+            raise WireError("it was taken before", field="number")
+
+    def _refuse(self, name: str, error: WireError) -> None:
+        """Drop a file that is no letter to us, and say why."""
+        reason = str(error.where.get("field", "form"))
+        self.refused[reason] += 1
+        if reason != "stale":  # what a killed end leaves behind is nobody's fault
+            log.warning("a file in %s is refused: %s", self._box.folder.name, error.what)
+        if name != BEAT:  # its writer replaces that
+            self._box.remove(name)
 
 
 class Posted:
@@ -122,11 +201,7 @@ class FolderEnd:
         other = self.presence
         if other.peer == NOBODY:
             return "nobody"
-        if not other.there:
-            return "left" if other.told.leaving else "silent"
-        if other.me is Endpoint.COURIER:
-            return "here"
-        return "connected" if other.told.line else "unconnected"
+        return _state(other.me.other, other.told, silent=not other.there)
 
     def say(self, told: Told) -> None:
         """Let our beats tell this from now on."""
@@ -263,10 +338,10 @@ def _seen(folder: Path, side: Endpoint, key: bytes, patience: float) -> MailboxS
     told, at = read_told(FileMessage.opened(data, key).body), time.time()
     with suppress(FileNotFoundError):  # it was replaced just now
         at = (box.folder / BEAT).stat().st_mtime
-    return MailboxState(name, _state(side, told, time.time() - at > patience), at, told.why)
+    return MailboxState(name, _state(side, told, silent=time.time() - at > patience), at, told.why)
 
 
-def _state(side: Endpoint, told: Told, silent: bool) -> str:
+def _state(side: Endpoint, told: Told, *, silent: bool) -> str:
     if told.leaving:
         return "left"
     if silent:

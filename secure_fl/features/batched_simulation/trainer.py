@@ -26,13 +26,7 @@ from torch import Tensor, nn
 
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.learning_rates import learning_rate_of, pace
-from secure_fl.learning.local_training import (
-    extent,
-    optimizer_of,
-    report,
-    reports,
-    require_finite,
-)
+from secure_fl.learning.local_training import extent, optimizer_of, report, reports, require_finite
 from secure_fl.learning.site_context import TrainingContext
 from secure_fl.learning.tasks.token_table import TokenTable
 from secure_fl.party.rounds import Round
@@ -76,12 +70,7 @@ class BatchedTraining:
         self._sites[site.name] = site
 
     def fit(
-        self,
-        site: TrainingContext,
-        model: nn.Module,
-        epochs: int,
-        round: Round,
-        steps: int | None,
+        self, site: TrainingContext, model: nn.Module, epochs: int, round: Round, steps: int | None
     ) -> float | None:
         """Train a site's model and return its mean loss; None: the site must train by itself."""
         if self._separate or not self._fits(site, model):
@@ -169,7 +158,11 @@ class BatchedTraining:
             losses.append(total)
         spare = self._spare.get(_shapes(self._start), [])
         for at, (site, order) in enumerate(zip(sites, orders, strict=True)):
-            weights = spare.pop() if spare else _buffers(self._start)
+            weights = (
+                spare.pop()
+                if spare
+                else {name: torch.empty_like(w) for name, w in self._start.items()}
+            )
             for name, copies in parameters.items():
                 weights[name].copy_(copies.detach()[at])
             summed = torch.stack([step[at] for step in losses]).cpu()
@@ -248,11 +241,6 @@ def _by_kind(sites: Iterable[TrainingContext]) -> dict[str, list[TrainingContext
 def _shapes(weights: Mapping[str, Tensor]) -> tuple[tuple[str, torch.Size], ...]:
     """The shapes of a model's weights: sites with label sets of their own have different heads."""
     return tuple((name, weight.shape) for name, weight in weights.items())
-
-
-def _buffers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Empty tensors of the same shapes."""
-    return {name: torch.empty_like(weight) for name, weight in weights.items()}
 
 
 @torch.no_grad()

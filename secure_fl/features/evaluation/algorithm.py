@@ -24,6 +24,7 @@ from secure_fl.errors import ModelError, SettingsError
 from secure_fl.features.evaluation.examine import SPLIT, difference, examine, pulls, read
 from secure_fl.learning.metric_counts import Contributions, Counts, from_pieces, pieces
 from secure_fl.learning.metrics import Z
+from secure_fl.learning.noised_counts import NOISE
 from secure_fl.learning.site_context import Findings
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import ModelSettings, Section, TrainingSettings
@@ -73,16 +74,6 @@ class Evaluate(Algorithm):
     def pinned(self) -> bool:
         """True if every model has a digest."""
         return all(one.digest for one in self.models)
-
-    @classmethod
-    def entry(cls) -> Entry:
-        """Return the registry entry."""
-        return Entry(
-            Evaluate,
-            evaluate,
-            trains_nothing=True,
-            summary="models as they are, measured on all hospitals' test records",
-        )
 
 
 async def evaluate(cohort: Cohort, site: Site, cfg: Evaluate) -> None:
@@ -134,10 +125,8 @@ async def measure_noised(
         for name, piece in pieces(noise.noised(task, one, variance)).items()
     }
     sums = site.scores.totals(await cohort.sum(sealed, questions=asked))
-    totals = {
-        label: noise.with_variance(sums[label, SPLIT], variance, len(cohort.survivors))
-        for label in rows
-    }
+    total = {NOISE: np.array([variance * len(cohort.survivors)])}  # variance of the sums' noise
+    totals = {label: {**sums[label, SPLIT], **total} for label in rows}
     for label, counts in totals.items():
         site.scores.log_noised(label, SPLIT, counts)
     site.findings["noise"] = {
@@ -266,4 +255,9 @@ def require_pinned(cfg: Evaluate, digests: Mapping[str, str]) -> None:
             )
 
 
-ENTRY = Evaluate.entry()
+ENTRY = Entry(
+    Evaluate,
+    evaluate,
+    trains_nothing=True,
+    summary="models as they are, measured on all hospitals' test records",
+)

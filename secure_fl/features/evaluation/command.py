@@ -129,13 +129,7 @@ def _is_pilot(plan: Path) -> bool:
 
 
 def _write_invitation(models: tuple[str, ...], plan: Path, file: Path, epsilon: float) -> None:
-    from secure_fl.features.evaluation.evaluation import (
-        evaluation_training,
-        pinned,
-        with_labels,
-        without_noise,
-    )
-    from secure_fl.federation.run_spec import feature_sections
+    from secure_fl.features.evaluation.evaluation import evaluating, pinned
     from secure_fl.files import write_whole
     from secure_fl.pilot.plan import load_plan, write_plan
 
@@ -143,18 +137,8 @@ def _write_invitation(models: tuple[str, ...], plan: Path, file: Path, epsilon: 
         raise click.UsageError("--invite needs a pilot's plan, which names a dataset")
     asked = load_plan(plan)
     cfg = pinned(models, asked.task).model_copy(update={"epsilon": epsilon})
-    name = f"{asked.run.name}-evaluation"
-    made = asked.model_copy(
-        update={
-            "algorithm": cfg,
-            "run": asked.run.model_copy(update={"name": name}),
-            "task": with_labels(asked.task, cfg),
-            "training": evaluation_training(asked.training),
-            "protection": without_noise(asked.protection),
-            **dict.fromkeys(feature_sections(asked)),
-        }
-    )
-    write_whole(file, write_plan(made))
+    run = asked.run.model_copy(update={"name": f"{asked.run.name}-evaluation"})
+    write_whole(file, write_plan(asked.model_copy(update={"run": run, **evaluating(asked, cfg)})))
     for one in cfg.models:
         click.echo(f"{one.label}: {one.name}\n  sha256 {one.digest}")
     click.echo(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from secure_fl.config.build import Settings
 from secure_fl.data.silo import Silo
@@ -27,6 +27,9 @@ from secure_fl.federation.run_spec import feature_sections
 from secure_fl.learning.tasks import make_task
 from secure_fl.runs.folder import RESULT, write_json
 from secure_fl.settings import LABELLED, ProtectionSettings, TaskSettings, TrainingSettings
+
+if TYPE_CHECKING:
+    from secure_fl.policy.plan import Plan
 
 OUTSIDE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -153,16 +156,19 @@ def evaluate_settings(
 ) -> Evaluation:
     """Measure models on the hospitals of a settings file, with its task and its protection."""
     cfg = Evaluate(models=named(models), epsilon=epsilon)
-    changed = settings.model_copy(
-        update={
-            "algorithm": cfg,
-            "task": with_labels(settings.task, cfg),
-            "training": evaluation_training(settings.training),
-            "protection": without_noise(settings.protection),
-            **dict.fromkeys(feature_sections(settings)),
-        }
-    )
+    changed = settings.model_copy(update=evaluating(settings, cfg))
     return Evaluation(Federation.of(changed, folder, listener=listener).run().document)
+
+
+def evaluating(settings: Settings | Plan, cfg: Evaluate) -> dict[str, Any]:
+    """Return the sections that change when a study or a plan becomes an evaluation."""
+    return {
+        "algorithm": cfg,
+        "task": with_labels(settings.task, cfg),
+        "training": evaluation_training(settings.training),
+        "protection": without_noise(settings.protection),
+        **dict.fromkeys(feature_sections(settings)),
+    }
 
 
 def pinned(models: Sequence[Path | str], task: TaskSettings) -> Evaluate:

@@ -15,26 +15,18 @@ the ledger composes all evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.crypto.privacy.accounting import SkellamRelease
-from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger
+from secure_fl.crypto.privacy.ledger import Account, Budget
 from secure_fl.crypto.privacy.noise import counts_release, skellam
 from secure_fl.errors import CryptoError, SettingsError
-from secure_fl.learning.metric_counts import (
-    MAX_CROSSED,
-    ROW,
-    SCORED,
-    TRULY,
-    Contributions,
-    Counts,
-)
-from secure_fl.learning.noised_counts import NOISE, coarse
+from secure_fl.learning.metric_counts import MAX_CROSSED, ROW, SCORED, TRULY, Contributions, Counts
+from secure_fl.learning.noised_counts import coarse
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
@@ -45,25 +37,12 @@ TOTAL = 8.0  # ε of all evaluations of one site's test records, unless its rule
 KINDS = ("classification", "pair")
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreBudget:
-    """A site's budget of evaluations, on its ledger."""
-
-    site: str
-    ledger: Callable[[], Ledger]
-    total: float = TOTAL
-
-    def reserve(self, release: SkellamRelease, run: str) -> None:
-        """Spend a release, durably, or raise BudgetError before anything is sent."""
-        account = Account(f"{self.site}, test records", "record")
-        self.ledger().reserve(release, account, Budget(self.total, DELTA), run=run)
-
-
 def reserve(site: Site, release: SkellamRelease, run: str) -> None:
-    """Spend a release from the site's budget, if the site has a ledger."""
+    """Spend a release from the site's ledger, if it has one, or raise BudgetError."""
     if site.ledger is not None:
+        account = Account(f"{site.name}, test records", "record")
         total = float(site.options.get("total_evaluation_epsilon", TOTAL))
-        ScoreBudget(site.name, site.ledger, total).reserve(release, run)
+        site.ledger().reserve(release, account, Budget(total, DELTA), run=run)
 
 
 def require_kind(kind: str) -> None:
@@ -111,8 +90,3 @@ def require_bound(rows: Mapping[str, Contributions], cells: int) -> None:
             raise CryptoError("a record adds more than 1 to a cell, so noise is not sized for it")
     if records and added.max() > cells:
         raise CryptoError("a record is in more cells than the noise is sized for")
-
-
-def with_variance(counts: Counts, variance: float, survivors: int) -> Counts:
-    """Add the variance of the noise to sums of so many sites' counts."""
-    return {**counts, NOISE: np.array([variance * survivors])}

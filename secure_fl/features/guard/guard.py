@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.algorithms.updates import SavedDict
 from secure_fl.errors import RefusedRounds
 from secure_fl.events import EventLog, ExtensionEvent
 from secure_fl.features.guard.judge import Errors, Judge
@@ -230,7 +231,8 @@ class Guard(RoundHook):
         self._cfg, self._judge, self._recorder = settings, judge, recorder
         caps = [cap for cap in (settings.max_growth, max_growth) if cap is not None]
         self._cap = min(caps, default=math.inf)
-        self._own, self._shared = OwnState(), SharedState(seed)
+        # Errors on each dev record after the last admitted round, which only this party has.
+        self._own, self._shared = SavedDict(wrong=None), SharedState(seed)
         self._transcript: TranscriptLayer | None = None
         self._states: States = {}
         self._admitted = Snapshot({})  # the state after the last admitted round
@@ -273,7 +275,7 @@ class Guard(RoundHook):
     async def end(self, round: int, sums: RoundSums, members: Members) -> None:
         """Test the round, vote, and undo it if it is refused."""
         parties, among = members.parties, self.contributors(members.parties)
-        after, before = self._judge.wrong(), self._own.wrong
+        after, before = self._judge.wrong(), self._own["wrong"]
         if before is None:  # the first round of the run, or of this party
             before = self._wrong_before()
         grown, worse = self._growth(), harm(before, after, self._cfg.errors)
@@ -297,10 +299,10 @@ class Guard(RoundHook):
             )
         )
         if refused:
-            self._own.wrong = before
+            self._own["wrong"] = before
             self._undo(round, parties, votes.against)
         else:
-            self._own.wrong = after
+            self._own["wrong"] = after
             self._shared.search.admitted(round, parties)
 
     def report(self) -> Mapping[str, Any]:
@@ -343,21 +345,6 @@ class Guard(RoundHook):
         before = self._judge.wrong()
         current.restore()
         return before
-
-
-class OwnState:
-    """The part of a guard's state that only this party has."""
-
-    def __init__(self) -> None:
-        self.wrong: Errors | None = None  # on each dev record, after the last admitted round
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for checkpoints."""
-        return {"wrong": self.wrong}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
-        self.wrong = state["wrong"]
 
 
 class SharedState:

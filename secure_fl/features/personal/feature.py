@@ -1,11 +1,11 @@
-"""Personal models as a feature of runs: training, comparison and votes after the last round."""
+"""Personal models as a feature: training, comparison and votes, and a site's policy."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from secure_fl.errors import SettingsError
 from secure_fl.events import ExtensionEvent, Warned, metric_name
@@ -13,15 +13,19 @@ from secure_fl.features.personal.settings import PersonalSettings
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.learning.metric_counts import SPLITS
+from secure_fl.policy.site_rules import SiteRules
+from secure_fl.policy.violations import Violation
 from secure_fl.seeds import seed_for
+from secure_fl.settings import Section
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from secure_fl.features.personal.answers import Answers
     from secure_fl.features.personal.comparison import Vote
+    from secure_fl.features.personal.curves import Answers
     from secure_fl.learning.site import Site
     from secure_fl.party.cohort import Cohort
+    from secure_fl.policy.plan import Plan
 
 SHARED, PERSONAL, ALONE = "model", "personal", "alone"  # names of delivered models
 FINDING = "personal"
@@ -91,7 +95,7 @@ class PersonalFeature(RunFeature):
 
     def report(self, spec: RunSpec, sites: Sequence[Site]) -> Mapping[str, Any]:
         """Return the votes, each hospital's comparison, and the folders of the served models."""
-        from secure_fl.features.personal.answers import options_of
+        from secure_fl.features.personal.curves import options_of
 
         cfg = settings_of(spec)
         found = {site.name: dict(site.findings.get(FINDING, {})) for site in sites}
@@ -101,7 +105,11 @@ class PersonalFeature(RunFeature):
         section = {"settings": cfg.model_dump(mode="json"), **found[sites[0].name], "party": party}
         return {
             self.section: section,
-            "serves": {site.name: folder_of(site, party[site.name]["use"]) for site in sites},
+            "serves": {
+                site.name: use if site.delivered[use].shared else f"parties/{site.name}/{use}"
+                for site in sites
+                for use in [party[site.name]["use"]]
+            },
             "answers": {n: options_of(one) for n, one in party.items()} if cfg.curves else None,
             "stays": [PERSONAL, ALONE] if spec.training.dp is not None else None,
         }
@@ -113,7 +121,7 @@ def require_curves(spec: RunSpec, cfg: PersonalSettings) -> None:
     if not names:
         return
     given = " and ".join(f"personal.{name}" for name in names)
-    from secure_fl.features.personal.thresholds import KINDS
+    from secure_fl.features.personal.curves import KINDS
 
     if spec.task.kind not in KINDS:
         raise SettingsError(
@@ -219,11 +227,6 @@ class Comparison:
         }
 
 
-def folder_of(site: Site, name: str) -> str:
-    """Return the folder of a delivered model, relative to the run's."""
-    return name if site.delivered[name].shared else f"parties/{site.name}/{name}"
-
-
 async def together(
     cohort: Cohort, site: Site, spec: RunSpec, cfg: PersonalSettings, own: Comparison
 ) -> dict[str, Any]:
@@ -257,7 +260,7 @@ async def answer(
     cohort: Cohort, site: Site, own: Comparison, cfg: PersonalSettings
 ) -> dict[str, Any]:
     """Set the temperature and the threshold of the served model; return the pooled ones."""
-    from secure_fl.features.personal.answers import answers_of, options_of
+    from secure_fl.features.personal.curves import answers_of, options_of
 
     own.answers = await answers_of(cohort, site, own.use, cfg)
     delivery = site.delivered[own.use]
@@ -268,3 +271,35 @@ async def answer(
 
 
 PERSONAL_FEATURE = PersonalFeature()
+
+
+class PersonalFields(Section):
+    """The field of [site] about personal models."""
+
+    compares: bool = True
+    """This site may train models of its own after a run. Its vote on the served model, and its
+    losses at grids of thresholds and temperatures, may enter sums."""
+
+
+class PersonalRules(SiteRules[PersonalFields]):
+    """The rule of a site about plans with [personal]."""
+
+    fields = PersonalFields
+
+    def broken(self, policy: PersonalFields, plan: Plan) -> Iterator[Violation]:
+        """Check that models are compared only where the site allows it."""
+        if cast(Any, plan).personal is not None and not policy.compares:
+            fix = "set compares = true in [site]"
+            yield Violation("site.compares", "[personal]", "no comparison with own models", fix)
+
+    def sentences(self, policy: PersonalFields) -> Iterator[str]:
+        """Describe whether the site compares models."""
+        yield (
+            "It may train models of its own after a run, and vote on whether the served one is "
+            "better than training alone."
+            if policy.compares
+            else "It compares no models of its own with shared ones."
+        )
+
+
+PERSONAL_RULES = PersonalRules()

@@ -1,9 +1,9 @@
-"""Pooled scores as a feature of runs: the hook, which can also end a run early."""
+"""Pooled scores as a feature: the hook, which can also end a run early, and a site's policy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
@@ -13,10 +13,14 @@ from secure_fl.federation.run_feature import RunFeature, SiteLimits
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.context import Arrays, Members, RoundSums, SumRequest
 from secure_fl.party.hooks import RoundHook, Snapshot, States
+from secure_fl.policy.site_rules import SiteRules
+from secure_fl.policy.violations import Violation
 from secure_fl.protocol.ports import TranscriptLayer
+from secure_fl.settings import Section
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
+    from secure_fl.policy.plan import Plan
 
 
 class Scores(Protocol):
@@ -134,3 +138,33 @@ def pools_scores(spec: RunSpec) -> bool:
 
 
 POOLED_SCORES = PooledScoresFeature()
+
+
+class ScoreFields(Section):
+    """The field of [site] about sums of scores."""
+
+    pooled_scores: bool = True
+    """This site's dev and test counts may enter sums over all hospitals."""
+
+
+class ScoreRules(SiteRules[ScoreFields]):
+    """The rule of a site about sums of scores."""
+
+    fields = ScoreFields
+
+    def broken(self, policy: ScoreFields, plan: Plan) -> Iterator[Violation]:
+        """Check that scores are summed only where the site allows it."""
+        if plan.training.pooled_scores and not policy.pooled_scores:
+            fix = "set pooled_scores = true in [site]"
+            yield Violation("site.pooled_scores", "sums of scores", "scores that stay here", fix)
+
+    def sentences(self, policy: ScoreFields) -> Iterator[str]:
+        """Describe whether counts are summed."""
+        yield (
+            "Counts of right answers on dev and test records may be summed with the others'."
+            if policy.pooled_scores
+            else "Scores on dev and test records stay here."
+        )
+
+
+SCORE_RULES = ScoreRules()

@@ -55,15 +55,10 @@ class Script(WithoutModel):
             drawn=1.0,
         )
 
-    @classmethod
-    def entry(cls) -> Entry:
-        """Return the registry entry."""
-        return Entry(
-            Script,
-            deferred("secure_fl.features.scripts.program:run_script"),
-            records="secure_fl.features.scripts.program:without_script",
-            summary="sums of a script that each site runs itself",
-        )
 
-
-ENTRY = Script.entry()
+ENTRY = Entry(
+    Script,
+    deferred("secure_fl.features.scripts.program:run_script"),
+    records="secure_fl.features.scripts.program:without_script",
+    summary="sums of a script that each site runs itself",
+)

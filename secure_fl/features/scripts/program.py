@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from secure_fl.algorithms.updates import SavedDict
 from secure_fl.errors import (
     CohortError,
     DataError,
@@ -68,21 +69,6 @@ class SavedCalls:
         self.agreed = [list(names) for names in state["agreed"]]
 
 
-class Forwarded:
-    """A state of the script, as it sent it or as a checkpoint has it."""
-
-    def __init__(self) -> None:
-        self.current: Mapping[str, Any] = {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
-        return dict(self.current)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Keep the restored state for the script's first round."""
-        self.current = state
-
-
 async def run_script(cohort: Cohort, site: Site, cfg: Script) -> None:
     """Run the program of one site."""
     script = site.silo.table
@@ -97,7 +83,8 @@ class ScriptProgram:
     def __init__(self, cohort: Cohort, cfg: Script, script: ScriptHandle) -> None:
         self._cohort, self._cfg, self._script = cohort, cfg, script
         self._saved, self._repeated = SavedCalls(), 0
-        self._own, self._shared, self._moved = Forwarded(), Forwarded(), False
+        self._own, self._shared = SavedDict(), SavedDict()  # the script's, sent or restored
+        self._moved = False
         self._rounds = cohort.rounds(
             cfg.rounds,
             keep={"own": self._own},
@@ -182,12 +169,13 @@ class ScriptProgram:
         script = self._script
         if script.loops:
             if not self._moved:
-                self._own.current, self._shared.current = request.own, request.shared
+                self._own.load_state_dict(request.own)
+                self._shared.load_state_dict(request.shared)
                 await self._turn()
             self._moved = False
             return self._entered()
         script.loops = True
-        return replace(self._entered(), own=self._own.current, shared=self._shared.current)
+        return replace(self._entered(), own=dict(self._own), shared=dict(self._shared))
 
     def _entered(self) -> Entered:
         number, total = self._script.round, self._cfg.rounds

@@ -212,17 +212,6 @@ class Codebook(WithoutModel):
         """Return the demands of a codebook: two sums, and no training."""
         return Demands(exchanges=1, passes=1, steps=0, batch=1, cells=self.cells, drawn=1.0)
 
-    @classmethod
-    def entry(cls) -> Entry:
-        """Return the registry entry."""
-        return Entry(
-            Codebook,
-            deferred("secure_fl.features.statistics.program:count"),
-            trains_nothing=True,
-            records="secure_fl.features.statistics.tables:silos_of",
-            summary="tables of a codebook over all hospitals' records",
-        )
-
 
 def number(bound: Bound) -> float:
     """Return a number, or a day counted from 1970 on."""
@@ -231,4 +220,10 @@ def number(bound: Bound) -> float:
     return float(bound)
 
 
-ENTRY = Codebook.entry()
+ENTRY = Entry(
+    Codebook,
+    deferred("secure_fl.features.statistics.program:count"),
+    trains_nothing=True,
+    records="secure_fl.features.statistics.tables:silos_of",
+    summary="tables of a codebook over all hospitals' records",
+)

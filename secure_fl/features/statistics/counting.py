@@ -1,12 +1,14 @@
-"""One hospital's counts: the cell of each record in every table of a codebook.
+"""Partitions of a column's values, tables of counts over them, and one hospital's counts.
 
-A record without a readable value is in the last cell of its variable, so a codebook covers any
+A codebook names the finest partition of each column. A release merges cells of it into blocks. A
+record without a readable value is in the last cell of its variable, so a codebook covers any
 records. A column that no codebook should name is refused, with its reason, at this hospital alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,98 @@ from numpy.typing import NDArray
 from secure_fl.data.records import SEPARATOR
 from secure_fl.errors import DataError
 from secure_fl.features.statistics.codebook import OF_LABEL, Codebook, Variable
-from secure_fl.features.statistics.partitions import Partition
 from secure_fl.features.statistics.tables import PRIVATE, RecordTable
 
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A map from a column's values to blocks: by edges of numbers, or by named values.
+
+    Every other value, and a missing one, is in the block `rest`.
+    """
+
+    edges: tuple[float, ...] | None  # increasing; block k has the numbers from edge k-1 to edge k
+    values: Mapping[str, int]  # block of each named value; empty for numbers
+    rest: int
+
+    @property
+    def size(self) -> int:
+        """The number of blocks."""
+        named = len(self.edges) if self.edges is not None else max(self.values.values(), default=0)
+        return max(named, self.rest) + 1
+
+    def merged(self, blocks: Sequence[int]) -> Partition:
+        """Merge blocks: `blocks` has the new block of each one; neighbours stay in their order."""
+        rest = blocks[self.rest]
+        if self.edges is None:
+            return Partition(None, {v: blocks[b] for v, b in self.values.items()}, rest)
+        kept = (e for k, e in enumerate(self.edges) if blocks[k] != blocks[k + 1])
+        return Partition(tuple(kept), {}, rest)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form for a site's note."""
+        edges = None if self.edges is None else list(self.edges)
+        return {"edges": edges, "values": dict(self.values), "rest": self.rest}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Partition:
+        """Read the JSON form."""
+        edges = found["edges"]
+        return cls(None if edges is None else tuple(edges), found["values"], found["rest"])
+
+
+@dataclass(frozen=True, slots=True)
+class Tabulation:
+    """The counts of one table over blocks of its columns, and the released ones among them."""
+
+    columns: tuple[str, ...]
+    partitions: tuple[Partition, ...]
+    counts: Integers  # one axis for each column
+    shown: Flags
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form for a site's note."""
+        return {
+            "columns": list(self.columns),
+            "partitions": [one.to_json() for one in self.partitions],
+            "counts": self.counts.tolist(),
+            "shown": self.shown.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Tabulation:
+        """Read the JSON form."""
+        return cls(
+            tuple(found["columns"]),
+            tuple(map(Partition.from_json, found["partitions"])),
+            np.array(found["counts"], np.int64),
+            np.array(found["shown"], bool),
+        )
+
+
+def atoms_of(partitions: Sequence[Partition]) -> tuple[int, list[Integers]]:
+    """Return the number of atoms of a column, and the block of each atom in every partition.
+
+    The atoms are the coarsest partition that refines all the given ones.
+    """
+    points = sorted({e for one in partitions for e in one.edges or ()})
+    names = sorted({value for one in partitions for value in one.values})
+    maps = []
+    for one in partitions:
+        if one.edges is not None:
+            found = np.searchsorted(one.edges, [-np.inf, *points], side="right").tolist()
+        else:
+            found = [one.values.get(name, one.rest) for name in names]
+        maps.append([*found, one.rest])
+    if points and names:
+        raise ValueError("a column is coded by numbers and by names")
+    distinct = np.unique(np.array(maps), axis=1)
+    return distinct.shape[1], [row.astype(np.int64) for row in distinct]
+
+
 LONGEST, MOST_WORDS = 64, 6  # of a category; longer values are texts
 NAMES_FROM = 10  # fewer distinct values are categories, also of few patients
 
@@ -81,7 +171,8 @@ def _counted_rows(codebook: Codebook, table: RecordTable) -> Integers:
 
 
 def _column(table: RecordTable, column: str) -> Any:
-    if (label := label_of(column)) and "label" in table.frame:
+    label = column.removeprefix(OF_LABEL)
+    if label not in ("", column) and "label" in table.frame:
         return table.frame["label"].map(lambda cell: _has(cell, label))
     if column in PRIVATE:
         raise DataError(
@@ -97,11 +188,6 @@ def _column(table: RecordTable, column: str) -> Any:
             field=column,
         )
     return table.frame[column]
-
-
-def label_of(column: str) -> str:
-    """Return the label that "label:LABEL" asks for; empty for any other column."""
-    return column.removeprefix(OF_LABEL) if column.startswith(OF_LABEL) else ""
 
 
 def _has(cell: Any, label: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secure_fl.features.statistics.codebook import Codebook, Survival, Variable
-from secure_fl.features.statistics.partitions import Flags, Integers, Tabulation
+from secure_fl.features.statistics.counting import Flags, Integers, Tabulation
 from secure_fl.features.statistics.release import Blocks, TableLayout, total_of
 
 QUANTILES = (0.25, 0.5, 0.75)

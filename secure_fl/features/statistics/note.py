@@ -20,7 +20,7 @@ import numpy as np
 
 from secure_fl.errors import CohortError, DataError
 from secure_fl.features.statistics.codebook import Codebook
-from secure_fl.features.statistics.partitions import Tabulation
+from secure_fl.features.statistics.counting import Tabulation
 from secure_fl.features.statistics.tables import RecordTable
 from secure_fl.files import Lines
 

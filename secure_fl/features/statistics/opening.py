@@ -18,7 +18,7 @@ from secure_fl.config.validation import validate
 from secure_fl.errors import SettingsError, nearest
 from secure_fl.events import Event, Warned
 from secure_fl.features.statistics.codebook import REFUSED, Codebook
-from secure_fl.features.statistics.policy import StatisticsRules, broken_rules
+from secure_fl.features.statistics.feature import StatisticsRules, broken_rules
 from secure_fl.policy.violations import PolicyRefusal
 from secure_fl.settings import ProtectionSettings
 

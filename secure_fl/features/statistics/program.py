@@ -21,10 +21,9 @@ from secure_fl.crypto.privacy.noise import counts_release, share_variance, skell
 from secure_fl.errors import BudgetError, CohortError, DataError
 from secure_fl.events import Warned
 from secure_fl.features.statistics.codebook import REFUSED, Codebook
-from secure_fl.features.statistics.counting import counts_of
+from secure_fl.features.statistics.counting import Integers, Tabulation, counts_of
 from secure_fl.features.statistics.document import document_of
 from secure_fl.features.statistics.note import Note
-from secure_fl.features.statistics.partitions import Integers, Tabulation
 from secure_fl.features.statistics.release import layouts, tabulations, total_of
 from secure_fl.features.statistics.suppression import suppressed
 from secure_fl.features.statistics.tables import RecordTable, table_of

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from secure_fl.features.statistics.codebook import Codebook
-from secure_fl.features.statistics.counting import partition_of
-from secure_fl.features.statistics.partitions import Integers, Tabulation
+from secure_fl.features.statistics.counting import Integers, Tabulation, partition_of
 
 Blocks = tuple[int, ...]  # the block of each cell of a variable
 

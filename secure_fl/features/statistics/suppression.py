@@ -22,7 +22,7 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from secure_fl.errors import SettingsError, TamperError
-from secure_fl.features.statistics.partitions import (
+from secure_fl.features.statistics.counting import (
     Flags,
     Integers,
     Partition,

@@ -56,8 +56,8 @@ def silos_of(data: Data, task: TaskSettings, seed: int) -> list[Silo]:
     if isinstance(data, PartyData):
         named = {p.name: _of_files(p, data) for p in data.party if p.role != "host"}
     elif isinstance(data, CorpusData):
-        made = map(_of_splits, generated(data, seed).parties)
-        named = dict(zip(parties(data), made, strict=True))
+        made = generated(data, seed).parties
+        named = {n: _of_examples(_all(one)) for n, one in zip(parties(data), made, strict=True)}
     else:
         named = dict(zip(parties(data), _of_source(data, task, seed), strict=True))
     return [Silo(name, (), table=table) for name, table in named.items()]
@@ -127,10 +127,6 @@ def _of_examples(examples: Iterable[Example]) -> RecordTable:
     if grouped:
         rows["patient"] = whose[0]
     return finished(rows, Columns(patient="patient" if grouped else None))
-
-
-def _of_splits(splits: Any) -> RecordTable:
-    return _of_examples(chain(*(getattr(splits, part) for part in PARTS)))
 
 
 def _of_file(source: str, data: PartyData | SourceData) -> pd.DataFrame:

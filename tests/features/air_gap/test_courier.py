@@ -24,6 +24,7 @@ from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.pilot.kits import load_kit
 from secure_fl.protocol.frames import Frame
 from tests.cli.test_status import status
+from tests.features.air_gap.folders import killed
 from tests.support.hubs import echo, free_url
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import make_pilot_folders
@@ -76,12 +77,6 @@ def site(kits: Kits, tmp_path: Path) -> Iterator[Site]:
 def hub(kits: Kits, site: Site) -> Iterator[FlareHub]:
     with FlareHub(site.url, kits.coordinator, ["east"], grace=20, patience=0.5) as made:
         yield made
-
-
-def killed(end: FolderEnd) -> None:
-    """It writes no farewell, and takes nothing more in."""
-    end._over = True
-    end._thread.join()
 
 
 def test_frames_go_there_and_back(hub: FlareHub, site: Site) -> None:

@@ -16,15 +16,23 @@ import pytest
 
 from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.errors import RunError, SettingsError, WireError
-from secure_fl.features.air_gap.file_message import HEADER, Endpoint, FileMessage, Kind, message_key
+from secure_fl.features.air_gap.file_message import (
+    BEAT,
+    HEADER,
+    Endpoint,
+    FileMessage,
+    Kind,
+    Mailbox,
+    letter_name,
+    message_key,
+)
 from secure_fl.features.air_gap.folder_end import FolderEnd, is_letters, look
 from secure_fl.features.air_gap.heartbeat import Heartbeat, Told
-from secure_fl.features.air_gap.mailbox import BEAT, Mailbox, letter_name
 from secure_fl.pilot.certificates import make_kits
 from secure_fl.protocol.frames import Frame
+from tests.features.air_gap.folders import KEY, killed
 from tests.support.killing import Killed
 
-KEY = b"k" * 32
 LIFE = b"l" * 16
 
 
@@ -70,12 +78,6 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
     made = Ends(tmp_path / "folder")
     with made.stack:
         yield made
-
-
-def killed(end: FolderEnd) -> None:
-    """End it as a signal would: no farewell."""
-    end._over = True
-    end._thread.join()
 
 
 def forged(end: FolderEnd, to: FolderEnd, number: int, key: bytes = KEY) -> bytes:

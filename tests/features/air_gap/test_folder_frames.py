@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.features.air_gap.mailbox import Mailbox
+from secure_fl.features.air_gap.file_message import Mailbox
 from secure_fl.federation.keys import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection

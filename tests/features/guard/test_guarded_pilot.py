@@ -11,7 +11,7 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import SecureFLError
 from secure_fl.features.guard import guard
-from secure_fl.features.guard.policy import section_of
+from secure_fl.features.guard.feature import section_of
 from secure_fl.features.guard.settings import GuardSettings
 from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.plan import read_plan, write_plan

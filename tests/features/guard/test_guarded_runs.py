@@ -107,8 +107,7 @@ def uninterrupted(mode: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("moment", "mode"),
-    [(within(2), "he+secagg"), (after(2), "he+secagg"), (within(3), "none")],
+    ("moment", "mode"), [(within(2), "he+secagg"), (after(2), "he+secagg"), (within(3), "none")]
 )
 def test_a_guarded_run_resumes_bit_for_bit(tmp_path: Path, moment: Any, mode: Any) -> None:
     whole = uninterrupted(mode)

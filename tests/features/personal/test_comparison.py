@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -22,12 +22,15 @@ from secure_fl.features.personal.comparison import (
     vote_on,
     voters_of,
 )
-from secure_fl.features.personal.curve_sums import CurveSums
-from secure_fl.features.personal.temperatures import NOTHING, LossCurves, LossSums, losses_at
-from secure_fl.features.personal.thresholds import (
-    GRID,
+from secure_fl.features.personal.curves import (
+    NOTHING,
+    THRESHOLDS,
+    CurveSums,
+    LossCurves,
+    LossSums,
     RiskSums,
     TrueOdds,
+    losses_at,
     probability,
     true_odds,
 )
@@ -35,6 +38,7 @@ from secure_fl.learning.metric_counts import from_pieces, pieces
 from secure_fl.learning.tasks.classification import Classification
 from secure_fl.learning.tasks.multilabel import MultiLabel
 from secure_fl.party.cohort import Cohort
+from secure_fl.settings import Protection
 from secure_fl.testing.harness import federate
 
 Curves = TypeVar("Curves", bound=CurveSums)
@@ -132,6 +136,18 @@ def summed(sums: Sequence[Curves]) -> Curves:
     return type(sums[0]).from_counts(from_pieces(total))
 
 
+def sealed(sums: Mapping[str, Curves], own: Collection[str], mode: Protection) -> dict[str, Any]:
+    """Add these sums by a federation; `own`: the hospitals that have dev records."""
+
+    async def program(cohort: Cohort) -> Curves | None:
+        async for _ in cohort.rounds(1):
+            pass
+        await voters_of(cohort, cohort.me in own)
+        return await sums[cohort.me].over(cohort)
+
+    return federate(dict.fromkeys(sums, program), mode=mode).results
+
+
 def added(hospitals: list[TrueOdds]) -> RiskSums:
     return summed([RiskSums.of(one) for one in hospitals])
 
@@ -168,7 +184,7 @@ def test_hospitals_that_are_alike_share_a_threshold_and_few_records_lean_on_it()
 def test_losses_are_counted_at_every_threshold() -> None:
     own = TrueOdds(4, np.array([-9.0, 0.0, 1.0, 20.0]), np.ones(4))
     assert own.losses()[[0, -1]].tolist() == [1.0, 3.0]
-    assert own.losses()[GRID.tolist().index(0.0)] == 1.0  # a label at the threshold is an answer
+    assert own.losses()[THRESHOLDS == 0.0] == 1.0  # a label at the threshold is an answer
     assert own.coverage(0.0) == 0.75
     assert probability(RiskSums.of(own).pooled(WANTED)) == 0.0  # all labels are answers
 
@@ -189,14 +205,7 @@ def test_true_odds_are_those_of_the_probabilities() -> None:
 def test_risk_curves_are_summed_under_seal_with_hospitals_that_have_none() -> None:
     rng = np.random.default_rng(0)
     own = {name: drawn(rng, level, 50) for name, level in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
-
-    async def program(cohort: Cohort) -> RiskSums | None:
-        async for _ in cohort.rounds(1):
-            pass
-        await voters_of(cohort, cohort.me in own)
-        return await RiskSums.of(own.get(cohort.me)).over(cohort)
-
-    found = federate(dict.fromkeys((*own, "d"), program), mode="he+secagg").results["d"]
+    found = sealed({n: RiskSums.of(own.get(n)) for n in (*own, "d")}, own, "he+secagg")["d"]
     expected = added(list(own.values()))
     assert isinstance(found, RiskSums)
     for name, vector in expected.counts().items():
@@ -254,25 +263,13 @@ def test_the_lowest_point_of_a_curve_is_the_temperature_that_a_search_finds() ->
 def test_loss_curves_are_summed_under_seal_with_hospitals_that_have_none() -> None:
     rng = np.random.default_rng(0)
     own = {name: curves_of(rng, 40, T) for name, T in (("a", 0.7), ("b", 1.0), ("c", 2.0))}
-
-    async def program(cohort: Cohort) -> LossSums | None:
-        async for _ in cohort.rounds(1):
-            pass
-        await voters_of(cohort, cohort.me in own)
-        mine = own.get(cohort.me)
-        return await (NOTHING if mine is None else mine.sums()).over(cohort)
-
-    found = federate(dict.fromkeys((*own, "d"), program), mode="he+secagg").results["d"]
+    sums = {name: curves.sums() for name, curves in own.items()} | {"d": NOTHING}
+    found = sealed(sums, own, "he+secagg")["d"]
     assert isinstance(found, LossSums) and found.records == 120
     assert np.allclose(found.losses, sum(one.rows.sum(0) for one in own.values()), rtol=1e-12)
 
 
 def test_losses_that_no_records_have_leave_no_temperature() -> None:
-    async def program(cohort: Cohort) -> LossSums | None:
-        async for _ in cohort.rounds(1):
-            pass
-        await voters_of(cohort, True)
-        false = LossSums(1.0, np.full(NOTHING.losses.size, -9.0 if cohort.me == "c" else 1.0))
-        return await false.over(cohort)
-
-    assert not any(federate(dict.fromkeys("abc", program), mode="none").results.values())
+    levels = {"a": 1.0, "b": 1.0, "c": -9.0}
+    false = {n: LossSums(1.0, np.full(NOTHING.losses.size, x)) for n, x in levels.items()}
+    assert not any(sealed(false, false, "none").values())

@@ -7,8 +7,15 @@ import torch
 
 from secure_fl import FedAvg, Silo, TrainingSettings
 from secure_fl.corpora import make
-from secure_fl.features.personal.temperatures import LossCurves, LossSums, cooled, losses_at
-from secure_fl.features.personal.thresholds import RiskSums, TrueOdds, true_odds
+from secure_fl.features.personal.curves import (
+    LossCurves,
+    LossSums,
+    RiskSums,
+    TrueOdds,
+    cooled,
+    losses_at,
+    true_odds,
+)
 from secure_fl.learning.tasks import Batch
 from secure_fl.settings import ModelSettings
 from secure_fl.testing.hospitals import small

@@ -20,7 +20,7 @@ from secure_fl.corpora import make
 from secure_fl.data.examples import Text
 from secure_fl.display.run_page import write_run_page
 from secure_fl.errors import RunError, SettingsError
-from secure_fl.events import Event, EventLog
+from secure_fl.events import Event
 from secure_fl.features.personal import feature
 from secure_fl.features.personal.candidates import personal_model, trained_part
 from secure_fl.features.personal.comparison import (
@@ -36,12 +36,11 @@ from secure_fl.features.personal.settings import PersonalSettings
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
 from secure_fl.learning.site import Site
-from secure_fl.learning.site_context import SiteContext, SiteSpec
-from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
 from secure_fl.settings import AdapterSettings, DPSettings, ModelSettings, TaskSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
+from tests.support import fedkd_runs
 from tests.support.killing import Killed
 from tests.support.local_pilot import local_pilot, plan_of
 from tests.support.raising import raises
@@ -205,9 +204,7 @@ def test_under_dp_own_models_stay_and_nothing_of_them_is_summed(
         personal(PersonalSettings(coverage=0.9), training=training)
 
 
-def test_a_run_that_was_killed_while_it_compared_resumes_to_the_same_result(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_was_killed_while_it_compared_resumes_to_the_same_result(tmp_path: Path) -> None:
     three = FOUR[:3]
     whole = personal(silos=three).run()
 
@@ -279,11 +276,8 @@ def test_thresholds_need_probabilities_of_labels() -> None:
 
 def site_of(adapter: AdapterSettings | None = None) -> Site:
     """A site that is not part of a run."""
-    settings = TaskSettings(labels=LABELS, max_length=32)
     training = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu")
-    model = ModelSettings(layers=1, adapter=adapter)
-    spec = SiteSpec(make_task(settings, FOUR[0].train), model, training, 0)
-    return Site(FOUR[0], spec, SiteContext(EventLog(FOUR[0].name)))
+    return fedkd_runs.site_of(FOUR[0], ModelSettings(layers=1, adapter=adapter), training)
 
 
 def moved(before: torch.nn.Module, after: torch.nn.Module) -> dict[str, float]:
@@ -351,7 +345,7 @@ def test_hospitals_of_a_pilot_vote_and_each_keeps_its_own_comparison(tmp_path: P
 
 
 def test_a_site_can_refuse_to_compare() -> None:
-    from secure_fl.features.personal.policy import PERSONAL_RULES, PersonalFields
+    from secure_fl.features.personal.feature import PERSONAL_RULES, PersonalFields
 
     plan = plan_of(FedAvg(rounds=1), personal=ONE)
     allowed, refused = PersonalFields(), PersonalFields(compares=False)

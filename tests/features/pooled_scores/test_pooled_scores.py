@@ -71,11 +71,7 @@ def test_a_sealed_sum_gives_the_accuracy_over_all_records(mode: Any) -> None:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        FedKD(rounds=2, student_layers=1),
-        InclusiveFL(rounds=2, tiers={"all": 1}),
-        FedAdam(rounds=2),
-    ],
+    [FedKD(rounds=2, student_layers=1), InclusiveFL(rounds=2, tiers={"all": 1}), FedAdam(rounds=2)],
 )
 def test_what_was_summed_is_what_adding_the_hospitals_counts_gives(algorithm: Algorithm) -> None:
     """In one process both are known: the sum's metrics and those from everybody's own counts."""

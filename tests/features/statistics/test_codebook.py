@@ -11,8 +11,8 @@ import pytest
 from secure_fl.errors import DataError, SecureFLError, SettingsError
 from secure_fl.features.statistics.codebook import Codebook
 from secure_fl.features.statistics.counting import counts_of
+from secure_fl.features.statistics.feature import StatisticsRules, broken_rules
 from secure_fl.features.statistics.opening import load_codebook, loads_codebook
-from secure_fl.features.statistics.policy import StatisticsRules, broken_rules
 from secure_fl.features.statistics.tables import table_of
 from secure_fl.pilot.plan import load_plan, read_plan, write_plan
 from tests.support.raising import raises

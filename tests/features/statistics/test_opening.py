@@ -13,7 +13,7 @@ import pytest
 from secure_fl import Codebook, Silo, Tables, open_codebook
 from secure_fl.corpora import make
 from secure_fl.errors import Disagreement, SecureFLError
-from secure_fl.features.statistics.policy import StatisticsRules
+from secure_fl.features.statistics.feature import StatisticsRules
 from secure_fl.policy.violations import PolicyRefusal
 from secure_fl.settings import ProtectionSettings
 from tests.support.raising import raises

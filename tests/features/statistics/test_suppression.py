@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from secure_fl.errors import SettingsError
-from secure_fl.features.statistics.partitions import Partition, Tabulation, atoms_of
+from secure_fl.features.statistics.counting import Partition, Tabulation, atoms_of
 from secure_fl.features.statistics.suppression import JointTable, cliques, suppressed
 from tests.support.codebooks import JointAttacker, Study
 from tests.support.raising import raises
