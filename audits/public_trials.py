@@ -24,11 +24,7 @@ from secure_fl.audits.selftest import one_run
 from secure_fl.capture import readings
 from secure_fl.learning.exporting import load_exported
 
-ABOUT: Mapping[str, str] = {
-    **membership.ABOUT,
-    **predictions.ABOUT,
-    one_run.NAME: one_run.ABOUT,
-}
+ABOUT: Mapping[str, str] = {**membership.ABOUT, **predictions.ABOUT, one_run.NAME: one_run.ABOUT}
 RELEASED = ("model", "student")  # folders of models that a run exports for all
 Attack: TypeAlias = Callable[[PublicView], AuditFinding]
 

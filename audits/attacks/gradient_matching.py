@@ -37,12 +37,7 @@ from secure_fl.audits.attacks.guess_scores import (
     specials,
     tokens,
 )
-from secure_fl.audits.attacks.layer_inputs import (
-    array,
-    attention_names,
-    row_values,
-    with_factors,
-)
+from secure_fl.audits.attacks.layer_inputs import array, attention_names, row_values, with_factors
 from secure_fl.audits.attacks.span_check import first_rate
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.learning.anatomy import body_of, depth, embeddings, unwrapped

@@ -96,10 +96,7 @@ def candidates_of(prior: Prior, of: Sequence[str], public: Sequence[Example] | N
 
 
 def shadows_for(
-    prior: Prior,
-    public: Sequence[Example],
-    candidates: Sequence[Example],
-    models: int = SHADOWS,
+    prior: Prior, public: Sequence[Example], candidates: Sequence[Example], models: int = SHADOWS
 ) -> Shadows:
     """Distil a copy of each shadow from its answers, and score the candidates by the copies."""
     pool = prior.task.encode(candidates, prior.tokenizer)

@@ -77,11 +77,7 @@ def halves(models: int, records: int, rng: np.random.Generator) -> Mask:
 
 
 def train_shadows(
-    prior: Prior,
-    pool: Encoded,
-    models: int,
-    measure: Measure,
-    *purpose: object,
+    prior: Prior, pool: Encoded, models: int, measure: Measure, *purpose: object
 ) -> Shadows:
     """Train shadows one after the other; keep only what `measure` returns for each."""
     inside = halves(models, len(pool), prior.rng(*purpose, "halves"))

@@ -115,11 +115,7 @@ def _words(finding: FindingPart | None) -> str:
     return f"{100 * finding.value:.0f} %, guessing: {100 * finding.chance:.0f} %"
 
 
-PROTECTIONS = {
-    "none": "none",
-    "secagg": "masks",
-    "he+secagg": "encryption and masks",
-}
+PROTECTIONS = {"none": "none", "secagg": "masks", "he+secagg": "encryption and masks"}
 
 
 def runs(documents: Sequence[AuditDocument]) -> ReportTable:

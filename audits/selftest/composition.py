@@ -124,11 +124,7 @@ def without(batch: Batch, row: int) -> Batch:
 
 
 def lint(
-    move: Move,
-    neighbours: Sequence[Neighbours],
-    *,
-    target: str,
-    bounds: Sequence[float] = BOUNDS,
+    move: Move, neighbours: Sequence[Neighbours], *, target: str, bounds: Sequence[float] = BOUNDS
 ) -> AuditFinding:
     """Measure how far one record moves a step, relative to the accountant's bound."""
     blank = AuditFinding(NAME, ROLE, target, MEASURE, None, 1.0, 1 + TOLERANCE, 0)

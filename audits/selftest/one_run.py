@@ -89,11 +89,7 @@ class Guesses:
 
 
 def one_run(
-    view: PublicView,
-    prior: Prior,
-    build: Build = SOUND,
-    *,
-    count: int = CANARIES,
+    view: PublicView, prior: Prior, build: Build = SOUND, *, count: int = CANARIES
 ) -> AuditFinding:
     """Audit a build of the run's DP-SGD. Success: it disproves an ε above the claimed one."""
     dp = prior.training.dp

@@ -77,12 +77,7 @@ def steps_of(privacy: Mapping[str, Any]) -> dict[str, Steps]:
     shared = privacy["shared"]
     multiplier = min(σ for σ in privacy["noise_multiplier"].values() if σ)
     noise = SharedNoise(
-        multiplier,
-        CANARIES,
-        CANARIES,
-        shared["hospitals"],
-        shared["dropouts"],
-        shared["colluders"],
+        multiplier, CANARIES, CANARIES, shared["hospitals"], shared["dropouts"], shared["colluders"]
     )
     count = min(MOST_STEPS, max(1, round(multiplier**2)))
     views = {

@@ -180,10 +180,7 @@ def _keys(deployed: FederationSetup, null: AuditFinding) -> AuditTrial:
 def _finding(
     name: str, value: float, out: FederationOutcome, setup: FederationSetup
 ) -> AuditFinding:
-    details: dict[str, Any] = {
-        "mode": setup.mode,
-        "noticed by": dict(sorted(out.noticed.items())),
-    }
+    details: dict[str, Any] = {"mode": setup.mode, "noticed by": dict(sorted(out.noticed.items()))}
     if setup.link is not Link:
         details["without"] = "counted frames"
     measure = "a hospital accepted it, or nobody noticed"

@@ -15,12 +15,7 @@ import pytest
 
 from secure_fl import FedAvg
 from secure_fl.cli.main import main
-from secure_fl.display.compare_page import (
-    comparison_page,
-    difference,
-    other_data,
-    side_by_side,
-)
+from secure_fl.display.compare_page import comparison_page, difference, other_data, side_by_side
 from secure_fl.display.run_history import LEAD, by_class, confusion, read_run_history
 from secure_fl.display.run_page import PAGE, PageWriter, run_page, write_run_page
 from secure_fl.errors import RunError

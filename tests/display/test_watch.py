@@ -10,14 +10,7 @@ from rich.console import Console
 
 from secure_fl import FedAvg
 from secure_fl.display.watch import COORDINATOR, Watch
-from secure_fl.events import (
-    Crossing,
-    Event,
-    MembersLost,
-    RoundStarted,
-    Scored,
-    TrainingProgress,
-)
+from secure_fl.events import Crossing, Event, MembersLost, RoundStarted, Scored, TrainingProgress
 from secure_fl.testing.hospitals import silos, small
 from tests.support.screens import drawn
 
