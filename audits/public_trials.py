@@ -18,7 +18,7 @@ from torch import nn
 
 from secure_fl.audits.attacks import membership, predictions, shadow_models
 from secure_fl.audits.audited_run import AuditedRun
-from secure_fl.audits.findings import AuditFinding, AuditTrial, HostView, Prior, PublicView, Reading
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Reading, View
 from secure_fl.audits.roles import CODE, HOST, PUBLIC
 from secure_fl.audits.selftest import one_run
 from secure_fl.capture import readings
@@ -116,7 +116,7 @@ class PublicTrials:
     def _trial(self, attack: Attack, released: PublicView) -> AuditTrial:
         return AuditTrial(attack(self.control), attack(released), attack(self.null))
 
-    def _host(self) -> HostView | None:
+    def _host(self) -> View | None:
         """Make the host's view of every sum of predictions."""
         if self.audited.run.host is None:
             return None
@@ -130,7 +130,7 @@ class PublicTrials:
             )
             for read in readings.host_sums(self.audited.run)
         ]
-        return HostView(HOST, tuple(opened))
+        return View(HOST, tuple(opened))
 
     def _model(self, purpose: str, inside: Sequence[bool]) -> nn.Module:
         chosen = [r for r, put in zip(self.pool.records, inside, strict=True) if put]

@@ -17,12 +17,12 @@ from secure_fl.algorithms.public_distillation import PublicRecords
 from secure_fl.audits.attacks import predictions, shadow_models
 from secure_fl.audits.findings import (
     AuditTrial,
-    HostView,
     Prior,
     PublicView,
     Reading,
     Truth,
     Verdict,
+    View,
 )
 from secure_fl.corpora.codes import LABELS
 from secure_fl.data.examples import Example, Text
@@ -75,12 +75,12 @@ def predicted(p: Prior, model: nn.Module, public: tuple[Example, ...]) -> np.nda
     return shadow_models.probabilities(p.task, model, encoded)
 
 
-def host(y: np.ndarray, weight: float | None = 1.0, **changes) -> HostView:
+def host(y: np.ndarray, weight: float | None = 1.0, **changes) -> View:
     values = {"predictions": (weight or 1.0) * (y - 1 / y.shape[1])}
     if weight is not None:
         values["weight"] = np.array([weight])
     reading = Reading(("north",), 1, values, ("wire/3",))
-    return HostView("host", (replace(reading, **changes),))
+    return View("host", (replace(reading, **changes),))
 
 
 def test_members_show_where_public_records_are_much_like_them():
@@ -243,7 +243,7 @@ def test_fedids_batches_are_put_back_in_their_places():
 def test_what_cannot_be_read_says_so():
     p, y = prior(), np.full((10, 2), 0.5)
     for view, public in (
-        (HostView("host"), p.outsiders),
+        (View("host"), p.outsiders),
         (host(y), p.outsiders[:9]),
         (host(y), ()),
     ):
