@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from secure_fl.algorithms.layers import head_names
-from secure_fl.audits.attacks.gradient_spans import span_of
 from secure_fl.audits.attacks.guess_scores import (
     RECALL,
     GuessScore,
@@ -37,7 +36,13 @@ from secure_fl.audits.attacks.guess_scores import (
     specials,
     tokens,
 )
-from secure_fl.audits.attacks.layer_inputs import array, attention_names, row_values, with_factors
+from secure_fl.audits.attacks.layer_inputs import (
+    array,
+    attention_names,
+    row_values,
+    span_of,
+    with_factors,
+)
 from secure_fl.audits.attacks.span_check import first_rate
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.learning.anatomy import body_of, depth, embeddings, unwrapped

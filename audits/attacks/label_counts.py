@@ -25,18 +25,13 @@ from torch import nn
 
 from secure_fl.algorithms.layers import head_names
 from secure_fl.audits.attacks.guess_scores import GuessScore, choose, finding, nothing, records_of
-from secure_fl.audits.attacks.label_rates import (
-    blind_guesses,
-    distance,
-    label_shares,
-    nearest_shares,
-)
 from secure_fl.audits.attacks.layer_inputs import Array, array
 from secure_fl.audits.attacks.simulated_training import MOST, RECORDS, drawn, simulate
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import unwrapped
 from secure_fl.learning.learning_rates import learning_rate_of
+from secure_fl.learning.tasks import Task
 from secure_fl.learning.tasks.batches import by_record
 from secure_fl.learning.tasks.task import inference
 from secure_fl.learning.tasks.token_table import IGNORED
@@ -203,3 +198,44 @@ def _score(
     order = float(np.argmax(guess) == np.argmax(truth))
     details = {"worst_error": float(np.abs(guess - truth).max()), "commonest_right": order}
     return GuessScore(1 - distance(guess, truth, prior.task), chance, len(records), details)
+
+
+# --- shares of labels, and distances between them -------------------------------------------------
+#
+# Where a record has one label, the shares are a distribution over labels. Where it can have
+# several, each label's share is a distribution of its own: of records with it and without it.
+
+
+def label_shares(records: Sequence[Example], prior: Prior) -> Array | None:
+    """Compute the share of each label among records; None: unlabelled records, or none."""
+    if not records or any(getattr(r, "label", getattr(r, "tags", None)) is None for r in records):
+        return None
+    encoded = prior.task.encode(records, prior.tokenizer)
+    labels = encoded.batch(range(len(encoded)))["labels"]
+    if not prior.task.exclusive:
+        return array(labels.float().mean(0))
+    counts = torch.bincount(labels[labels != IGNORED], minlength=len(prior.task.labels))
+    return array(counts / counts.sum())
+
+
+def blind_guesses(task: Task) -> list[Array]:
+    """List guesses without any knowledge: equal shares; for several labels also no label."""
+    labels = len(task.labels)
+    if task.exclusive:
+        return [np.full(labels, 1 / labels)]
+    return [np.full(labels, 0.5), np.zeros(labels)]
+
+
+def nearest_shares(y: Array, task: Task) -> Array:
+    """Find the nearest possible shares: none negative, with sum 1 or each at most 1."""
+    if not task.exclusive:
+        return np.clip(y, 0, 1)
+    falling = np.sort(y)[::-1]
+    over = (np.cumsum(falling) - 1) / np.arange(1, len(y) + 1)
+    return np.asarray(np.maximum(y - over[np.flatnonzero(falling > over)[-1]], 0))
+
+
+def distance(p: Array, q: Array, task: Task) -> float:
+    """Compute the total variation distance; for several labels, its mean over labels."""
+    differences = np.abs(p - q)
+    return float(differences.sum() / 2 if task.exclusive else differences.mean())

@@ -22,7 +22,7 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedid.algorithm import exchanges
 from secure_fl.algorithms.public_distillation import PublicRecords
 from secure_fl.audits.attacks import membership
-from secure_fl.audits.attacks.label_rates import blind_guesses, distance, label_shares
+from secure_fl.audits.attacks.label_counts import blind_guesses, distance, label_shares
 from secure_fl.audits.attacks.shadow_models import (
     Floats,
     Pool,

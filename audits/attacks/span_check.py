@@ -27,7 +27,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.audits.attacks.gradient_spans import InputSpan, in_span, span_of
 from secure_fl.audits.attacks.guess_scores import (
     RECALL,
     GuessScore,
@@ -43,13 +42,16 @@ from secure_fl.audits.attacks.guess_scores import (
 )
 from secure_fl.audits.attacks.layer_inputs import (
     Array,
+    InputSpan,
     adapter_rows,
     adapter_views,
     array,
     attention_names,
+    in_span,
     inputs_of,
     module_of,
     row_values,
+    span_of,
 )
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.learning.anatomy import body_of, cut, depth, encoder_layers

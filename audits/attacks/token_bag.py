@@ -30,13 +30,13 @@ from secure_fl.audits.attacks.guess_scores import (
     tokens,
 )
 from secure_fl.audits.attacks.layer_inputs import Array, word_table
-from secure_fl.audits.document import ENTITIES
+from secure_fl.audits.document import BAG, ENTITIES
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example, Tagged
 from secure_fl.learning.tasks.token_table import IGNORED
 
 OWN = "|Y"  # as `capture.readings` names the sketch Y = G·Ω of a matrix
-NAME = "token bag"
+NAME = BAG
 ABOUT = (
     "Lists the words of a hospital's records from the rows of the word embedding that its training "
     "moved; success means that this role learns most of a hospital's vocabulary."

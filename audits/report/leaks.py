@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from secure_fl.audits.document import Access, AuditDocument, CellPart
-from secure_fl.audits.finding_notes import BAG
+from secure_fl.audits.document import BAG, Access, AuditDocument, CellPart
 from secure_fl.audits.report.report_terms import listing
 from secure_fl.audits.roles import COORDINATOR, HOST, MEMBER, PUBLIC
 

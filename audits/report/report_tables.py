@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from secure_fl.audits.attacks.reading import CODEBOOKS, EVALUATION, ONE, SUM
 from secure_fl.audits.document import (
+    BAG,
     AuditDocument,
     FindingPart,
     PointPart,
@@ -18,7 +19,6 @@ from secure_fl.audits.document import (
     SeriesPart,
     TrialPart,
 )
-from secure_fl.audits.finding_notes import BAG
 from secure_fl.audits.report.report_terms import (
     STATUS,
     VERDICTS,

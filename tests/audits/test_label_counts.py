@@ -11,8 +11,13 @@ from secure_fl import FedAvg, TaskSettings
 from secure_fl.audits import suite
 from secure_fl.audits.attacks import label_counts as attack
 from secure_fl.audits.attacks import simulated_training
-from secure_fl.audits.attacks.label_counts import _first_slope, _guess, _start, label_counts
-from secure_fl.audits.attacks.label_rates import label_shares
+from secure_fl.audits.attacks.label_counts import (
+    _first_slope,
+    _guess,
+    _start,
+    label_counts,
+    label_shares,
+)
 from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.config.load import loads

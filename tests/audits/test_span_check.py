@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 
 from secure_fl.audits.attacks import span_check as attack
-from secure_fl.audits.attacks.gradient_spans import InputSpan, distances, span_of
 from secure_fl.audits.attacks.guess_scores import sequences, tokens
-from secure_fl.audits.attacks.layer_inputs import Inputs, attention_names, inputs_of
+from secure_fl.audits.attacks.layer_inputs import (
+    Inputs,
+    InputSpan,
+    attention_names,
+    distances,
+    inputs_of,
+    span_of,
+)
 from secure_fl.audits.attacks.simulated_training import best_case
 from secure_fl.audits.attacks.span_check import FULL, guess_texts, span_check
 from secure_fl.audits.findings import AuditTrial, Verdict
