@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from secure_fl.audits.document import BAG, Access, AuditDocument, CellPart
-from secure_fl.audits.report.report_terms import listing
+from secure_fl.audits.report.sentences import listing
 from secure_fl.audits.roles import COORDINATOR, HOST, MEMBER, PUBLIC
 
 UPDATE = "one hospital's update"

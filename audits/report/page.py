@@ -11,9 +11,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from secure_fl.audits.document import AuditDocument, CellPart, TrialPart, encode, read
-from secure_fl.audits.report import plots, report_tables, report_terms, sentences, trade_off
+from secure_fl.audits.report import plots, report_tables, sentences, trade_off
 from secure_fl.audits.report.leaks import Leak, grouped, leaks
-from secure_fl.audits.report.report_terms import ABSENT, ACCESS, Term
+from secure_fl.audits.report.sentences import ABSENT, ACCESS, Term
 from secure_fl.display.charts import Chart
 from secure_fl.display.compare_page import comparison
 from secure_fl.display.html import STYLE
@@ -179,9 +179,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(
-        terms=report_terms, sentences=sentences, tables=report_tables, safe=Markup
-    )
+    environment.globals.update(sentences=sentences, tables=report_tables, safe=Markup)
     return environment
 
 

@@ -19,7 +19,7 @@ from secure_fl.audits.document import (
     SeriesPart,
     TrialPart,
 )
-from secure_fl.audits.report.report_terms import (
+from secure_fl.audits.report.sentences import (
     STATUS,
     VERDICTS,
     epsilon,
@@ -28,8 +28,8 @@ from secure_fl.audits.report.report_terms import (
     plain,
     positions,
     shortened,
+    verdict,
 )
-from secure_fl.audits.report.sentences import verdict
 from secure_fl.audits.roles import COORDINATOR
 from secure_fl.display.figures import counted, size
 

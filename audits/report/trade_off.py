@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from secure_fl.audits.document import AuditDocument, TrialPart
 from secure_fl.audits.report.report_tables import ReportTable
-from secure_fl.audits.report.report_terms import VERDICTS, epsilon, number
-from secure_fl.audits.report.sentences import NO_CURVE, OVER_EPSILON, verdict
+from secure_fl.audits.report.sentences import (
+    NO_CURVE,
+    OVER_EPSILON,
+    VERDICTS,
+    epsilon,
+    number,
+    verdict,
+)
 from secure_fl.audits.roles import PUBLIC
 from secure_fl.display import html
 from secure_fl.display.charts import SOFT, Chart, draw_svg, figure

@@ -17,8 +17,16 @@ from msgspec.structs import replace
 
 from secure_fl.audits.document import ENTITIES, AuditDocument, encode
 from secure_fl.audits.report.page import compared_cells, render
-from secure_fl.audits.report.report_terms import ACCESS, STATUS, VERDICTS
-from secure_fl.audits.report.sentences import NO_PRIVACY, NO_TRIALS, WITHOUT, outcome, standing
+from secure_fl.audits.report.sentences import (
+    ACCESS,
+    NO_PRIVACY,
+    NO_TRIALS,
+    STATUS,
+    VERDICTS,
+    WITHOUT,
+    outcome,
+    standing,
+)
 from tests.support.documents import document, finding, three, trial
 from tests.support.pages import Page
 

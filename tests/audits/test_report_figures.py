@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from secure_fl.audits.document import RocPart, SeriesPart
-from secure_fl.audits.report import plots, report_tables, report_terms
+from secure_fl.audits.report import plots, report_tables, sentences
 from secure_fl.audits.report.sentences import in_words
 from tests.support.documents import document, privacy
 
@@ -75,7 +75,7 @@ def test_the_largest_loss_counts_and_one_without_bound_takes_all() -> None:
     ],
 )
 def test_numbers(value: float | None, statement: str) -> None:
-    assert report_terms.number(value) == statement
+    assert sentences.number(value) == statement
 
 
 def test_an_unknown_leakage_is_not_zero() -> None:
