@@ -54,7 +54,7 @@ def reading_sum(view: View, prior: Prior, sent: Sent) -> AuditFinding:
     return _most_similar(SUM, view, several or view.readings, sent)
 
 
-def reading_counts(view: View, prior: Prior) -> AuditFinding:
+def reading_counts(view: View, prior: Prior, sent: Sent) -> AuditFinding:
     """Count the single hospitals whose number of records was read."""
     right, evidence = [], dict[str, None]()
     for reading in view.readings:

@@ -69,14 +69,12 @@ class Worst:
     pairs: int  # that were compared
 
 
-def private_step(
-    model: nn.Module, loss: Loss, training: TrainingSettings, clipping: str | None = None
-) -> Move:
+def private_step(model: nn.Module, loss: Loss, training: TrainingSettings) -> Move:
     """Make the step of `fit_privately` without its noise.
 
     A run without DP-SGD names no way of clipping: then the default is tested.
     """
-    kind = clipping or (training.dp or DPSettings(epsilon=1.0)).clipping
+    kind = (training.dp or DPSettings(epsilon=1.0)).clipping
 
     def move(batch: Batch, bound: float) -> Tensor:
         rows = len(next(iter(batch.values())))

@@ -20,9 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.audits.audit_statistics import epsilon_lower_bound, gdp_epsilon, mu_lower_bound
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
-from secure_fl.audits.selftest.mechanism import GAUSSIAN, MARGIN, seeded
+from secure_fl.audits.selftest.mechanism import (
+    GAUSSIAN,
+    MARGIN,
+    lower_bounds,
+    planted_trial,
+    seeded,
+)
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
 from secure_fl.crypto.privacy.noise import Uniforms
 from secure_fl.crypto.privacy.shared_noise import SharedNoise, on_grid
@@ -107,11 +112,7 @@ def _trial(name: str, steps: Steps, prior: Prior, blocks: int, delta: float) -> 
         rng = prior.rng(NAME, name, purpose)
         return self_test(release, steps, rng, name, blocks=blocks, delta=delta, null=null)
 
-    planted = {bug: test(release, bug) for bug, release in PLANTED.items()}
-    control = next(iter(planted.values()))
-    values = {bug: finding.value for bug, finding in planted.items()}
-    control = control.at(details={**control.details, "planted": values})
-    return AuditTrial(control, test(shipped, "deployed"), test(shipped, "null", null=True))
+    return planted_trial(PLANTED, shipped, test)
 
 
 def self_test(
@@ -137,21 +138,18 @@ def self_test(
         hits, alarms = hits + int(guessed[coins].sum()), alarms + int(guessed[~coins].sum())
         inside += int(coins.sum())
     counts = hits, inside, alarms, blocks * CANARIES - inside
-    μ, claim = mu_lower_bound(*counts, CONFIDENCE), steps.claim(delta)
-    details = {
+    value, details = lower_bounds(counts, delta, CONFIDENCE)
+    claim = steps.claim(delta)
+    details |= {
         "claimed epsilon of these steps": round(claim, 6),
-        "delta": delta,
         "steps": steps.count,
-        "mu, lower bound": μ,
-        "epsilon, lower bound of any shape": epsilon_lower_bound(*counts, delta, CONFIDENCE),
         "hospitals": steps.noise.parties,
         "shares in a sum": steps.shares,
         "canaries": blocks * CANARIES,
     }
     return AuditFinding(
-        NAME, ROLE, f"steps of this run, towards {target}", "epsilon, lower bound at 99 %",
-        gdp_epsilon(μ, delta), 0.0, claim * (1 + MARGIN), blocks * CANARIES,
-        details=details, note=GAUSSIAN,
+        NAME, ROLE, f"steps of this run, towards {target}", "epsilon, lower bound at 99 %", value,
+        0.0, claim * (1 + MARGIN), blocks * CANARIES, details=details, note=GAUSSIAN,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from secure_fl.display.charts import Chart, Curve, chart, draw_svg, figure, look, short
-from secure_fl.display.figures import duration, metric_of, number, size, traffic
+from secure_fl.display.figures import duration, interval_of, metric_of, number, size, traffic
 from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
 from secure_fl.display.run_history import RunHistory
@@ -151,8 +151,7 @@ def comparison(histories: Sequence[RunHistory]) -> str:
 def _tested(history: RunHistory) -> str:
     """Format the test score, with its interval if it is over all hospitals' records."""
     value = metric_of(history.document, "last", "test")
-    intervals = history.document.get("metrics", {}).get("last", {}).get("intervals", {})
-    found = intervals.get("test", {}).get(history.metric)
+    found = interval_of(history.document)
     return number(value) + (f" [{number(found[0])}, {number(found[1])}]" if found else "")
 
 
@@ -274,7 +273,7 @@ def scores_over_epsilon(histories: Sequence[RunHistory]) -> dict[str, list[Epsil
         ε = privacy.get("members", privacy.get("overall_epsilon"))
         ε = None if ε is None else float(f"{ε:.3g}")
         points = found.setdefault(history.algorithm + noise, {}).setdefault(ε, [])
-        points.append(EpsilonPoint(ε, value, _interval(document, history.metric)))
+        points.append(EpsilonPoint(ε, value, interval_of(document)))
     return {label: [_mean(by[ε]) for ε in sorted(by, key=_order)] for label, by in found.items()}
 
 
@@ -292,9 +291,3 @@ def _mean(points: Sequence[EpsilonPoint]) -> EpsilonPoint:
 
 def _order(epsilon: float | None) -> float:
     return math.inf if epsilon is None else epsilon
-
-
-def _interval(document: Mapping[str, Any], metric: str) -> tuple[float, float] | None:
-    last = document.get("metrics", {}).get("last", {})
-    found = last.get("intervals", {}).get("test", {}).get(metric)
-    return None if found is None else (float(found[0]), float(found[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from secure_fl.display.figures import LOCAL, counted, number
+from secure_fl.display.figures import LOCAL, counted, number, of_round
 
 ALL, ROW, TRULY = "all", "of ", "truly "  # names of counts, as in learning.metric_counts
 FEW_FOUND = 0.25  # share of the entities; models that find fewer have barely learned
@@ -108,9 +108,8 @@ def _measured(
 
 def _saved(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Find the metrics of the saved round."""
-    metrics: Mapping[str, Mapping[str, Any]] = document.get("metrics", {})
     saved = document.get("model_round")
-    last, best = metrics.get("last", {}), metrics.get("best", {})
+    last, best = (of_round(document, which) for which in ("last", "best"))
     return best if saved is not None and best.get("round") == saved else last
 
 

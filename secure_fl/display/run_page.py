@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 from secure_fl.display.charts import Curve, chart
-from secure_fl.display.figures import counted, duration, metric_of, number, size, traffic
+from secure_fl.display.figures import counted, duration, metric_of, number, of_round, size, traffic
 from secure_fl.display.html import code, folded, page, paragraph, section, table
 from secure_fl.display.result_tables import (
     approved,
@@ -188,7 +188,7 @@ def _summary(history: RunHistory) -> str:
 
 def _reached(document: Mapping[str, Any], metric: str) -> str:
     """Describe the scores of the last round and of the round with the best dev score."""
-    last, best = (document.get("metrics", {}).get(which, {}) for which in ("last", "best"))
+    last, best = (of_round(document, which) for which in ("last", "best"))
     score, other = (metric_of(document, which, "test") for which in ("last", "best"))
     if score is None:
         return ""
@@ -335,7 +335,7 @@ def _cost(history: RunHistory, at: str, shared: bool) -> str:
 def cost_beside_float32(document: Mapping[str, Any]) -> str:
     """Compare the sent bytes with plain FedAvg of the complete model in float32."""
     values, parties = document.get("values"), len(document.get("parties", ()))
-    last = document.get("metrics", {}).get("last", {}).get("round") or document.get("rounds")
+    last = of_round(document, "last").get("round") or document.get("rounds")
     up, _ = traffic(document)
     if not values or not parties or not last or not up:
         return ""

@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from scipy.stats import binom, binomtest, mannwhitneyu, norm
 
 from secure_fl.audits import audit_statistics as st
-from secure_fl.audits.selftest.one_run import guess_coins
+from secure_fl.audits.selftest.one_run import guess_coins, right_guesses
 
 NULLS = 500
 ALLOWED = int(binom.ppf(0.999, NULLS, 0.05))  # 5 %, and what chance adds to it once in 1,000 tests
@@ -211,7 +211,7 @@ mu_of = cache(st.one_run_mu)
 def apart(coins: np.ndarray, mu: float, rng: np.random.Generator) -> int:
     """Each canary moves a number of its own by μ, under noise of deviation 1: μ-Gaussian DP."""
     scores = mu * coins + rng.normal(size=len(coins))
-    return guess_coins(scores).right(coins.astype(bool))
+    return right_guesses(guess_coins(scores), coins.astype(bool))
 
 
 def together(coins: np.ndarray, mu: float, rng: np.random.Generator) -> int:
