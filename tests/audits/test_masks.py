@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secure_fl.audits.findings import Prior, Verdict
+from secure_fl.audits.findings import Verdict
 from secure_fl.audits.selftest import masks as trials
 from secure_fl.audits.selftest.masks import (
     Effort,
@@ -28,17 +28,13 @@ from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.protocol import messages
 from secure_fl.testing.harness import federate
 from tests.support.attacker import NAMES, Wiretap, summing
+from tests.support.readings import seeded
 
 M = COHORT.modulus
 
 
 def rng(seed: int = 3) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-def prior() -> Prior:
-    nothing: Any = None
-    return Prior(nothing, nothing, nothing, nothing, nothing, 5)
 
 
 def uniform(size: int, seed: int) -> Slots:
@@ -149,13 +145,13 @@ def test_the_trials_hold_and_recorded_inputs_are_judged(monkeypatch: pytest.Monk
     monkeypatch.setattr(trials, "QUICK", Effort(10, 10, 8))
     mask = uniform(3000, 4)
     twice = [(update(k) + mask) % np.uint64(M) for k in range(2)]
-    finding = trials.mask_trials(prior(), quick=True, recorded={"east": twice})
+    finding = trials.mask_trials(seeded(5), quick=True, recorded={"east": twice})
     assert [t.verdict for t in finding[:4]] == [Verdict.HOLDS] * 4
     bare, reused = finding[4:]
     assert bare.verdict is Verdict.HOLDS and reused.verdict is Verdict.LEAKS
     assert reused.deployed is not None and reused.deployed.target == "east"
-    again = trials.mask_trials(prior(), quick=True, recorded={"east": twice})
+    again = trials.mask_trials(seeded(5), quick=True, recorded={"east": twice})
     assert finding == again  # although masks are drawn afresh
-    few = trials.mask_trials(prior(), quick=True, recorded={"east": [uniform(30, 1)] * 2})
+    few = trials.mask_trials(seeded(5), quick=True, recorded={"east": [uniform(30, 1)] * 2})
     assert [t.verdict for t in few[4:]] == [Verdict.UNTESTED] * 2
     assert all(t.reason for t in few[4:])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from secure_fl.audits.audit_statistics import gdp_epsilon
-from secure_fl.audits.findings import AuditFinding, Prior, Verdict
+from secure_fl.audits.findings import AuditFinding, Verdict
 from secure_fl.audits.selftest import mechanism
 from secure_fl.audits.selftest.mechanism import (
     DELTA,
@@ -25,6 +25,7 @@ from secure_fl.audits.selftest.mechanism import (
     shipped,
 )
 from secure_fl.crypto.privacy.noise import SkellamNoise
+from tests.support.readings import seeded as knowing
 
 NOISE = reference()
 MU = "mu, lower bound"
@@ -32,11 +33,6 @@ MU = "mu, lower bound"
 
 def rng(seed: int = 7) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-def prior(seed: int = 7) -> Prior:
-    nothing: Any = None
-    return Prior(nothing, nothing, nothing, nothing, nothing, seed)
 
 
 def measured(release: Release, noise: SkellamNoise = NOISE, **options: Any) -> AuditFinding:
@@ -112,7 +108,7 @@ def test_fresh_noise_is_told_from_noise_that_repeats_or_is_too_small() -> None:
 
 def test_the_trials_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism, "QUICK", 200_000)
-    trials = mechanism_trials(None, prior(), quick=True)
+    trials = mechanism_trials(None, knowing(7), quick=True)
     assert [t.verdict for t in trials] == [Verdict.HOLDS] * 2
     assert trials[0].control is not None
     assert set(trials[0].control.details["planted"]) == set(PLANTED)
@@ -123,11 +119,11 @@ def test_the_runs_own_noise_is_tested_and_equal_seeds_give_equal_figures(
 ) -> None:
     monkeypatch.setattr(mechanism, "QUICK", 20_000)
     noise = SkellamNoise(160_000.0, 64.0, 5.0, 4000, 4, 1, 0)
-    first, again = (mechanism_trials(noise, prior(), quick=True) for _ in range(2))
+    first, again = (mechanism_trials(noise, knowing(7), quick=True) for _ in range(2))
     assert first == again and len(first) == 3
     assert first[1].verdict is Verdict.HOLDS and first[1].deployed is not None
     assert first[1].deployed.details["claimed epsilon"] == round(noise.epsilon(DELTA), 6)
-    other = mechanism_trials(noise, prior(8), quick=True)
+    other = mechanism_trials(noise, knowing(8), quick=True)
     assert first[1] != other[1] and first[2] == other[2]
 
 
@@ -137,11 +133,11 @@ def test_a_bug_in_the_shipped_noise_is_a_leak(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(mechanism, "reference", lambda: NOISE)
     wrong = property(lambda noise: noise.mu / noise.parties**2)
     monkeypatch.setattr(SkellamNoise, "share_variance", wrong)
-    for trial in mechanism_trials(None, prior(), quick=True):
+    for trial in mechanism_trials(None, knowing(7), quick=True):
         assert trial.deployed is not None and trial.deployed.succeeded
 
 
 def test_a_source_of_noise_that_repeats_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism, "QUICK", 1000)
     monkeypatch.setattr("secure_fl.crypto.privacy.noise.secure_uniforms", lambda: seeded(rng(1)))
-    assert mechanism_trials(None, prior(), quick=True)[-1].verdict is Verdict.LEAKS
+    assert mechanism_trials(None, knowing(7), quick=True)[-1].verdict is Verdict.LEAKS
