@@ -138,7 +138,6 @@ def _access(row: MatrixRow, trial: AuditTrial) -> Access:
 
 
 def _best(trials: Sequence[AuditTrial]) -> AuditTrial:
-    """Choose the trial whose attack reached most."""
     return max(trials, key=lambda t: (t.deployed and t.deployed.value) or 0.0)
 
 

@@ -169,7 +169,6 @@ def nothing(attack: str, role: str, measure: str, note: str) -> AuditFinding:
 
 
 def _merged_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the figures of several readings by name."""
     names = dict.fromkeys(name for one in details for name in one)
     return {name: _merged([one[name] for one in details if name in one]) for name in names}
 

@@ -125,7 +125,6 @@ def _cause(b: Array, prior: Prior) -> Array:
 
 
 def _head(model: nn.Module) -> tuple[str, str] | None:
-    """Find the names of the output layer's weight and bias."""
     names = sorted(head_names(model))
     weights = [name for name in names if name.endswith("weight")]
     biases = [name for name in names if name.endswith("bias")]

@@ -200,7 +200,6 @@ def _public(document: AuditDocument) -> list[Leak]:
 
 
 def _cells(document: AuditDocument, role: str) -> dict[str, CellPart]:
-    """Look up one role's cells, by row."""
     return {row.what: c for row in document.matrix for c in row.cells if c.role == role}
 
 

@@ -116,7 +116,6 @@ def _trained(history: RunHistory | None, place: int, shared: bool) -> Markup:
 def _compared(
     documents: Sequence[AuditDocument], histories: Sequence[RunHistory]
 ) -> dict[str, Any]:
-    """Collect what the section on several runs shows."""
     if len(documents) < 2:
         return {}
     together = report_tables.joint_points(documents)
@@ -187,14 +186,12 @@ def _environment() -> Environment:
 
 
 def _roles(documents: Iterable[AuditDocument]) -> list[str]:
-    """List the matrix's columns in the order in which they first occur."""
     return _once(
         cell.role for document in documents for row in document.matrix for cell in row.cells
     )
 
 
 def _kinds(documents: Iterable[AuditDocument]) -> list[str]:
-    """List the matrix's rows in the order in which they first occur."""
     return _once(row.what for document in documents for row in document.matrix)
 
 

@@ -93,7 +93,6 @@ def _membership_trials(document: AuditDocument) -> Iterable[TrialPart]:
 
 
 def _promised(document: AuditDocument) -> tuple[float | None, float]:
-    """Find the ε of a record, and its δ."""
     bounds = [p for p in document.privacy if p.unit in UNITS and p.epsilon is not None]
     if not bounds:
         return None, 0.0

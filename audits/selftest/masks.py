@@ -38,6 +38,7 @@ LEVEL = 1e-6  # of a false alarm, over all tests of one finding
 BINS, FEW_BINS, PER_BIN = 256, 16, 5  # of the values mod t; fewer bins where slots are few
 KNOWN = 2  # slots whose plaintext an attacker knows, such as padding; 88 bits
 
+Channels = Mapping[str, Mapping[str, Channel]]
 Expand = Callable[[int], Slots]
 """Expands a guessed seed to the first slots of its stream."""
 
@@ -147,6 +148,7 @@ def _unlike_uniform(test: str, vectors: Sequence[Slots], target: str) -> AuditFi
 # --- the masks of the installed program, and broken ones ------------------------------------------
 
 PARTIES, SEGMENT, STEPS, VALUES = ("a", "b", "c"), "audit segment", 3, 4000
+NUMBERS = {name: number for number, name in enumerate(PARTIES, 1)}
 STREAM = StreamId("audit", SEGMENT, 1)
 HALF = bytes(masking.HALF_BYTES)  # the half of another party
 
@@ -188,24 +190,32 @@ def mask_trials(
 
 def shipped_inputs(clear: Sequence[Slots]) -> list[Slots]:
     """Mask consecutive inputs of one of three parties as the program does."""
+    peers, me = channels(), PARTIES[0]
+    masked = []
+    for index, slots in enumerate(clear, 1):
+        keys = {p: step_keys(p, peers, index) for p in PARTIES}
+        keys[me].accept(offers_to(me, {p: keys[p].offer() for p in PARTIES}), PARTIES)
+        stream = StreamId(STREAM.run, SEGMENT, index)
+        mask = keys[me].mask(PARTIES, stream, slots.size, MODULUS, for_host=False)
+        masked.append(_added(slots, mask))
+    return masked
+
+
+def channels() -> Channels:
+    """Connect three new parties, each with both others."""
     sites = {name: Identity.generate(name) for name in PARTIES}
-    numbers = {name: number for number, name in enumerate(PARTIES, 1)}
-    channels = {
+    return {
         a: {b: Channel(sites[a], sites[b].public, b"audit") for b in PARTIES if b != a}
         for a in PARTIES
     }
-    masked = []
-    for index, slots in enumerate(clear, 1):
-        shared = (None, "audit", index, frozenset(PARTIES), numbers, len(PARTIES))
-        keys = {p: StepKeys(p, *shared, channels[p]) for p in PARTIES}
-        offers = {p: keys[p].offer() for p in PARTIES}
-        me = PARTIES[0]
-        keys[me].accept(offers_to(me, offers), PARTIES)
-        mask = keys[me].mask(
-            PARTIES, StreamId("audit", SEGMENT, index), slots.size, MODULUS, for_host=False
-        )
-        masked.append(_added(slots, mask))
-    return masked
+
+
+def step_keys(
+    party: str, peers: Channels, index: int, threshold: int = 3, kind: type[StepKeys] = StepKeys
+) -> StepKeys:
+    """Draw a party's keys for one sum of the three."""
+    members = frozenset(PARTIES)
+    return kind(party, None, STREAM.run, index, members, NUMBERS, threshold, peers[party])
 
 
 def _covered(

@@ -60,7 +60,7 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> ScoreDiffe
 
 def side_by_side(histories: Sequence[RunHistory]) -> Grid:
     """Make a row for each run; differences are from the first, in points."""
-    first = histories[0]
+    first, names = histories[0], names_of(histories)
     rows = []
     for place, history in enumerate(histories):
         found = difference(history.document, first.document) if place else None
@@ -68,7 +68,7 @@ def side_by_side(histories: Sequence[RunHistory]) -> Grid:
         total = history.document.get("seconds", {}).get("total")
         rows.append(
             [
-                _name(histories, place),
+                names[place],
                 history.algorithm,
                 history.protection,
                 f"{history.round}/{history.rounds}",
@@ -157,19 +157,16 @@ def _tested(history: RunHistory) -> str:
 
 def names_of(histories: Sequence[RunHistory]) -> list[str]:
     """Return the runs' names, numbered if they are not unique."""
-    return [_name(histories, place) for place in range(len(histories))]
+    names = [history.name for history in histories]
+    numbered = [f"{place}. {name}" for place, name in enumerate(names, start=1)]
+    pairs = zip(names, numbered, strict=True)
+    return [place if names.count(name) > 1 else name for name, place in pairs]
 
 
 def listed(names: Sequence[str]) -> str:
     """Join names for a sentence, by semicolons if a name contains a comma."""
     mark = "; " if any("," in name for name in names) else ", "
     return " and ".join(filter(None, (mark.join(names[:-1]), names[-1])))
-
-
-def _name(histories: Sequence[RunHistory], place: int) -> str:
-    """Return a run's name, numbered if it is not unique."""
-    name = histories[place].name
-    return f"{place + 1}. {name}" if [s.name for s in histories].count(name) > 1 else name
 
 
 def _flat(tables: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:

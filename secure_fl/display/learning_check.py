@@ -107,7 +107,6 @@ def _measured(
 
 
 def _saved(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Find the metrics of the saved round."""
     saved = document.get("model_round")
     last, best = (of_round(document, which) for which in ("last", "best"))
     return best if saved is not None and best.get("round") == saved else last
@@ -120,7 +119,6 @@ def _names(document: Mapping[str, Any], model: str | None) -> list[str]:
 
 
 def _own_counts(document: Mapping[str, Any], round: int | None) -> dict[str, Any]:
-    """Collect a hospital's own counts of a round, by split."""
     return {
         "/".join(filter(None, (line.get("model"), line["split"]))): line["counts"]
         for line in document.get("history", ())
@@ -162,7 +160,6 @@ def _labels(
 def _entities(
     counts: Mapping[str, Sequence[float]], intervals: Mapping[str, Any], records: str
 ) -> str | None:
-    """Describe a tagger that finds few or no entities."""
     rows = [row for name, row in counts.items() if name == ALL or name.startswith(ROW)]
     hits, false, missed = (round(sum(cells)) for cells in zip(*rows, strict=True))
     if not hits + missed:

@@ -118,7 +118,6 @@ class Watch:
             self._live.refresh()
 
     def _follow(self, event: Event, line: _Line) -> None:
-        """Follow an event of a hospital."""
         match event:
             case TrainingProgress():
                 line.round, line.step, line.steps = event.round, event.step, event.steps
@@ -196,7 +195,6 @@ class Watch:
         ]
 
     def _coordinated(self, event: Event) -> None:
-        """Follow an event of the coordinator."""
         match event:
             case MembersLost() | MembersReturned():
                 for party in event.parties:
