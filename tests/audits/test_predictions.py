@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,6 +64,12 @@ def host(y: np.ndarray, weight: float | None = 1.0, **changes) -> View:
         values["weight"] = np.array([weight])
     reading = Reading(("north",), 1, values, ("wire/3",))
     return View("host", (replace(reading, **changes),))
+
+
+def read(readings: Sequence[Reading], p: Prior, public: Sequence[Example]) -> Any:
+    finding = predictions.predictions_of(readings, p, public)
+    assert not isinstance(finding, str)
+    return finding
 
 
 def test_members_show_where_public_records_are_much_like_them():
@@ -184,12 +192,10 @@ def test_a_hosts_sum_gives_the_mean_back():
     p, y = prior(), np.random.default_rng(1).dirichlet([1, 1], 10)
     public = p.outsiders[:10]
     for weight in (1.0, 0.3, None):
-        finding = predictions.predictions_of(host(y, weight).readings, p, public)
-        assert not isinstance(finding, str)
+        finding = read(host(y, weight).readings, p, public)
         assert finding[0] == pytest.approx(y)
     both = host(y, None, of=("north", "south"), values={"predictions": 2 * (y - 0.5)})
-    finding = predictions.predictions_of(both.readings, p, public)
-    assert not isinstance(finding, str)
+    finding = read(both.readings, p, public)
     assert finding[0] == pytest.approx(y)
     assert finding[1] == ("north", "south")
 
@@ -198,8 +204,7 @@ def test_the_last_round_counts():
     p, y = prior(), np.random.default_rng(1).dirichlet([1, 1], 10)
     old, new = host(1 - y).readings[0], host(y, round=2).readings[0]
     complete = replace(p, algorithm=DSFL())
-    finding = predictions.predictions_of((old, new), complete, p.outsiders[:10])
-    assert not isinstance(finding, str)
+    finding = read((old, new), complete, p.outsiders[:10])
     assert finding[0] == pytest.approx(y)
 
 
@@ -212,8 +217,7 @@ def test_fedids_batches_are_put_back_in_their_places():
     y = np.random.default_rng(1).dirichlet([1, 1], 10)
     batches = PublicRecords(site, 3).batches(1, 0)  # three of three; the third finds no partner
     rows = np.concatenate([batches[0].numpy(), batches[1].numpy()])
-    finding = predictions.predictions_of(host(y[rows]).readings, p, public)
-    assert not isinstance(finding, str)
+    finding = read(host(y[rows]).readings, p, public)
     assert finding[0][rows] == pytest.approx(y[rows])
     left_out = sorted(set(range(10)) - set(rows.tolist()))
     assert (finding[0][left_out] == 0.5).all()

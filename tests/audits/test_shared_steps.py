@@ -96,19 +96,15 @@ def test_a_bug_in_the_shipped_code_is_a_leak(monkeypatch: pytest.MonkeyPatch) ->
     assert reader.deployed is not None and reader.deployed.succeeded
     assert integers.verdict is Verdict.HOLDS
     with monkeypatch.context() as patch:
-        clipped = on_grid
-        patch.setattr(
-            shared_steps, "on_grid", lambda rows, bound, grid: clipped(rows, 2 * bound, 2 * grid)
-        )
+        twice = lambda rows, bound, grid: on_grid(rows, 2 * bound, 2 * grid)  # noqa: E731
+        patch.setattr(shared_steps, "on_grid", twice)
         assert all(t.deployed and t.deployed.succeeded for t in shared_trials(privacy(), seeded(3)))
 
 
 def test_nothing_is_found_where_there_is_nothing() -> None:
     steps = Steps(SharedNoise(1.0, 512, 512, 4, 0, 1), 1, 1)
-    found = [
-        self_test(shipped, steps, rng(seed), "a member", blocks=1, null=True).value
-        for seed in range(40)
-    ]
+    options: dict[str, Any] = {"blocks": 1, "null": True}
+    found = [self_test(shipped, steps, rng(k), "a member", **options).value for k in range(40)]
     assert sum(value != 0 for value in found) <= 2
 
 
@@ -119,16 +115,13 @@ def test_equal_seeds_give_equal_figures() -> None:
 
 def test_views_are_those_of_the_plan() -> None:
     views = steps_of(privacy(hospitals=7, dropouts=2, colluders=3))
-    assert {name: steps.shares for name, steps in views.items()} == {
-        "a member": 2,
-        "a reader of the model": 5,
-    }
+    shares = {name: steps.shares for name, steps in views.items()}
+    assert shares == {"a member": 2, "a reader of the model": 5}
     assert {steps.noise.multiplier for steps in views.values()} == {4.0}
     nobody = steps_of(privacy(colluders=0))["a member"]
     assert nobody.shares == 3 and nobody.claim(DELTA) > epsilon([DpSgdSteps(4.0, 1.0, 16)], DELTA)
-    assert list(steps_of(privacy(hospitals=2, dropouts=1, colluders=0))) == [
-        "a reader of the model"
-    ]
+    two = privacy(hospitals=2, dropouts=1, colluders=0)
+    assert list(steps_of(two)) == ["a reader of the model"]
     many = privacy() | {"noise_multiplier": {"north": 1000.0}}
     assert steps_of(many)["a member"].count == shared_steps.MOST_STEPS
 
