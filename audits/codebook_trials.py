@@ -113,12 +113,17 @@ def _opened(mode: Protection, folder: Path) -> RecordedRun:
     ages = {"age": {"low": 0, "high": 100, "bins": 20}, "sex": {"values": ["f", "m"]}}
     codebook = {"variables": ages, "tables": {"ages": ["age"], "age and sex": ["age", "sex"]}}
     files = [_records(folder.parent, n) for n in range(1, HOSPITALS + 1)]
+    data = PartyData(party=tuple(PartyFiles(name=f.stem, train=str(f)) for f in files))
+    algorithm = ALGORITHMS[STATISTICS].settings.model_validate(codebook)
+    return _run(CODEBOOKS, mode, folder, data=data, algorithm=algorithm)
+
+
+def _run(name: str, mode: Protection, folder: Path, **fields: Any) -> RecordedRun:
     settings = Settings(
-        run=RunSettings(name=CODEBOOKS, record=True),
-        data=PartyData(party=tuple(PartyFiles(name=f.stem, train=str(f)) for f in files)),
+        run=RunSettings(name=name, record=True),
         protection=ProtectionSettings(mode=mode),
-        algorithm=ALGORITHMS[STATISTICS].settings.model_validate(codebook),
         training=TrainingSettings(device="cpu"),
+        **fields,
     )
     return recorded(settings, folder, until=1)
 
@@ -139,15 +144,10 @@ def _evaluated(mode: Protection, folder: Path) -> RecordedRun:
     """Evaluate two small initial models, unless this folder has that evaluation."""
     models = [_model(folder.parent / f"{EVALUATION}-model-{seed}", seed) for seed in (1, 2)]
     named = [{"name": str(model.resolve()), "label": model.name} for model in models]
-    settings = Settings(
-        run=RunSettings(name=EVALUATION, record=True),
-        task=TaskSettings(labels=LABELS, max_length=32),
-        data=CorpusData(corpus="ade", parties=HOSPITALS, size=RECORDS),
-        protection=ProtectionSettings(mode=mode),
-        algorithm=ALGORITHMS[EVALUATE].settings.model_validate({"models": named}),
-        training=TrainingSettings(device="cpu"),
-    )
-    return recorded(settings, folder, until=1)
+    data = CorpusData(corpus="ade", parties=HOSPITALS, size=RECORDS)
+    algorithm = ALGORITHMS[EVALUATE].settings.model_validate({"models": named})
+    task = TaskSettings(labels=LABELS, max_length=32)
+    return _run(EVALUATION, mode, folder, data=data, algorithm=algorithm, task=task)
 
 
 def _model(folder: Path, seed: int) -> Path:

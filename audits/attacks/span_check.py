@@ -92,11 +92,9 @@ class Guess(NamedTuple):
 def span_check(view: View, prior: Prior) -> AuditFinding:
     """Guess the tokens of each party's texts, or of a sum's."""
     model = prior.model()
-
-    def usable(reading: Reading) -> bool:
-        return bool(_spans(reading.values, model, prior, 0))
-
-    chosen = choose(view.readings, prior, usable) if inputs_of(model) else ()
+    chosen: tuple[Reading, ...] = ()
+    if inputs_of(model):
+        chosen = choose(view.readings, prior, lambda r: bool(_spans(r.values, model, prior, 0)))
     if not chosen:
         why = "no move of the first attention layer was readable, or its inputs are not BERT's"
         return nothing(NAME, view.role, RECALL, why)

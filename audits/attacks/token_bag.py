@@ -53,16 +53,13 @@ PASSES = 12  # of reweighting
 def token_bag(view: View, prior: Prior) -> AuditFinding:
     """Guess each party's words, or the union over a sum."""
     name, W0 = word_table(prior.model())
-
-    def usable(reading: Reading) -> bool:
-        return word_rows(reading.values, name, len(W0)) is not None
-
-    chosen = choose(view.readings, prior, usable)
+    size = len(W0)
+    chosen = choose(view.readings, prior, lambda r: word_rows(r.values, name, size) is not None)
     if not chosen:
         why = "no values with a row for each word were readable: embeddings are frozen, or nothing "
         return nothing(NAME, view.role, MEASURE, why + "could be read")
     guesses = [guess_tokens(reading.values, prior) for reading in chosen]
-    scores = [_score(g, r, prior, len(W0)) for g, r in zip(guesses, chosen, strict=True)]
+    scores = [_score(g, r, prior, size) for g, r in zip(guesses, chosen, strict=True)]
     union = len(chosen[0].of) > 1
     note = "the words of all together, attributed to no single hospital" if union else ""
     return finding(NAME, view.role, MEASURE, chosen, scores, note)
