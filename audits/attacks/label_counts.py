@@ -54,6 +54,7 @@ FAVOURED = 0.8  # share of one label in a simulation, each label in turn
 class InitialOutputs:
     """The initial model's outputs on records of this kind."""
 
+    head: tuple[str, str]  # the names of its output layer's weight and bias
     shares: Array  # its mean prediction, one share for each label
     inputs: Array  # the mean input of its output layer
 
@@ -63,16 +64,12 @@ def label_counts(view: View, prior: Prior) -> AuditFinding:
     if not prior.task.labels:
         why = f"a {prior.task.kind} task has no labels to count"
         return nothing(NAME, view.role, MEASURE, why)
-    names = _head(prior.model())
-
-    def usable(reading: Reading) -> bool:
-        return names is not None and all(name in reading.values for name in names)
-
-    chosen = choose(view.readings, prior, usable)
-    if not chosen:
+    head = _head(prior.model())
+    chosen = choose(view.readings, prior, lambda r: head is not None and r.values.keys() >= {*head})
+    if head is None or not chosen:
         return nothing(NAME, view.role, MEASURE, "no move of the output layer was readable")
     public = label_shares(prior.outsiders, prior)
-    start = _start(prior)
+    start = _start(prior, head)
     slope = _first_slope(prior, start, _size(chosen[0].values, len(chosen[0].of)))
     scores = []
     for reading in chosen:
@@ -90,10 +87,7 @@ def _size(values: Arrays, parties: int) -> int | None:
 def _guess(
     values: Arrays, prior: Prior, start: InitialOutputs, slope: float, parties: int = 1
 ) -> Array:
-    names = _head(prior.model())
-    if names is None or any(name not in values for name in names):
-        return start.shares
-    W, b = (np.asarray(values[name], np.float64) for name in names)
+    W, b = (np.asarray(values[name], np.float64) for name in start.head)
     move = _cause(b, prior)
     if not _coherent(W, move, start):
         return start.shares
@@ -131,13 +125,12 @@ def _head(model: nn.Module) -> tuple[str, str] | None:
     return (weights[0], biases[0]) if len(weights) == len(biases) == 1 else None
 
 
-def _start(prior: Prior) -> InitialOutputs:
+def _start(prior: Prior, names: tuple[str, str]) -> InitialOutputs:
     """Run the initial model on public records; without any, assume equal shares."""
     model = unwrapped(prior.model())
-    names = _head(model)
-    if names is None or not prior.outsiders:
-        width = 0 if names is None else model.get_parameter(names[0]).shape[1]
-        return InitialOutputs(blind_guesses(prior.task)[0], np.zeros(width))
+    if not prior.outsiders:
+        width = model.get_parameter(names[0]).shape[1]
+        return InitialOutputs(names, blind_guesses(prior.task)[0], np.zeros(width))
     inputs_seen: list[torch.Tensor] = []
     head = model.get_submodule(names[0].rpartition(".")[0])
     handle = head.register_forward_pre_hook(lambda _, args: inputs_seen.append(args[0]))
@@ -151,18 +144,17 @@ def _start(prior: Prior) -> InitialOutputs:
     if "words" in batch:  # tags count at the first piece of each word
         at = batch["words"] != IGNORED
         inputs, shares = by_record(inputs, batch, words=True)[at], shares[at]
-    return InitialOutputs(array(shares.mean(0)), array(inputs.mean(0)))
+    return InitialOutputs(names, array(shares.mean(0)), array(inputs.mean(0)))
 
 
 def _slope(prior: Prior, start: InitialOutputs, mixes: Sequence[Sequence[Example]]) -> float | None:
     """Estimate how far the bias moves for a share of 1, by least squares over simulations."""
-    names = _head(prior.model())
     moves, causes = [], []
     for at, records in enumerate(mixes):
         mixed = label_shares(records, prior)
-        if mixed is None or names is None:
+        if mixed is None:
             return None
-        moves.append(_cause(simulate(prior, records, at)[names[1]], prior))
+        moves.append(_cause(simulate(prior, records, at)[start.head[1]], prior))
         causes.append(mixed - start.shares)
     if not moves:
         return None

@@ -55,7 +55,7 @@ def flipped(records):
 
 
 def guess_shares(values, prior):
-    start = _start(prior)
+    start = _start(prior, ("classifier.weight", "classifier.bias"))
     return _guess(values, prior, start, _first_slope(prior, start))
 
 
