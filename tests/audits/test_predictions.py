@@ -102,10 +102,8 @@ def test_members_show_through_other_records_too():
     pool = predictions.candidates_of(p, ("north",), public)
     made = predictions.shadows_for(p, public, pool.records)
     finding, null = (
-        predictions.membership_of(
-            PublicView("public", trained(p, on, "target")), p, public, shadows=made
-        )
-        for on in (records[:60], corpus(77, 60))
+        predictions.membership_of(PublicView("public", model), p, public, shadows=made)
+        for model in (trained(p, records[:60], "target"), trained(p, corpus(77, 60), "target"))
     )
     assert finding.value is not None
     assert null.value is not None
