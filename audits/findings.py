@@ -1,8 +1,8 @@
 """Views of roles, prior knowledge, findings of attacks, and the control gate that judges them.
 
-An attack is a function `(view, prior) -> AuditFinding`. The type of the view is the threat model:
-an attack cannot use what its role did not see. A finding compares the attack with guessing. Its
-threshold is fixed before anything is measured.
+An attack is a function `(view, prior) -> AuditFinding`. The view is the threat model: it contains
+what its role saw, and nothing else. A finding compares the attack with guessing. Its threshold is
+fixed before anything is measured.
 
 Each attack runs on an unprotected run, on the deployed run, and on a null that contains nothing to
 find. The deployed result counts only if the same attack succeeds on the unprotected run and fails

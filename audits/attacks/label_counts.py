@@ -4,14 +4,13 @@
 Deep Leakage in Federated Learning, arXiv 2110.09074; Wainakh et al.: User-Level Label Leakage from
 Gradients in Federated Learning. PoPETs 2022(2), arXiv 2105.09369). So b moves by about
 s·(labels − the initial model's predictions). The weights move by the same along their mean input;
-where they do not, the attack ignores b. Where a record can have several labels, the loss of each is
-a binary cross-entropy, and its entry of b moves by sigmoid − label, independently of the others.
+where they do not, the attack ignores b. Where a record can have several labels, each entry of b
+moves by sigmoid − label, independently of the others.
 
 The slope s of one step of plain SGD is the learning rate. For any other training it follows from
-simulations: the attacker trains with the run's settings, on public records whose labels it knows.
-They are as many as the party's where their number can be read, else all public ones. Clipping and
-AdamW divide by the gradient's own size, and long training overshoots. There the order of the labels
-is estimated better than their shares.
+simulations with the run's settings, on public records, as many as the party's if their number can
+be read. Clipping and AdamW divide by the gradient's own size, and long training overshoots. There
+the order of the labels is estimated better than their shares.
 """
 
 from __future__ import annotations

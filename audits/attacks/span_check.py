@@ -4,15 +4,12 @@ Petrov, Dimitrov, Baader, Müller, Vechev: DAGER: Exact Gradient Inversion for L
 Models. NeurIPS 2024, arXiv 2405.15586; for adapters, Meerza, Wang, Liu: FedSpy-LLM, arXiv
 2604.06297. ∂L/∂W_Q = (∂L/∂Q)ᵀX, so its rows lie in the span of the inputs X. With fewer tokens
 than columns, a (token, place) whose input lies in that span was in the batch. The rows of Uᵀ·G, and
-an update's right singular vectors, span the same. A text's second-layer inputs lie in the span of
-that layer's gradient only if all its tokens are right. So this span tells which candidates belong
-together.
+an update's right singular vectors, span the same. The span of the second layer's gradient contains
+a text's inputs only if all its tokens are right. An adapter's B moves by (∂L/∂Q)ᵀX·Aᵀ, and A is
+public, so the same is true of what A sees of the inputs, with fewer tokens than A has rows.
 
-An adapter's B moves by (∂L/∂Q)ᵀX·Aᵀ, and A is public. The same is true of what A sees of the
-inputs, as long as a batch has fewer tokens than A has rows.
-
-The attack works on one gradient: a step of plain SGD, on few tokens. AdamW's moves, and many steps,
-fill all columns. Then nothing can be distinguished, which is no merit of any protection.
+The attack works on a step of plain SGD, on few tokens. AdamW's moves, and many steps, fill all
+columns. Then nothing can be distinguished, which is no merit of any protection.
 """
 
 from __future__ import annotations

@@ -2,12 +2,9 @@
 
 Two batches differ by one record. If training is as its accountant assumes, their clipped sums
 differ by C at most (Abadi et al., CCS 2016, arXiv 1607.00133, Algorithm 1). The step is the shipped
-one (`dp.model.privately`, as `dp.training` opens it) with its noise at 0, so weights, optimiser and
-clipping are those of a real run. Dropout is off, because records of both batches need equal masks.
-
-The lint tests a plain model with its task's loss, and FedKD's teacher and student as the one module
-that they are (`algorithms.distillation.Pair`), where a weight of a whole batch would break the
-bound.
+one (`private_model.privately`) with its noise at 0. Dropout is off, because records of both batches
+need equal masks. The lint tests a plain model with its task's loss, and FedKD's teacher and student
+as one module (`mutual_distillation.Pair`), where a weight of a whole batch would break the bound.
 """
 
 from __future__ import annotations

@@ -2,15 +2,12 @@
 
 Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. NeurIPS 2023, arXiv
 2305.08846, Algorithm 1. It audits the *code*: the program's own DP-SGD with the run's settings, on
-canaries instead of records. Canaries are made-up records with random labels, which only memory can
-predict. Each has a weight of its own on a linear model, so only the noise hides it. A coin puts
-each canary in or leaves it out, and the audit guesses some coins from the model's losses. More
-right guesses than (ε, δ)-DP allows disprove ε. Details give the bound of Gaussian DP from the same
-guesses, which is tighter. It decides no verdict, because DP-SGD's curve is only nearly Gaussian.
+canaries with random labels instead of records. Each has a weight of its own on a linear model, so
+only the noise hides it. More right guesses of coins than (ε, δ)-DP allows disprove ε. The tighter
+bound of Gaussian DP decides no verdict, because DP-SGD's curve is only nearly Gaussian.
 
-The audit's power is limited: finding nothing does not prove the claim. In our trials it found a
-tenth of the noise, and missing clipping, at ε = 1 and 3, and three tenths of the noise at ε = 1
-only, barely.
+Finding nothing does not prove the claim: in our trials it found a tenth of the noise, and missing
+clipping, at ε = 1 and 3, and three tenths of the noise barely, at ε = 1.
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@ The attacker knows everything but one bit of each canary: whether its gradient i
 hospital. Canaries are longer than the bound, and each has a value of its own, so all coins of one
 run are tested at once (Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run, arXiv
 2305.08846). A member subtracts its own share of the noise, as planned colluders do. A reader of the
-model knows no share. Exact limits of both error rates give lower bounds of μ and of ε, as in
-`mechanism`.
-
-Integers are tested without noise: one record may move the sum of a hospital by its bound at most.
+model knows no share. Integers are tested without noise: one record may move the sum of a hospital
+by its bound at most.
 """
 
 from __future__ import annotations

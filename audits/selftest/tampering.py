@@ -4,10 +4,9 @@ Each coordinator of `malicious_coordinators` leads a small federation of the ins
 protected as the run is. It also leads one that lacks the defence: without protection, with links
 that do not count frames, or with keys that parties take on trust. There it must succeed.
 
-Swapped keys are tried on one masked sum of three parties at the level of
-`crypto.sealing.step_keys`. The coordinator sends one party a key of its own in place of all others'
-keys; a party that believes it masks with streams that the coordinator can draw too. Its self mask
-comes off in every sum, by the shares that the others hold.
+Swapped keys are tried on one masked sum of three parties. The coordinator sends one party a key of
+its own in place of all others' keys. A party that believes it masks with streams that the
+coordinator can draw too. Its self mask comes off in every sum, by the shares that the others hold.
 """
 
 from __future__ import annotations
