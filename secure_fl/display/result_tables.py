@@ -16,15 +16,8 @@ def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
     """Make a table of a result: per hospital and mean, last and best round, traffic, seconds."""
     metric = main_metric(document)
     best = document.get("metrics", {}).get("best", {}).get("round", "-")
-    columns = [
-        "hospital",
-        f"dev {metric}",
-        f"test {metric}",
-        f"test, best round ({best})",
-        "sent",
-        "received",
-        "training",
-    ]
+    scores = [f"dev {metric}", f"test {metric}", f"test, best round ({best})"]
+    columns = ["hospital", *scores, "sent", "received", "training"]
     rows = [_row(document, party, party) for party in document["parties"]]
     last = document.get("metrics", {}).get("last", {})
     every = TOGETHER if last.get("pooled") else "mean"
@@ -167,8 +160,6 @@ def listed(names: Sequence[str]) -> str:
 
 def until_text(until: float | None) -> str:
     """Format the time until which a run waits; empty without a limit."""
-    return (
-        ""
-        if until is None
-        else f" until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    )
+    if until is None:
+        return ""
+    return f" until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
