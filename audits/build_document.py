@@ -13,6 +13,7 @@ from secure_fl.audits.attacks import reading
 from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.conclusions import judge, matrix, trial_id
 from secure_fl.audits.document import (
+    BAG,
     AuditDocument,
     FindingPart,
     PointPart,
@@ -32,12 +33,7 @@ from secure_fl.crypto.privacy.ledger import load_chain
 
 WORDS = "which vocabulary words occur, as the coordinator finds them (F1)"
 UPDATE = "a hospital's update, as the coordinator reads it (correlation)"
-RECOVERED = {
-    "token bag": WORDS,
-    "span check": WORDS,
-    "gradient matching": WORDS,
-    reading.ONE: UPDATE,
-}
+RECOVERED = dict.fromkeys((BAG, "span check", "gradient matching"), WORDS) | {reading.ONE: UPDATE}
 DIGITS = 6  # of figures in the document: beyond, machines round differently
 MATRICES = 4  # with the spectra that the document shows
 

@@ -29,12 +29,8 @@ from secure_fl.events import (
     read_events,
 )
 
-RESULT, SETTINGS, EVENTS, TRANSCRIPT = (
-    "result.json",
-    "settings.toml",
-    "events.jsonl",
-    "transcript.jsonl",
-)
+RESULT, SETTINGS = "result.json", "settings.toml"
+EVENTS, TRANSCRIPT = "events.jsonl", "transcript.jsonl"
 LEAD = "secure-fl/lead/1"
 SPLITS = ("dev", "test")
 ROW, TRULY = "of ", "truly "  # before a class in the names of counts
