@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -77,10 +77,6 @@ class Rate:
     interval: tuple[float, float] | None = None  # of the TPR, given the threshold
     fpr_interval: tuple[float, float] | None = None  # of the rate that the threshold reaches
     reason: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Convert to a dictionary."""
-        return asdict(self)
 
 
 def tpr_at(fpr: float, scores: ArrayLike, members: ArrayLike, confidence: float = 0.95) -> Rate:
@@ -172,11 +168,7 @@ def one_run_epsilon(
     high = 1.0
     while margin(high) < 0:
         high *= 2
-    low = 0.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if margin(middle) < 0 else (low, middle)
-    return low
+    return _largest(lambda ε: margin(ε) < 0, high, 50)
 
 
 def one_run_mu(canaries: int, guesses: int, right: int, confidence: float = 0.95) -> float:
@@ -193,12 +185,7 @@ def one_run_mu(canaries: int, guesses: int, right: int, confidence: float = 0.95
     level = 1 - confidence
     if not rejects(canaries, guesses, right, 0.0, level):
         return 0.0
-    low, high = 0.0, LARGEST_MU
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        rejected = rejects(canaries, guesses, right, middle, level)
-        low, high = (middle, high) if rejected else (low, middle)
-    return low
+    return _largest(lambda μ: rejects(canaries, guesses, right, μ, level), LARGEST_MU, STEPS)
 
 
 def one_run_gaussian_epsilon(
@@ -223,6 +210,15 @@ def rejects(canaries: int, guesses: int, right: int, mu: float, level: float) ->
         if r + h > guesses / canaries:
             return True
     return r + h > guesses / canaries
+
+
+def _largest(rejected: Callable[[float], bool], high: float, steps: int) -> float:
+    """Find the largest value from 0 to `high` that is rejected, by bisection."""
+    low = 0.0
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low
 
 
 def _sides(scores: ArrayLike, members: ArrayLike) -> tuple[Floats, Floats]:

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from secure_fl.audits.attacks import reading
 from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.conclusions import judge, matrix, trial_id
 from secure_fl.audits.document import (
+    BAG,
     AuditDocument,
     FindingPart,
     PointPart,
@@ -31,12 +33,7 @@ from secure_fl.crypto.privacy.ledger import load_chain
 
 WORDS = "which vocabulary words occur, as the coordinator finds them (F1)"
 UPDATE = "a hospital's update, as the coordinator reads it (correlation)"
-RECOVERED = {
-    "token bag": WORDS,
-    "span check": WORDS,
-    "gradient matching": WORDS,
-    reading.ONE: UPDATE,
-}
+RECOVERED = dict.fromkeys((BAG, "span check", "gradient matching"), WORDS) | {reading.ONE: UPDATE}
 DIGITS = 6  # of figures in the document: beyond, machines round differently
 MATRICES = 4  # with the spectra that the document shows
 
@@ -134,20 +131,9 @@ def trial_part(trial: AuditTrial, about: Mapping[str, str]) -> TrialPart:
 def _finding_part(finding: AuditFinding | None) -> FindingPart | None:
     if finding is None:
         return None
-    interval = finding.interval and (_round(finding.interval[0]), _round(finding.interval[1]))
-    return FindingPart(
-        target=finding.target,
-        measure=finding.measure,
-        value=None if finding.value is None else _round(finding.value),
-        chance=_round(finding.chance),
-        threshold=_round(finding.threshold),
-        samples=finding.samples,
-        succeeded=finding.succeeded,
-        interval=interval,
-        evidence=finding.evidence,
-        details=_rounded({k: v for k, v in finding.details.items() if k != "roc"}),
-        note=finding.note,
-    )
+    fields = {name: getattr(finding, name) for name in FindingPart.__struct_fields__}
+    fields["details"] = {name: v for name, v in finding.details.items() if name != "roc"}
+    return msgspec.convert(_rounded(fields), FindingPart)
 
 
 def privacy_statements(result: Mapping[str, Any]) -> tuple[PrivacyPart, ...]:

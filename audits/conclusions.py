@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from secure_fl.audits import metadata_trials
 from secure_fl.audits.attacks import membership, predictions, reading
-from secure_fl.audits.document import Access, CellPart, PrivacyPart, RowPart, Status
-from secure_fl.audits.finding_notes import note, target
+from secure_fl.audits.document import BAG, Access, CellPart, PrivacyPart, RowPart, Status
 from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC
 from secure_fl.audits.selftest import one_run
@@ -44,7 +43,7 @@ def _counts(what: str, name: str) -> tuple[MatrixRow, MatrixRow]:
 
 MEMBERSHIP = (membership.LIRA, membership.RMIA, predictions.MEMBERSHIP)
 METADATA = (metadata_trials.SIZES, metadata_trials.TIMING)
-TEXTS = ("token bag", "span check", "gradient matching", "whole texts")
+TEXTS = (BAG, "span check", "gradient matching", "whole texts")
 ROWS = (
     MatrixRow("one hospital's update", (reading.ONE,)),
     MatrixRow("a sum of updates", (reading.SUM,), access="of a sum", promised=False),
@@ -139,17 +138,32 @@ def _access(row: MatrixRow, trial: AuditTrial) -> Access:
 
 
 def _best(trials: Sequence[AuditTrial]) -> AuditTrial:
-    """Choose the trial whose attack reached most."""
     return max(trials, key=lambda t: (t.deployed and t.deployed.value) or 0.0)
 
 
 def _note(trial: AuditTrial, of: bool = True) -> str:
-    """Describe what the deciding attack reached; `of`: with the hospital or the sum."""
+    """Compare what the deciding attack reached with guessing; `of`: name its target."""
     finding = trial.deployed
     if finding is None or finding.value is None:
         return ""
-    figures = note(trial.attack, finding.measure, finding.value, finding.chance)
-    return f"{figures} ({target(finding.target)})" if of else figures
+    figures = f"{finding.measure} {finding.value:.2f}, guessing: {finding.chance:.2f}"
+    if trial.attack == BAG:
+        figures = f"which vocabulary words occur: {100 * finding.value:.0f} %"
+        figures += f", guessing: {100 * finding.chance:.0f} %"
+    elif trial.attack in (reading.ONE, reading.SUM):
+        figures = f"correlation {finding.value:.2f}, noise: {finding.chance:.2f}"
+    elif trial.attack == reading.COUNTS:
+        figures = f"{100 * finding.value:.0f} % of the counts"
+    return f"{figures} ({_owners(finding.target)})" if of else figures
+
+
+def _owners(target: str) -> str:
+    """Describe the target of a finding: "hospital-3", "2 hospitals together"."""
+    if target.startswith("the sum of "):
+        return f"{target.removeprefix('the sum of ')} hospitals together"
+    if target.endswith(" hospitals, each separately"):
+        return f"each of {target.split(' ', 1)[0]} hospitals"
+    return target
 
 
 def promised(trial: AuditTrial, within_bound: Mapping[str, bool]) -> bool:

@@ -19,6 +19,7 @@ Status = Literal["within policy", "beyond policy", "inconclusive"]
 EXIT: dict[Status, int] = {"within policy": 0, "beyond policy": 3, "inconclusive": 4}
 Access = Literal["everything", "of a sum", "sizes", "nothing", "own", "not tested", "inconclusive"]
 
+BAG = "token bag"  # the name of the attack that finds words
 ENTITIES = "of each entity type"  # in a finding's details: the share of its words
 
 

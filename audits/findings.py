@@ -1,8 +1,8 @@
 """Views of roles, prior knowledge, findings of attacks, and the control gate that judges them.
 
-An attack is a function `(view, prior) -> AuditFinding`. The type of the view is the threat model:
-an attack cannot use what its role did not see. A finding compares the attack with guessing. Its
-threshold is fixed before anything is measured.
+An attack is a function `(view, prior) -> AuditFinding`. The view is the threat model: it contains
+what its role saw, and nothing else. A finding compares the attack with guessing. Its threshold is
+fixed before anything is measured.
 
 Each attack runs on an unprotected run, on the deployed run, and on a null that contains nothing to
 find. The deployed result counts only if the same attack succeeds on the unprotected run and fails
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,36 +48,17 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorView:
-    """All bytes and metadata on the coordinator's wires, and what it could read of them."""
-
-    role: str
-    readings: tuple[Reading, ...] = ()
-    frames: Sequence[CapturedFrame] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PartyView:
-    """The sums that one party opened, and the values that others shared with all."""
+class View:
+    """The values that a role could read: sums that it opened, and values that others sent to it."""
 
     role: str
     readings: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class HostView:
-    """The sums of predictions that the host opened."""
+class CoordinatorView(View):
+    """A view of the coordinator, alone or with colluders, with all bytes on its wires."""
 
-    role: str
-    readings: tuple[Reading, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CollusionView:
-    """The joint view of the coordinator and some parties."""
-
-    role: str
-    readings: tuple[Reading, ...] = ()
     frames: Sequence[CapturedFrame] = ()
 
 
@@ -88,10 +69,6 @@ class PublicView:
     role: str
     model: nn.Module
     evidence: tuple[str, ...] = ()  # the name of the model's folder
-
-
-View: TypeAlias = CoordinatorView | PartyView | HostView | CollusionView
-"""A view that reads values sent by others."""
 
 
 @dataclass(frozen=True, slots=True)

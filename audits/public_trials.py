@@ -18,19 +18,15 @@ from torch import nn
 
 from secure_fl.audits.attacks import membership, predictions, shadow_models
 from secure_fl.audits.audited_run import AuditedRun
-from secure_fl.audits.findings import AuditFinding, AuditTrial, HostView, Prior, PublicView, Reading
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Reading, View
 from secure_fl.audits.roles import CODE, HOST, PUBLIC
 from secure_fl.audits.selftest import one_run
 from secure_fl.capture import readings
 from secure_fl.learning.exporting import load_exported
 
-ABOUT: Mapping[str, str] = {
-    **membership.ABOUT,
-    **predictions.ABOUT,
-    one_run.NAME: one_run.ABOUT,
-}
+ABOUT: Mapping[str, str] = {**membership.ABOUT, **predictions.ABOUT, one_run.NAME: one_run.ABOUT}
 RELEASED = ("model", "student")  # folders of models that a run exports for all
-Attack: TypeAlias = Callable[[PublicView], AuditFinding]
+Attack: TypeAlias = Callable[[Any], AuditFinding]
 
 
 def steps(audited: AuditedRun) -> Iterator[tuple[str, Callable[[], Sequence[AuditTrial]]]]:
@@ -96,16 +92,13 @@ class PublicTrials:
 
     def predictions(self) -> tuple[AuditTrial, ...]:
         """Attack predictions: those of the host, where there is one, and the released model's."""
-        prior, host = self.prior, self._host()
         public = self.audited.silos[0].public or None
-        trials = []
-        for attack in (predictions.membership_of, predictions.labels_of):
-            by = partial(attack, prior=prior, public=public)
-            if host is not None:
-                trials.append(AuditTrial(by(self.control), by(host), by(self.null)))
-            if self.released is not None:
-                trials.append(self._trial(by, self.released))
-        return tuple(trials)
+        views = [view for view in (self._host(), self.released) if view is not None]
+        return tuple(
+            self._trial(partial(attack, prior=self.prior, public=public), view)
+            for attack in (predictions.membership_of, predictions.labels_of)
+            for view in views
+        )
 
     def one_run(self) -> tuple[AuditTrial, ...]:
         """Audit the run's own DP-SGD with canaries."""
@@ -117,10 +110,10 @@ class PublicTrials:
         control, null = attack(one_run.LITTLE_NOISE), attack(one_run.BLIND)
         return (AuditTrial(control, attack(one_run.SOUND), null),)
 
-    def _trial(self, attack: Attack, released: PublicView) -> AuditTrial:
-        return AuditTrial(attack(self.control), attack(released), attack(self.null))
+    def _trial(self, attack: Attack, view: View | PublicView) -> AuditTrial:
+        return AuditTrial(attack(self.control), attack(view), attack(self.null))
 
-    def _host(self) -> HostView | None:
+    def _host(self) -> View | None:
         """Make the host's view of every sum of predictions."""
         if self.audited.run.host is None:
             return None
@@ -134,7 +127,7 @@ class PublicTrials:
             )
             for read in readings.host_sums(self.audited.run)
         ]
-        return HostView(HOST, tuple(opened))
+        return View(HOST, tuple(opened))
 
     def _model(self, purpose: str, inside: Sequence[bool]) -> nn.Module:
         chosen = [r for r, put in zip(self.pool.records, inside, strict=True) if put]

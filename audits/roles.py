@@ -9,15 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from secure_fl.audits.findings import (
-    CollusionView,
-    CoordinatorView,
-    HostView,
-    PartyView,
-    Prior,
-    Reading,
-    View,
-)
+from secure_fl.audits.findings import CoordinatorView, Prior, Reading, View
 from secure_fl.capture import readings
 from secure_fl.capture.merging import MergedReading
 from secure_fl.capture.opening import RecordedRun
@@ -58,10 +50,10 @@ def views(run: RecordedRun, shapes: Shapes, rounds: int, bound: int) -> tuple[Vi
     ranked = by_danger(run, rounds)
     if len(run.parties) > 1:
         reads = readings.of_member(run, ranked[0], shapes, rounds)
-        roles.append(PartyView(MEMBER, _readings(reads)))
+        roles.append(View(MEMBER, _readings(reads)))
     if run.host is not None:
         reads = readings.of_member(run, run.host, shapes, rounds)
-        roles.append(HostView(HOST, _readings(reads)))
+        roles.append(View(HOST, _readings(reads)))
         roles.append(_coalition(run, (run.host,), shapes, rounds, role_of(0, host=True)))
     n = len(run.parties)
     for colluders in sorted({1, bound, n - 1} & set(range(1, n))):
@@ -117,9 +109,9 @@ def _mixed(name: str, reading: Reading, prior: Prior) -> Any:
 
 def _coalition(
     run: RecordedRun, members: Sequence[str], shapes: Shapes, rounds: int, role: str
-) -> CollusionView:
+) -> CoordinatorView:
     reads = readings.of_coalition(run, members, shapes, rounds)
-    return CollusionView(role, _readings(reads), run.frames)
+    return CoordinatorView(role, _readings(reads), run.frames)
 
 
 def _readings(reads: Sequence[MergedReading]) -> tuple[Reading, ...]:

@@ -63,9 +63,7 @@ def audit(
         return build(audited, trials, ABOUT, steps_left_out(audited))
 
 
-def run_trials(
-    audited: AuditedRun, progress: Progress = lambda done, total, label: None
-) -> tuple[AuditTrial, ...]:
+def run_trials(audited: AuditedRun, progress: Progress) -> tuple[AuditTrial, ...]:
     """Run every attack; attacks that an interrupted audit has finished are not repeated."""
     steps = list(_steps(audited))
     cache = TrialCache(audited.folder, audited.controls_folder)

@@ -74,17 +74,13 @@ class AttackEvidence:
 def reading_trials(evidence: AttackEvidence, prior: Prior) -> tuple[AuditTrial, ...]:
     """Try to read a single hospital's update, a sum, and a number of records."""
     trials = []
-    for attack in (reading.reading_one, reading.reading_sum, _counts):
+    for attack in (reading.reading_one, reading.reading_sum, reading.reading_counts):
         control = attack(evidence.control, prior, evidence.sent_in_control)
         null = attack(evidence.null, prior, evidence.sent_in_control)
         for view in evidence.deployed:
             deployed = attack(view, prior, evidence.sent)
             trials.append(_trial(evidence, control, deployed, null))
     return tuple(trials)
-
-
-def _counts(view: View, prior: Prior, sent: Sent) -> AuditFinding:
-    return reading.reading_counts(view, prior)
 
 
 def _trial(

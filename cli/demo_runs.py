@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from secure_fl.audits.attacks.reading import ONE, SUM
-from secure_fl.audits.document import AuditDocument
-from secure_fl.audits.finding_notes import BAG
+from secure_fl.audits.document import BAG, AuditDocument
 from secure_fl.audits.report.page import write_page, write_report
 from secure_fl.audits.report.report_tables import of_coordinator
 from secure_fl.audits.run import audit

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from secure_fl.algorithms.layers import head_names
-from secure_fl.audits.attacks.gradient_spans import span_of
 from secure_fl.audits.attacks.guess_scores import (
     RECALL,
     GuessScore,
@@ -41,6 +40,7 @@ from secure_fl.audits.attacks.layer_inputs import (
     array,
     attention_names,
     row_values,
+    span_of,
     with_factors,
 )
 from secure_fl.audits.attacks.span_check import first_rate
@@ -96,21 +96,23 @@ class Match:
 
 def gradient_matching(view: View, prior: Prior) -> AuditFinding:
     """Guess the words of one record behind each reading."""
-    model = prior.model()
-    if prior.task.head in ("ranking", "prompt") or not prior.task.labels:
-        why = f"not built for tasks of kind {prior.task.kind}: it needs classes or tags"
-        return nothing(NAME, view.role, RECALL, why)
-
-    def usable(reading: Reading) -> bool:
-        return len(shared_with(reading.values, model)) > 1
-
-    chosen = choose(view.readings, prior, usable)[:READINGS]
+    chosen, why = matchable(view, prior)
     if not chosen:
-        return nothing(NAME, view.role, RECALL, "no moves of the encoder's weights were readable")
+        return nothing(NAME, view.role, RECALL, why)
+    chosen = chosen[:READINGS]
     guesses = [guess_words(reading.values, prior) for reading in chosen]
     scores = [_score(g, r, prior) for g, r in zip(guesses, chosen, strict=True)]
     note = "treated as one step on one record" if any(_many(r, prior) for r in chosen) else ""
     return finding(NAME, view.role, RECALL, chosen, scores, note)
+
+
+def matchable(view: View, prior: Prior) -> tuple[tuple[Reading, ...], str]:
+    """Choose readings of moves that a search can match; also return why there may be none."""
+    if prior.task.head in ("ranking", "prompt") or not prior.task.labels:
+        return (), f"not built for tasks of kind {prior.task.kind}: it needs classes or tags"
+    model = prior.model()
+    chosen = choose(view.readings, prior, lambda r: len(shared_with(r.values, model)) > 1)
+    return chosen, "no moves of the encoder's weights were readable"
 
 
 def guess_words(values: Arrays, prior: Prior) -> tuple[int, ...]:
@@ -240,7 +242,6 @@ def _many(reading: Reading, prior: Prior) -> bool:
 
 
 def _score(guess: tuple[int, ...], reading: Reading, prior: Prior) -> GuessScore:
-    """Score the recall of distinct tokens, as the span check does."""
     truth = tokens(records_of(reading, prior), prior)
     precision, recall = set_scores(set(guess), truth)
     public = frequent(prior, len(guess))

@@ -94,17 +94,6 @@ def set_scores(guess: AbstractSet[int], truth: AbstractSet[int]) -> tuple[float,
     return hits / max(1, len(guess)), hits / max(1, len(truth))
 
 
-def common(guess: Iterable[Any], truth: Iterable[Any]) -> int:
-    """Count the items that two bags have in common, with repetitions."""
-    return sum((Counter(guess) & Counter(truth)).values())
-
-
-def bag_scores(guess: Sequence[Any], truth: Sequence[Any]) -> tuple[float, float]:
-    """Compute precision and recall of a guessed bag, with repetitions."""
-    hits = common(guess, truth)
-    return hits / max(1, len(guess)), hits / max(1, len(truth))
-
-
 def frequent(prior: Prior, count: int) -> frozenset[int]:
     """List the most frequent words of public records: the best guess of this size by chance."""
     rows, banned = sequences(prior.outsiders, prior), specials(prior)
@@ -116,16 +105,15 @@ def frequent(prior: Prior, count: int) -> frozenset[int]:
 def rouge(guess: Sequence[int], truth: Sequence[int], n: int) -> float:
     """Compute ROUGE-n as F1 of n-grams (Lin: ROUGE, Text Summarization Branches Out, 2004)."""
     grams = [[tuple(row[at : at + n]) for at in range(len(row) - n + 1)] for row in (guess, truth)]
-    return f1(*bag_scores(*grams))
+    hits = sum((Counter(grams[0]) & Counter(grams[1])).values())
+    return f1(*(hits / max(1, len(rows)) for rows in grams))
 
 
 def best_rouge(guesses: Sequence[Sequence[int]], truths: Sequence[Sequence[int]], n: int) -> float:
     """Compute the mean over true texts of the best guess's ROUGE-n."""
     if not truths:
         return 0.0
-    return fmean(
-        max((rouge(guess, truth, n) for guess in guesses), default=0.0) for truth in truths
-    )
+    return fmean(max((rouge(one, truth, n) for one in guesses), default=0.0) for truth in truths)
 
 
 def finding(
@@ -169,7 +157,6 @@ def nothing(attack: str, role: str, measure: str, note: str) -> AuditFinding:
 
 
 def _merged_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the figures of several readings by name."""
     names = dict.fromkeys(name for one in details for name in one)
     return {name: _merged([one[name] for one in details if name in one]) for name in names}
 

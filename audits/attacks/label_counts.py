@@ -4,14 +4,13 @@
 Deep Leakage in Federated Learning, arXiv 2110.09074; Wainakh et al.: User-Level Label Leakage from
 Gradients in Federated Learning. PoPETs 2022(2), arXiv 2105.09369). So b moves by about
 s·(labels − the initial model's predictions). The weights move by the same along their mean input;
-where they do not, the attack ignores b. Where a record can have several labels, the loss of each is
-a binary cross-entropy, and its entry of b moves by sigmoid − label, independently of the others.
+where they do not, the attack ignores b. Where a record can have several labels, each entry of b
+moves by sigmoid − label, independently of the others.
 
 The slope s of one step of plain SGD is the learning rate. For any other training it follows from
-simulations: the attacker trains with the run's settings, on public records whose labels it knows.
-They are as many as the party's where their number can be read, else all public ones. Clipping and
-AdamW divide by the gradient's own size, and long training overshoots. There the order of the labels
-is estimated better than their shares.
+simulations with the run's settings, on public records, as many as the party's if their number can
+be read. Clipping and AdamW divide by the gradient's own size, and long training overshoots. There
+the order of the labels is estimated better than their shares.
 """
 
 from __future__ import annotations
@@ -25,18 +24,13 @@ from torch import nn
 
 from secure_fl.algorithms.layers import head_names
 from secure_fl.audits.attacks.guess_scores import GuessScore, choose, finding, nothing, records_of
-from secure_fl.audits.attacks.label_rates import (
-    blind_guesses,
-    distance,
-    label_shares,
-    nearest_shares,
-)
 from secure_fl.audits.attacks.layer_inputs import Array, array
 from secure_fl.audits.attacks.simulated_training import MOST, RECORDS, drawn, simulate
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import unwrapped
 from secure_fl.learning.learning_rates import learning_rate_of
+from secure_fl.learning.tasks import Task
 from secure_fl.learning.tasks.batches import by_record
 from secure_fl.learning.tasks.task import inference
 from secure_fl.learning.tasks.token_table import IGNORED
@@ -59,6 +53,7 @@ FAVOURED = 0.8  # share of one label in a simulation, each label in turn
 class InitialOutputs:
     """The initial model's outputs on records of this kind."""
 
+    head: tuple[str, str]  # the names of its output layer's weight and bias
     shares: Array  # its mean prediction, one share for each label
     inputs: Array  # the mean input of its output layer
 
@@ -68,16 +63,12 @@ def label_counts(view: View, prior: Prior) -> AuditFinding:
     if not prior.task.labels:
         why = f"a {prior.task.kind} task has no labels to count"
         return nothing(NAME, view.role, MEASURE, why)
-    names = _head(prior.model())
-
-    def usable(reading: Reading) -> bool:
-        return names is not None and all(name in reading.values for name in names)
-
-    chosen = choose(view.readings, prior, usable)
-    if not chosen:
+    head = _head(prior.model())
+    chosen = choose(view.readings, prior, lambda r: head is not None and r.values.keys() >= {*head})
+    if head is None or not chosen:
         return nothing(NAME, view.role, MEASURE, "no move of the output layer was readable")
     public = label_shares(prior.outsiders, prior)
-    start = _start(prior)
+    start = _start(prior, head)
     slope = _first_slope(prior, start, _size(chosen[0].values, len(chosen[0].of)))
     scores = []
     for reading in chosen:
@@ -95,10 +86,7 @@ def _size(values: Arrays, parties: int) -> int | None:
 def _guess(
     values: Arrays, prior: Prior, start: InitialOutputs, slope: float, parties: int = 1
 ) -> Array:
-    names = _head(prior.model())
-    if names is None or any(name not in values for name in names):
-        return start.shares
-    W, b = (np.asarray(values[name], np.float64) for name in names)
+    W, b = (np.asarray(values[name], np.float64) for name in start.head)
     move = _cause(b, prior)
     if not _coherent(W, move, start):
         return start.shares
@@ -130,20 +118,18 @@ def _cause(b: Array, prior: Prior) -> Array:
 
 
 def _head(model: nn.Module) -> tuple[str, str] | None:
-    """Find the names of the output layer's weight and bias."""
     names = sorted(head_names(model))
     weights = [name for name in names if name.endswith("weight")]
     biases = [name for name in names if name.endswith("bias")]
     return (weights[0], biases[0]) if len(weights) == len(biases) == 1 else None
 
 
-def _start(prior: Prior) -> InitialOutputs:
+def _start(prior: Prior, names: tuple[str, str]) -> InitialOutputs:
     """Run the initial model on public records; without any, assume equal shares."""
     model = unwrapped(prior.model())
-    names = _head(model)
-    if names is None or not prior.outsiders:
-        width = 0 if names is None else model.get_parameter(names[0]).shape[1]
-        return InitialOutputs(blind_guesses(prior.task)[0], np.zeros(width))
+    if not prior.outsiders:
+        width = model.get_parameter(names[0]).shape[1]
+        return InitialOutputs(names, blind_guesses(prior.task)[0], np.zeros(width))
     inputs_seen: list[torch.Tensor] = []
     head = model.get_submodule(names[0].rpartition(".")[0])
     handle = head.register_forward_pre_hook(lambda _, args: inputs_seen.append(args[0]))
@@ -157,18 +143,17 @@ def _start(prior: Prior) -> InitialOutputs:
     if "words" in batch:  # tags count at the first piece of each word
         at = batch["words"] != IGNORED
         inputs, shares = by_record(inputs, batch, words=True)[at], shares[at]
-    return InitialOutputs(array(shares.mean(0)), array(inputs.mean(0)))
+    return InitialOutputs(names, array(shares.mean(0)), array(inputs.mean(0)))
 
 
 def _slope(prior: Prior, start: InitialOutputs, mixes: Sequence[Sequence[Example]]) -> float | None:
     """Estimate how far the bias moves for a share of 1, by least squares over simulations."""
-    names = _head(prior.model())
     moves, causes = [], []
     for at, records in enumerate(mixes):
         mixed = label_shares(records, prior)
-        if mixed is None or names is None:
+        if mixed is None:
             return None
-        moves.append(_cause(simulate(prior, records, at)[names[1]], prior))
+        moves.append(_cause(simulate(prior, records, at)[start.head[1]], prior))
         causes.append(mixed - start.shares)
     if not moves:
         return None
@@ -203,3 +188,44 @@ def _score(
     order = float(np.argmax(guess) == np.argmax(truth))
     details = {"worst_error": float(np.abs(guess - truth).max()), "commonest_right": order}
     return GuessScore(1 - distance(guess, truth, prior.task), chance, len(records), details)
+
+
+# --- shares of labels, and distances between them -------------------------------------------------
+#
+# Where a record has one label, the shares are a distribution over labels. Where it can have
+# several, each label's share is a distribution of its own: of records with it and without it.
+
+
+def label_shares(records: Sequence[Example], prior: Prior) -> Array | None:
+    """Compute the share of each label among records; None: unlabelled records, or none."""
+    if not records or any(getattr(r, "label", getattr(r, "tags", None)) is None for r in records):
+        return None
+    encoded = prior.task.encode(records, prior.tokenizer)
+    labels = encoded.batch(range(len(encoded)))["labels"]
+    if not prior.task.exclusive:
+        return array(labels.float().mean(0))
+    counts = torch.bincount(labels[labels != IGNORED], minlength=len(prior.task.labels))
+    return array(counts / counts.sum())
+
+
+def blind_guesses(task: Task) -> list[Array]:
+    """List guesses without any knowledge: equal shares; for several labels also no label."""
+    labels = len(task.labels)
+    if task.exclusive:
+        return [np.full(labels, 1 / labels)]
+    return [np.full(labels, 0.5), np.zeros(labels)]
+
+
+def nearest_shares(y: Array, task: Task) -> Array:
+    """Find the nearest possible shares: none negative, with sum 1 or each at most 1."""
+    if not task.exclusive:
+        return np.clip(y, 0, 1)
+    falling = np.sort(y)[::-1]
+    over = (np.cumsum(falling) - 1) / np.arange(1, len(y) + 1)
+    return np.asarray(np.maximum(y - over[np.flatnonzero(falling > over)[-1]], 0))
+
+
+def distance(p: Array, q: Array, task: Task) -> float:
+    """Compute the total variation distance; for several labels, its mean over labels."""
+    differences = np.abs(p - q)
+    return float(differences.sum() / 2 if task.exclusive else differences.mean())

@@ -12,6 +12,7 @@ outsiders.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -150,11 +151,6 @@ def curve(scores: ArrayLike, members: ArrayLike) -> dict[str, Any]:
     at = np.unique(np.linspace(0, len(fpr) - 1, min(POINTS, len(fpr))).round().astype(int))
     return {
         "auc": auc,
-        "tpr": [_plain(audit_statistics.tpr_at(rate, scores, members)) for rate in RATES],
+        "tpr": [asdict(audit_statistics.tpr_at(rate, scores, members)) for rate in RATES],
         "roc": {"fpr": fpr[at].tolist(), "tpr": tpr[at].tolist()},
     }
-
-
-def _plain(rate: audit_statistics.Rate) -> dict[str, Any]:
-    fields = rate.as_json().items()
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in fields}

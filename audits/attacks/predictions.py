@@ -22,7 +22,7 @@ from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedid.algorithm import exchanges
 from secure_fl.algorithms.public_distillation import PublicRecords
 from secure_fl.audits.attacks import membership
-from secure_fl.audits.attacks.label_rates import blind_guesses, distance, label_shares
+from secure_fl.audits.attacks.label_counts import blind_guesses, distance, label_shares
 from secure_fl.audits.attacks.shadow_models import (
     Floats,
     Pool,
@@ -33,7 +33,7 @@ from secure_fl.audits.attacks.shadow_models import (
     site_of,
     train_shadows,
 )
-from secure_fl.audits.findings import AuditFinding, HostView, Prior, PublicView, Reading
+from secure_fl.audits.findings import AuditFinding, Prior, PublicView, Reading, View
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
@@ -60,7 +60,7 @@ Shown = tuple[Floats, tuple[str, ...], str, tuple[str, ...]]  # predictions, own
 
 
 def membership_of(
-    view: PublicView | HostView,
+    view: PublicView | View,
     prior: Prior,
     public: Sequence[Example] | None = None,
     shadows: Shadows | None = None,
@@ -95,10 +95,7 @@ def candidates_of(prior: Prior, of: Sequence[str], public: Sequence[Example] | N
 
 
 def shadows_for(
-    prior: Prior,
-    public: Sequence[Example],
-    candidates: Sequence[Example],
-    models: int = SHADOWS,
+    prior: Prior, public: Sequence[Example], candidates: Sequence[Example], models: int = SHADOWS
 ) -> Shadows:
     """Distil a copy of each shadow from its answers, and score the candidates by the copies."""
     pool = prior.task.encode(candidates, prior.tokenizer)
@@ -147,7 +144,7 @@ def distilled(y: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Modu
 
 
 def labels_of(
-    view: PublicView | HostView, prior: Prior, public: Sequence[Example] | None = None
+    view: PublicView | View, prior: Prior, public: Sequence[Example] | None = None
 ) -> AuditFinding:
     """Measure how much nearer the guessed label histogram is than public knowledge.
 
@@ -243,7 +240,7 @@ def _rows(prior: Prior, public: Sequence[Example], round: int) -> list[Any]:
     return [torch.cat(tuple(batches)).numpy() for batches, _ in groups]
 
 
-def _shown(view: PublicView | HostView, prior: Prior, public: Sequence[Example]) -> Shown | str:
+def _shown(view: PublicView | View, prior: Prior, public: Sequence[Example]) -> Shown | str:
     if prior.task.kind not in ("classification", "pair", "multilabel"):
         return "not tested: predictions are attacked label by label"
     if not public:
@@ -267,14 +264,14 @@ def _asked(prior: Prior, public: Sequence[Example] | None) -> tuple[Sequence[Exa
     return prior.outsiders[len(prior.outsiders) - half :], half
 
 
-def _target(view: PublicView | HostView, of: Sequence[str]) -> str:
+def _target(view: PublicView | View, of: Sequence[str]) -> str:
     if isinstance(view, PublicView):
         return "the released model's predictions"
     return of[0] if len(of) == 1 else f"the sum of {len(of)}"
 
 
 def _nothing(
-    attack: str, view: PublicView | HostView, measure: str, chance: float, reason: str
+    attack: str, view: PublicView | View, measure: str, chance: float, reason: str
 ) -> AuditFinding:
     return AuditFinding(
         attack, view.role, "predictions", measure, None, chance, 1.0, 0, note=reason

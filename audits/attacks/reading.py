@@ -54,7 +54,7 @@ def reading_sum(view: View, prior: Prior, sent: Sent) -> AuditFinding:
     return _most_similar(SUM, view, several or view.readings, sent)
 
 
-def reading_counts(view: View, prior: Prior) -> AuditFinding:
+def reading_counts(view: View, prior: Prior, sent: Sent) -> AuditFinding:
     """Count the single hospitals whose number of records was read."""
     right, evidence = [], dict[str, None]()
     for reading in view.readings:
@@ -99,17 +99,25 @@ def similarities(reading: Reading, sent: Sent) -> Iterator[tuple[float, int]]:
     are no update.
     """
     sums = {}
-    for name, source in reading.sources.items():
-        parts = [sent.get(party, {}).get(source) for party in reading.of]
-        known = [np.ravel(part).astype(np.float64) for part in parts if part is not None]
-        value = np.ravel(reading.values[name])
-        if len(known) == len(parts) and value.size > FEW and known[0].size == value.size:
-            sums[name] = (value, np.sum(known, axis=0))
+    for name, read, true in _pairs(reading, sent):
+        if read.size > FEW and read.size == true.size:
+            sums[name] = (read, true)
     close = {name: (_correlation(*pair), pair[0].size) for name, pair in sums.items()}
     yield from ((abs(r), size) for r, size in close.values() if size >= ENOUGH)
     total = sum(size for _, size in close.values())
     if total:
         yield abs(sum(r * size for r, size in close.values())) / total, total
+
+
+def _pairs(
+    reading: Reading, sent: Sent
+) -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
+    """Give what was read and what was sent, by name, where all owners sent it."""
+    for name, source in reading.sources.items():
+        parts = [sent.get(party, {}).get(source) for party in reading.of]
+        known = [np.ravel(part).astype(np.float64) for part in parts if part is not None]
+        if len(known) == len(parts) and len({part.size for part in known}) == 1:
+            yield name, np.ravel(reading.values[name]).astype(np.float64), np.sum(known, axis=0)
 
 
 def _most_similar(attack: str, view: View, readings: Iterable[Reading], sent: Sent) -> AuditFinding:
@@ -166,13 +174,7 @@ def _best_counts(attack: str, view: View, readings: Sequence[Reading], sent: Sen
 def _right_counts(reading: Reading, sent: Sent) -> tuple[int, int]:
     """Count the counts that were read exactly, and all that are not 0."""
     right = counts = 0
-    for name, source in reading.sources.items():
-        parts = [sent.get(party, {}).get(source) for party in reading.of]
-        known = [np.ravel(part).astype(np.float64) for part in parts if part is not None]
-        if len(known) < len(parts):
-            continue
-        true = np.sum(known, axis=0)
-        read = np.ravel(reading.values[name]).astype(np.float64)
+    for _, read, true in _pairs(reading, sent):
         nonzero = np.abs(true) >= 1
         right += int((np.abs(read - true)[nonzero] < 0.5).sum()) if read.size == true.size else 0
         counts += int(nonzero.sum())

@@ -8,7 +8,7 @@ knows less about the release than it could.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -77,11 +77,7 @@ def halves(models: int, records: int, rng: np.random.Generator) -> Mask:
 
 
 def train_shadows(
-    prior: Prior,
-    pool: Encoded,
-    models: int,
-    measure: Measure,
-    *purpose: object,
+    prior: Prior, pool: Encoded, models: int, measure: Measure, *purpose: object
 ) -> Shadows:
     """Train shadows one after the other; keep only what `measure` returns for each."""
     inside = halves(models, len(pool), prior.rng(*purpose, "halves"))
@@ -105,11 +101,10 @@ def made_site(
     prior: Prior, training: TrainingSettings, records: Encoded, name: str, seed: int
 ) -> Site:
     """Make a site for records that are already tokenised, with the public model and task."""
-    stand_in: Sequence[Example] = prior.outsiders[:1] or _any_record(prior)
-    silo = Silo(name, stand_in)
-    site = Site(
-        silo, SiteSpec(prior.task, ModelSettings(), training, seed), SiteContext(EventLog(name))
-    )
+    known = (prior.outsiders, *(truth.records for truth in prior.truth.values()))
+    silo = Silo(name, next((r[:1] for r in known if r), ()))  # a stand-in
+    spec = SiteSpec(prior.task, ModelSettings(), training, seed)
+    site = Site(silo, spec, SiteContext(EventLog(name)))
     site.balances = prior.algorithm.balances and prior.training.dp is None  # as in the run
     site.tokenizer, site.train = prior.tokenizer, site.weighed(records)
     return site
@@ -153,7 +148,6 @@ def probabilities(task: Task, model: nn.Module, records: Encoded) -> Floats:
 def _by_batch(
     task: Task, model: nn.Module, records: Encoded, measure: Callable[[Tensor, Batch], Tensor]
 ) -> Floats:
-    """Measure a model's outputs on each record, without training it."""
     with inference(model):
         parts = [
             measure(task.forward(model, batch), batch).cpu()
@@ -170,7 +164,3 @@ def _logits(task: Task, z: Tensor, batch: Batch) -> Tensor:
         return z.gather(-1, label).squeeze(-1) - others
     loss = task.loss(z, batch, reduction="none").double().clamp(min=1e-12)
     return -loss - torch.log(-torch.expm1(-loss))
-
-
-def _any_record(prior: Prior) -> Sequence[Example]:
-    return next(iter(prior.truth.values())).records[:1]

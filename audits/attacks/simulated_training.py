@@ -41,7 +41,6 @@ def drawn(prior: Prior, shares: Array, *purpose: object, size: int | None = None
 
 
 def _of_classes(records: Sequence[Example], prior: Prior, shares: Array) -> Array:
-    """Weigh records so that their classes have these shares."""
     kinds = [label_name(record) for record in records]
     share = dict(zip(prior.task.labels, shares, strict=True))
     p = np.array([share.get(kind, 1.0) / kinds.count(kind) for kind in kinds])

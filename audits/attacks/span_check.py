@@ -4,15 +4,12 @@ Petrov, Dimitrov, Baader, Müller, Vechev: DAGER: Exact Gradient Inversion for L
 Models. NeurIPS 2024, arXiv 2405.15586; for adapters, Meerza, Wang, Liu: FedSpy-LLM, arXiv
 2604.06297. ∂L/∂W_Q = (∂L/∂Q)ᵀX, so its rows lie in the span of the inputs X. With fewer tokens
 than columns, a (token, place) whose input lies in that span was in the batch. The rows of Uᵀ·G, and
-an update's right singular vectors, span the same. A text's second-layer inputs lie in the span of
-that layer's gradient only if all its tokens are right. So this span tells which candidates belong
-together.
+an update's right singular vectors, span the same. The span of the second layer's gradient contains
+a text's inputs only if all its tokens are right. An adapter's B moves by (∂L/∂Q)ᵀX·Aᵀ, and A is
+public, so the same is true of what A sees of the inputs, with fewer tokens than A has rows.
 
-An adapter's B moves by (∂L/∂Q)ᵀX·Aᵀ, and A is public. The same is true of what A sees of the
-inputs, as long as a batch has fewer tokens than A has rows.
-
-The attack works on one gradient: a step of plain SGD, on few tokens. AdamW's moves, and many steps,
-fill all columns. Then nothing can be distinguished, which is no merit of any protection.
+The attack works on a step of plain SGD, on few tokens. AdamW's moves, and many steps, fill all
+columns. Then nothing can be distinguished, which is no merit of any protection.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from secure_fl.audits.attacks.gradient_spans import InputSpan, in_span, span_of
 from secure_fl.audits.attacks.guess_scores import (
     RECALL,
     GuessScore,
@@ -43,13 +39,16 @@ from secure_fl.audits.attacks.guess_scores import (
 )
 from secure_fl.audits.attacks.layer_inputs import (
     Array,
+    InputSpan,
     adapter_rows,
     adapter_views,
     array,
     attention_names,
+    in_span,
     inputs_of,
     module_of,
     row_values,
+    span_of,
 )
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.learning.anatomy import body_of, cut, depth, encoder_layers
@@ -90,11 +89,9 @@ class Guess(NamedTuple):
 def span_check(view: View, prior: Prior) -> AuditFinding:
     """Guess the tokens of each party's texts, or of a sum's."""
     model = prior.model()
-
-    def usable(reading: Reading) -> bool:
-        return bool(_spans(reading.values, model, prior, 0))
-
-    chosen = choose(view.readings, prior, usable) if inputs_of(model) else ()
+    chosen: tuple[Reading, ...] = ()
+    if inputs_of(model):
+        chosen = choose(view.readings, prior, lambda r: bool(_spans(r.values, model, prior, 0)))
     if not chosen:
         why = "no move of the first attention layer was readable, or its inputs are not BERT's"
         return nothing(NAME, view.role, RECALL, why)

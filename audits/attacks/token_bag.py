@@ -30,13 +30,13 @@ from secure_fl.audits.attacks.guess_scores import (
     tokens,
 )
 from secure_fl.audits.attacks.layer_inputs import Array, word_table
-from secure_fl.audits.document import ENTITIES
+from secure_fl.audits.document import BAG, ENTITIES
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example, Tagged
 from secure_fl.learning.tasks.token_table import IGNORED
 
 OWN = "|Y"  # as `capture.readings` names the sketch Y = G·Ω of a matrix
-NAME = "token bag"
+NAME = BAG
 ABOUT = (
     "Lists the words of a hospital's records from the rows of the word embedding that its training "
     "moved; success means that this role learns most of a hospital's vocabulary."
@@ -53,16 +53,13 @@ PASSES = 12  # of reweighting
 def token_bag(view: View, prior: Prior) -> AuditFinding:
     """Guess each party's words, or the union over a sum."""
     name, W0 = word_table(prior.model())
-
-    def usable(reading: Reading) -> bool:
-        return word_rows(reading.values, name, len(W0)) is not None
-
-    chosen = choose(view.readings, prior, usable)
+    size = len(W0)
+    chosen = choose(view.readings, prior, lambda r: word_rows(r.values, name, size) is not None)
     if not chosen:
         why = "no values with a row for each word were readable: embeddings are frozen, or nothing "
         return nothing(NAME, view.role, MEASURE, why + "could be read")
     guesses = [guess_tokens(reading.values, prior) for reading in chosen]
-    scores = [_score(g, r, prior, len(W0)) for g, r in zip(guesses, chosen, strict=True)]
+    scores = [_score(g, r, prior, size) for g, r in zip(guesses, chosen, strict=True)]
     union = len(chosen[0].of) > 1
     note = "the words of all together, attributed to no single hospital" if union else ""
     return finding(NAME, view.role, MEASURE, chosen, scores, note)

@@ -20,12 +20,11 @@ from secure_fl.audits.attacks.gradient_matching import (
     guess_words,
     labels_of,
     match_of,
-    shared_with,
+    matchable,
 )
 from secure_fl.audits.attacks.guess_scores import (
     GuessScore,
     best_rouge,
-    choose,
     finding,
     nothing,
     records_of,
@@ -52,17 +51,10 @@ Text = tuple[int, ...]
 
 def whole_texts(view: View, prior: Prior) -> AuditFinding:
     """Write down a text behind each reading."""
-    if prior.task.head in ("ranking", "prompt") or not prior.task.labels:
-        why = f"not built for tasks of kind {prior.task.kind}: it needs classes or tags"
-        return nothing(NAME, view.role, MEASURE, why)
-    model = prior.model()
-
-    def usable(reading: Reading) -> bool:
-        return len(shared_with(reading.values, model)) > 1
-
-    chosen = choose(view.readings, prior, usable)[:READINGS]
+    chosen, why = matchable(view, prior)
     if not chosen:
-        return nothing(NAME, view.role, MEASURE, "no moves of the encoder's weights were readable")
+        return nothing(NAME, view.role, MEASURE, why)
+    chosen = chosen[:READINGS]
     scores = [_score(recovered(r.values, prior), r, prior) for r in chosen]
     return finding(NAME, view.role, MEASURE, chosen, scores)
 

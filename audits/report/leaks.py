@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from secure_fl.audits.document import Access, AuditDocument, CellPart
-from secure_fl.audits.finding_notes import BAG
-from secure_fl.audits.report.report_terms import listing
+from secure_fl.audits.document import BAG, Access, AuditDocument, CellPart
+from secure_fl.audits.report.sentences import listing
 from secure_fl.audits.roles import COORDINATOR, HOST, MEMBER, PUBLIC
 
 UPDATE = "one hospital's update"
@@ -201,7 +200,6 @@ def _public(document: AuditDocument) -> list[Leak]:
 
 
 def _cells(document: AuditDocument, role: str) -> dict[str, CellPart]:
-    """Look up one role's cells, by row."""
     return {row.what: c for row in document.matrix for c in row.cells if c.role == role}
 
 

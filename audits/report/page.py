@@ -11,9 +11,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from secure_fl.audits.document import AuditDocument, CellPart, TrialPart, encode, read
-from secure_fl.audits.report import plots, report_tables, report_terms, sentences, trade_off
+from secure_fl.audits.report import plots, report_tables, sentences, trade_off
 from secure_fl.audits.report.leaks import Leak, grouped, leaks
-from secure_fl.audits.report.report_terms import ABSENT, ACCESS, Term
+from secure_fl.audits.report.sentences import ABSENT, ACCESS, Term
 from secure_fl.display.charts import Chart
 from secure_fl.display.compare_page import comparison
 from secure_fl.display.html import STYLE
@@ -116,7 +116,6 @@ def _trained(history: RunHistory | None, place: int, shared: bool) -> Markup:
 def _compared(
     documents: Sequence[AuditDocument], histories: Sequence[RunHistory]
 ) -> dict[str, Any]:
-    """Collect what the section on several runs shows."""
     if len(documents) < 2:
         return {}
     together = report_tables.joint_points(documents)
@@ -179,9 +178,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(
-        terms=report_terms, sentences=sentences, tables=report_tables, safe=Markup
-    )
+    environment.globals.update(sentences=sentences, tables=report_tables, safe=Markup)
     return environment
 
 
@@ -189,14 +186,12 @@ def _environment() -> Environment:
 
 
 def _roles(documents: Iterable[AuditDocument]) -> list[str]:
-    """List the matrix's columns in the order in which they first occur."""
     return _once(
         cell.role for document in documents for row in document.matrix for cell in row.cells
     )
 
 
 def _kinds(documents: Iterable[AuditDocument]) -> list[str]:
-    """List the matrix's rows in the order in which they first occur."""
     return _once(row.what for document in documents for row in document.matrix)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from secure_fl.audits.document import PointPart, RocPart, SeriesPart
 from secure_fl.audits.report.report_tables import area, finite, needed, resolution, steps
-from secure_fl.audits.report.report_terms import epsilon, number
+from secure_fl.audits.report.sentences import epsilon, number
 from secure_fl.display.charts import INK, SOFT, Chart, Curve, draw_svg, line_chart, look, short
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from secure_fl.audits.attacks.reading import CODEBOOKS, EVALUATION, ONE, SUM
 from secure_fl.audits.document import (
+    BAG,
     AuditDocument,
     FindingPart,
     PointPart,
@@ -18,8 +19,7 @@ from secure_fl.audits.document import (
     SeriesPart,
     TrialPart,
 )
-from secure_fl.audits.finding_notes import BAG
-from secure_fl.audits.report.report_terms import (
+from secure_fl.audits.report.sentences import (
     STATUS,
     VERDICTS,
     epsilon,
@@ -28,8 +28,8 @@ from secure_fl.audits.report.report_terms import (
     plain,
     positions,
     shortened,
+    verdict,
 )
-from secure_fl.audits.report.sentences import verdict
 from secure_fl.audits.roles import COORDINATOR
 from secure_fl.display.figures import counted, size
 
@@ -115,11 +115,7 @@ def _words(finding: FindingPart | None) -> str:
     return f"{100 * finding.value:.0f} %, guessing: {100 * finding.chance:.0f} %"
 
 
-PROTECTIONS = {
-    "none": "none",
-    "secagg": "masks",
-    "he+secagg": "encryption and masks",
-}
+PROTECTIONS = {"none": "none", "secagg": "masks", "he+secagg": "encryption and masks"}
 
 
 def runs(documents: Sequence[AuditDocument]) -> ReportTable:

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from secure_fl.audits.document import AuditDocument, TrialPart
 from secure_fl.audits.report.report_tables import ReportTable
-from secure_fl.audits.report.report_terms import VERDICTS, epsilon, number
-from secure_fl.audits.report.sentences import NO_CURVE, OVER_EPSILON, verdict
+from secure_fl.audits.report.sentences import (
+    NO_CURVE,
+    OVER_EPSILON,
+    VERDICTS,
+    epsilon,
+    number,
+    verdict,
+)
 from secure_fl.audits.roles import PUBLIC
 from secure_fl.display import html
 from secure_fl.display.charts import SOFT, Chart, draw_svg, figure
@@ -87,7 +93,6 @@ def _membership_trials(document: AuditDocument) -> Iterable[TrialPart]:
 
 
 def _promised(document: AuditDocument) -> tuple[float | None, float]:
-    """Find the ε of a record, and its δ."""
     bounds = [p for p in document.privacy if p.unit in UNITS and p.epsilon is not None]
     if not bounds:
         return None, 0.0

@@ -2,12 +2,9 @@
 
 Two batches differ by one record. If training is as its accountant assumes, their clipped sums
 differ by C at most (Abadi et al., CCS 2016, arXiv 1607.00133, Algorithm 1). The step is the shipped
-one (`dp.model.privately`, as `dp.training` opens it) with its noise at 0, so weights, optimiser and
-clipping are those of a real run. Dropout is off, because records of both batches need equal masks.
-
-The lint tests a plain model with its task's loss, and FedKD's teacher and student as the one module
-that they are (`algorithms.distillation.Pair`), where a weight of a whole batch would break the
-bound.
+one (`private_model.privately`) with its noise at 0. Dropout is off, because records of both batches
+need equal masks. The lint tests a plain model with its task's loss, and FedKD's teacher and student
+as one module (`mutual_distillation.Pair`), where a weight of a whole batch would break the bound.
 """
 
 from __future__ import annotations
@@ -68,14 +65,12 @@ class Worst:
     pairs: int  # that were compared
 
 
-def private_step(
-    model: nn.Module, loss: Loss, training: TrainingSettings, clipping: str | None = None
-) -> Move:
+def private_step(model: nn.Module, loss: Loss, training: TrainingSettings) -> Move:
     """Make the step of `fit_privately` without its noise.
 
     A run without DP-SGD names no way of clipping: then the default is tested.
     """
-    kind = clipping or (training.dp or DPSettings(epsilon=1.0)).clipping
+    kind = (training.dp or DPSettings(epsilon=1.0)).clipping
 
     def move(batch: Batch, bound: float) -> Tensor:
         rows = len(next(iter(batch.values())))
@@ -123,11 +118,7 @@ def without(batch: Batch, row: int) -> Batch:
 
 
 def lint(
-    move: Move,
-    neighbours: Sequence[Neighbours],
-    *,
-    target: str,
-    bounds: Sequence[float] = BOUNDS,
+    move: Move, neighbours: Sequence[Neighbours], *, target: str, bounds: Sequence[float] = BOUNDS
 ) -> AuditFinding:
     """Measure how far one record moves a step, relative to the accountant's bound."""
     blank = AuditFinding(NAME, ROLE, target, MEASURE, None, 1.0, 1 + TOLERANCE, 0)

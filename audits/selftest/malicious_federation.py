@@ -29,7 +29,7 @@ from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame, Link, SurvivorLog, digest, encode, peek
 from secure_fl.protocol.messages import Audience, Segment, Unmask, UnmaskShares
-from secure_fl.protocol.ports import BlindTotal, OfferedKeys, TotalFor
+from secure_fl.protocol.ports import BlindTotal, OfferedKeys
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.thresholds import default_threshold
 
@@ -119,19 +119,9 @@ class MaliciousEngine:
         return self.coordinator.replace_frame(party, message, frame)
 
 
-@dataclass
-class MaliciousTotals:
-    """The coordinator's half of sums, where it may change inputs and totals."""
-
-    honest: TotalFor
-    coordinator: HonestCoordinator
-
-    def new(self, audience: Audience, offered: OfferedKeys) -> BlindTotal:
-        """Begin a sum under the coordinator's control."""
-        return _MaliciousTotal(self.honest(audience, offered), self.coordinator)
-
-
 class _MaliciousTotal:
+    """The coordinator's half of a sum, where it may change inputs and totals."""
+
     def __init__(self, honest: BlindTotal, coordinator: HonestCoordinator) -> None:
         self._honest, self._coordinator = honest, coordinator
         self.check, self.masked, self.lost = honest.check, honest.masked, honest.lost
@@ -225,17 +215,18 @@ def run_federation(setup: FederationSetup, coordinator: HonestCoordinator) -> Fe
         name: join_run(program, PartyContext(setup.keys[name], link, rules, protection))
         for name, link in wires.parties.items()
     }
-    totals = MaliciousTotals(
-        blind_totals(
-            protection, PARTIES, host=rules.host, threshold=rules.threshold, run=wires.run
-        ),
-        coordinator,
+    honest = blind_totals(
+        protection, PARTIES, host=rules.host, threshold=rules.threshold, run=wires.run
     )
+
+    def totals(audience: Audience, offered: OfferedKeys) -> BlindTotal:
+        return _MaliciousTotal(honest(audience, offered), coordinator)
+
     engine = MaliciousEngine(sessions, wires.coordinator, coordinator)
     coordinator.receive_keys(setup.keys[COLLUDER], wires.run)
     lax = replace(rules, min_cohort=1)  # parties do not rely on the coordinator's own checks
     try:
-        lead_run(wires.coordinator, engine, lax, protection, totals=totals.new).run()
+        lead_run(wires.coordinator, engine, lax, protection, totals=totals).run()
     except SecureFLError as error:
         out.noticed[COORDINATOR] = error.code
     refused = {n: s.error.code for n, s in sessions.items() if s.error and not s.stopped}

@@ -33,36 +33,36 @@ ABOUT = (
     "would mean that the coordinator can take a mask off one hospital's upload."
 )
 ROLE = "coordinator"
+MODULUS = COHORT.modulus
 LEVEL = 1e-6  # of a false alarm, over all tests of one finding
 BINS, FEW_BINS, PER_BIN = 256, 16, 5  # of the values mod t; fewer bins where slots are few
 KNOWN = 2  # slots whose plaintext an attacker knows, such as padding; 88 bits
 
+Channels = Mapping[str, Mapping[str, Channel]]
 Expand = Callable[[int], Slots]
 """Expands a guessed seed to the first slots of its stream."""
 
 
-def uniformity(slots: Slots, modulus: int) -> float:
+def uniformity(slots: Slots) -> float:
     """Compute the p-value of "uniform mod t", by chi-square over equal ranges; NaN: too few."""
     bins = BINS if slots.size >= BINS * PER_BIN else FEW_BINS
     if slots.size < bins * PER_BIN:
         return float("nan")
-    edges = [-(-modulus * k // bins) for k in range(bins + 1)]
+    edges = [-(-MODULUS * k // bins) for k in range(bins + 1)]
     sizes = np.diff(np.array(edges, dtype=np.float64))
     counts = np.diff(np.searchsorted(np.sort(slots), np.array(edges, dtype=np.uint64)))
-    expected = slots.size * sizes / modulus
+    expected = slots.size * sizes / MODULUS
     statistic = float(((counts - expected) ** 2 / expected).sum())
     return float(chi2.sf(statistic, bins - 1))
 
 
-def uniform_inputs(
-    slot_vectors: Sequence[Slots], modulus: int, *, target: str = "masked inputs"
-) -> AuditFinding:
+def uniform_inputs(slot_vectors: Sequence[Slots], target: str = "masked inputs") -> AuditFinding:
     """Test if a party's inputs are uniform mod t; otherwise masks do not cover them."""
-    return _unlike_uniform("bare masks", slot_vectors, modulus, target)
+    return _unlike_uniform("bare masks", slot_vectors, target)
 
 
 def reuse(
-    slot_vectors: Sequence[Slots], modulus: int, *, target: str = "one hospital's masked inputs"
+    slot_vectors: Sequence[Slots], target: str = "one hospital's masked inputs"
 ) -> AuditFinding:
     """Test if two inputs of one party share a mask: then their difference (or sum) is bare.
 
@@ -71,9 +71,8 @@ def reuse(
     differences: list[Slots] = []
     for one, other in combinations(slot_vectors, 2):
         a, b = (v[: min(one.size, other.size)] for v in (one, other))
-        differences.append((a + (np.uint64(modulus) - b)) % np.uint64(modulus))
-        differences.append((a + b) % np.uint64(modulus))
-    return _unlike_uniform("reused masks", differences, modulus, target)
+        differences += [_added(a, MODULUS - b), _added(a, b)]
+    return _unlike_uniform("reused masks", differences, target)
 
 
 def guess_seed(mask: Slots, expand: Expand, bits: int) -> int | None:
@@ -127,20 +126,12 @@ def weak_seeds(
         "streams drawn": 1 << log_streams,
         "bits of a seed that would have been noticed": excluded,
     }
-    return AuditFinding(
-        attack=NAME,
-        role=ROLE,
-        target="",
-        measure="a mask's seed was found",
-        value=float(guessed or repeats),
-        chance=0.0,
-        threshold=1.0,
-        samples=len(guesses) << bits,
-        details=details,
-    )
+    measure, samples = "a mask's seed was found", len(guesses) << bits
+    value = float(guessed or repeats)
+    return AuditFinding(NAME, ROLE, "", measure, value, 0.0, 1.0, samples, details=details)
 
 
-def _unlike_uniform(test: str, vectors: Sequence[Slots], modulus: int, target: str) -> AuditFinding:
+def _unlike_uniform(test: str, vectors: Sequence[Slots], target: str) -> AuditFinding:
     enough = [v for v in vectors if v.size >= FEW_BINS * PER_BIN]
     slots = sum(v.size for v in enough)
     blank = AuditFinding(
@@ -149,7 +140,7 @@ def _unlike_uniform(test: str, vectors: Sequence[Slots], modulus: int, target: s
     if not enough:
         return blank.at(note="too few slots to distinguish masks from anything else")
     level = LEVEL / len(enough)  # Bonferroni
-    unlike = sum(uniformity(v, modulus) < level for v in enough)
+    unlike = sum(uniformity(v) < level for v in enough)
     details = {"tests": len(enough), "unlike uniform": unlike, "level of each": level}
     return blank.at(value=float(unlike > 0), details=details)
 
@@ -157,86 +148,86 @@ def _unlike_uniform(test: str, vectors: Sequence[Slots], modulus: int, target: s
 # --- the masks of the installed program, and broken ones ------------------------------------------
 
 PARTIES, SEGMENT, STEPS, VALUES = ("a", "b", "c"), "audit segment", 3, 4000
+NUMBERS = {name: number for number, name in enumerate(PARTIES, 1)}
 STREAM = StreamId("audit", SEGMENT, 1)
 HALF = bytes(masking.HALF_BYTES)  # the half of another party
 
 
-def numpy_stream(modulus: int, seed: int) -> Slots:
+def numpy_stream(seed: int) -> Slots:
     """Plant a defect: a mask from numpy's generator, as weak as its seed."""
-    return np.random.default_rng(seed).integers(0, modulus, KNOWN, dtype=np.uint64)
+    return np.random.default_rng(seed).integers(0, MODULUS, KNOWN, dtype=np.uint64)
 
 
-def self_stream(modulus: int, seed: bytes | int) -> Slots:
+def self_stream(seed: bytes | int) -> Slots:
     """Draw a self mask as parties do; a number is a guessed seed."""
-    return masking.uniform(masking.stream_key(_seed(seed), STREAM, "self"), KNOWN, modulus)
+    return masking.uniform(masking.stream_key(_seed(seed), STREAM, "self"), KNOWN, MODULUS)
 
 
-def pair_stream(modulus: int, peer: bytes, seed: bytes | int) -> Slots:
+def pair_stream(peer: bytes, seed: bytes | int) -> Slots:
     """Draw a mask that two parties share, from one's seed and the other's key and half."""
     own = masking.half(_seed(seed), 2)
     secret = masking.pair_secret(masking.agree(masking.mask_key(_seed(seed)), peer), own, HALF)
     plus, minus = masking.pair_keys(1, {2: secret}, STREAM)
-    return masking.combine(plus, minus, KNOWN, modulus)
+    return masking.combine(plus, minus, KNOWN, MODULUS)
 
 
 def mask_trials(
     prior: Prior,
     quick: bool = False,
     recorded: Mapping[str, Sequence[Slots]] | None = None,
-    modulus: int = COHORT.modulus,
 ) -> tuple[AuditTrial, ...]:
     """Attack seeds and streams of the shipped masks.
 
     `recorded`: masked slots that parties sent, sum by sum, by a description; they are tested too.
     """
     effort = QUICK if quick else Effort()
-    clear = [_packed(prior, step, modulus) for step in range(STEPS)]
-    views = {"masks drawn for this audit": shipped_inputs(clear, modulus), **(recorded or {})}
-    seeds = [_seeds(prior, modulus, kind, effort) for kind in ("self masks", "pair masks")]
-    covered = [_covered(prior, modulus, name, slots, clear) for name, slots in views.items()]
+    clear = [_packed(prior, step) for step in range(STEPS)]
+    views = {"masks drawn for this audit": shipped_inputs(clear), **(recorded or {})}
+    seeds = [_seeds(prior, kind, effort) for kind in ("self masks", "pair masks")]
+    covered = [_covered(prior, name, slots, clear) for name, slots in views.items()]
     return (*seeds, *(trial for pair in covered for trial in pair))
 
 
-def shipped_inputs(clear: Sequence[Slots], modulus: int) -> list[Slots]:
+def shipped_inputs(clear: Sequence[Slots]) -> list[Slots]:
     """Mask consecutive inputs of one of three parties as the program does."""
-    sites = {name: Identity.generate(name) for name in PARTIES}
-    numbers = {name: number for number, name in enumerate(PARTIES, 1)}
-    channels = {
-        a: {b: Channel(sites[a], sites[b].public, b"audit") for b in PARTIES if b != a}
-        for a in PARTIES
-    }
+    peers, me = channels(), PARTIES[0]
     masked = []
     for index, slots in enumerate(clear, 1):
-        shared = (None, "audit", index, frozenset(PARTIES), numbers, len(PARTIES))
-        keys = {p: StepKeys(p, *shared, channels[p]) for p in PARTIES}
-        offers = {p: keys[p].offer() for p in PARTIES}
-        me = PARTIES[0]
-        keys[me].accept(offers_to(me, offers), PARTIES)
-        mask = keys[me].mask(
-            PARTIES, StreamId("audit", SEGMENT, index), slots.size, modulus, for_host=False
-        )
-        masked.append(_added(slots, mask, modulus))
+        keys = {p: step_keys(p, peers, index) for p in PARTIES}
+        keys[me].accept(offers_to(me, {p: keys[p].offer() for p in PARTIES}), PARTIES)
+        stream = StreamId(STREAM.run, SEGMENT, index)
+        mask = keys[me].mask(PARTIES, stream, slots.size, MODULUS, for_host=False)
+        masked.append(_added(slots, mask))
     return masked
 
 
+def channels() -> Channels:
+    """Connect three new parties, each with both others."""
+    sites = {name: Identity.generate(name) for name in PARTIES}
+    return {
+        a: {b: Channel(sites[a], sites[b].public, b"audit") for b in PARTIES if b != a}
+        for a in PARTIES
+    }
+
+
+def step_keys(
+    party: str, peers: Channels, index: int, threshold: int = 3, kind: type[StepKeys] = StepKeys
+) -> StepKeys:
+    """Draw a party's keys for one sum of the three."""
+    members = frozenset(PARTIES)
+    return kind(party, None, STREAM.run, index, members, NUMBERS, threshold, peers[party])
+
+
 def _covered(
-    prior: Prior, modulus: int, name: str, slots: Sequence[Slots], clear: Sequence[Slots]
+    prior: Prior, name: str, slots: Sequence[Slots], clear: Sequence[Slots]
 ) -> tuple[AuditTrial, AuditTrial]:
     """Test inputs for uniformity and reuse, compared with no mask, and with one mask for all."""
     rng = prior.rng(NAME, "uniform", name)
-    nothing = [rng.integers(0, modulus, slot.size, dtype=np.uint64) for slot in clear]
-    same = [_added(slot, nothing[0], modulus) for slot in clear]
-
-    def bare(view: Sequence[Slots]) -> AuditFinding:
-        return uniform_inputs(view, modulus, target=name)
-
-    def twice(view: Sequence[Slots]) -> AuditFinding:
-        return reuse(view, modulus, target=name)
-
-    return (
-        _judged(bare(clear), bare(slots), bare(nothing)),
-        _judged(twice(same), twice(slots), twice(nothing)),
-    )
+    nothing = [rng.integers(0, MODULUS, slot.size, dtype=np.uint64) for slot in clear]
+    same = [_added(slot, nothing[0]) for slot in clear]
+    bare = [uniform_inputs(view, name) for view in (clear, slots, nothing)]
+    twice = [reuse(view, name) for view in (same, slots, nothing)]
+    return _judged(*bare), _judged(*twice)
 
 
 def _judged(control: AuditFinding, deployed: AuditFinding, null: AuditFinding) -> AuditTrial:
@@ -246,38 +237,36 @@ def _judged(control: AuditFinding, deployed: AuditFinding, null: AuditFinding) -
     return AuditTrial(control, deployed, null)
 
 
-def _seeds(prior: Prior, modulus: int, kind: str, effort: Effort) -> AuditTrial:
+def _seeds(prior: Prior, kind: str, effort: Effort) -> AuditTrial:
     rng = prior.rng(NAME, kind)
-    known = _packed(prior, 0, modulus)[:KNOWN]
+    known = _packed(prior, 0)[:KNOWN]
     peer = masking.public_key(token_bytes(masking.SEED_BYTES))
     pairs = kind == "pair masks"
-    shipped = partial(pair_stream, modulus, peer) if pairs else partial(self_stream, modulus)
-    weak = partial(numpy_stream, modulus)
+    shipped = partial(pair_stream, peer) if pairs else self_stream
     streams = effort.pair_streams if pairs else effort.self_streams
     bits = min(effort.bits, streams)
 
     def attack(draw: Callable[[], Slots]) -> AuditFinding:
-        masked = _added(known, draw(), modulus)
-        mask = _added(masked, np.uint64(modulus) - known, modulus)  # the plaintext is known
-        return weak_seeds(mask, draw, (weak, shipped), bits, streams).at(target=kind)
+        mask = _added(_added(known, draw()), MODULUS - known)  # the plaintext is known
+        return weak_seeds(mask, draw, (numpy_stream, shipped), bits, streams).at(target=kind)
 
     return AuditTrial(
-        attack(lambda: weak(int(rng.integers(1 << bits)))),
+        attack(lambda: numpy_stream(int(rng.integers(1 << bits)))),
         attack(lambda: shipped(token_bytes(masking.SEED_BYTES))),
-        attack(lambda: rng.integers(0, modulus, KNOWN, dtype=np.uint64)),
+        attack(lambda: rng.integers(0, MODULUS, KNOWN, dtype=np.uint64)),
     )
 
 
-def _packed(prior: Prior, step: int, modulus: int) -> Slots:
+def _packed(prior: Prior, step: int) -> Slots:
     """Pack an update into slots, without masks: 16-bit values of three parties."""
     rng = prior.rng(NAME, "values", step)
-    codec = Codec(16, len(PARTIES), modulus)
+    codec = Codec(16, len(PARTIES), MODULUS)
     values = rng.normal(0, 0.01, VALUES).astype(np.float32)
     return packing.pack(codec, packing.quantize(codec, values, 0.1, rng)[0])
 
 
-def _added(slots: Slots, mask: Slots, modulus: int) -> Slots:
-    return (slots + mask) % np.uint64(modulus)
+def _added(slots: Slots, mask: Slots) -> Slots:
+    return (slots + mask) % np.uint64(MODULUS)
 
 
 def _seed(seed: bytes | int) -> bytes:

@@ -9,8 +9,9 @@ of both error rates, and from them lower bounds of μ and of ε.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,75 +42,66 @@ Release = Callable[[SkellamNoise, bool, int, Uniforms], Floats]
 Share = Callable[[], NDArray[np.int64]]
 
 
-@dataclass(frozen=True, slots=True)
-class EpsilonBounds:
-    """Lower bounds at 95 % from releases of a mechanism, and the counts behind them."""
-
-    epsilon: float  # if the trade-off is a Gaussian's
-    epsilon_of_any: float  # whatever its shape
-    mu: float
-    hits: int
-    alarms: int
-    releases: int
-
-
-def reference(claim: float = CLAIM, delta: float = DELTA) -> SkellamNoise:
+def reference() -> SkellamNoise:
     """Make noise of five parties at this ε; rounding makes the client's value larger."""
     scale = 64.0
     template = SkellamNoise(1.0, scale, (64.5 + 1e-6) / scale, 1, 5, dropouts=0, colluders=0)
-    return calibrated_skellam(template, claim, delta)
-
-
-def measure(
-    release: Release,
-    noise: SkellamNoise,
-    rng: np.random.Generator,
-    *,
-    releases: int = RELEASES,
-    delta: float = DELTA,
-    null: bool = False,
-) -> EpsilonBounds:
-    """Distinguish sums with the client from those without it; `null`: it is in both."""
-    uniforms, hits, alarms = seeded(rng), 0, 0
-    middle = 0.0 if noise.adjacency == "replace-one" else np.rint(noise.scale * noise.clip) / 2
-    for start in range(0, releases, BATCH):
-        size = min(BATCH, releases - start)
-        hits += int((release(noise, True, size, uniforms) > middle).sum())
-        alarms += int((release(noise, null, size, uniforms) > middle).sum())
-    counts = hits, releases, alarms, releases
-    mu = mu_lower_bound(*counts)
-    of_any = epsilon_lower_bound(*counts, delta)
-    return EpsilonBounds(gdp_epsilon(mu, delta), of_any, mu, hits, alarms, releases)
+    return calibrated_skellam(template, CLAIM, DELTA)
 
 
 def self_test(
     release: Release,
     noise: SkellamNoise,
     rng: np.random.Generator,
-    *,
     target: str,
+    *,
     releases: int = RELEASES,
-    delta: float = DELTA,
     null: bool = False,
 ) -> AuditFinding:
-    """Compare a mechanism's lower bound with the claim of its noise for one release."""
-    claim = noise.epsilon(delta)
-    shown = measure(release, noise, rng, releases=releases, delta=delta, null=null)
-    details = {
+    """Compare ε's lower bound for sums with and without the client with the claim of the noise.
+
+    `null`: the client is in all sums.
+    """
+    uniforms, hits, alarms = seeded(rng), 0, 0
+    middle = 0.0 if noise.adjacency == "replace-one" else np.rint(noise.scale * noise.clip) / 2
+    for start in range(0, releases, BATCH):
+        size = min(BATCH, releases - start)
+        hits += int((release(noise, True, size, uniforms) > middle).sum())
+        alarms += int((release(noise, null, size, uniforms) > middle).sum())
+    value, details = lower_bounds((hits, releases, alarms, releases), DELTA)
+    claim = noise.epsilon(DELTA)
+    details |= {
         "claimed epsilon": round(claim, 6),
-        "delta": delta,
-        "mu, lower bound": shown.mu,
-        "epsilon, lower bound of any shape": shown.epsilon_of_any,
-        "recognised with the client": shown.hits,
-        "alarms without it": shown.alarms,
+        "recognised with the client": hits,
+        "alarms without it": alarms,
         "releases of each kind": releases,
         "shares in a sum": promised(noise),
     }
-    measured, threshold = "epsilon, lower bound at 95 %", claim * (1 + MARGIN)
     return AuditFinding(
-        NAME, ROLE, target, measured, shown.epsilon, 0.0, threshold, 2 * releases,
-        details=details, note=GAUSSIAN,
+        NAME, ROLE, target, "epsilon, lower bound at 95 %", value, 0.0, claim * (1 + MARGIN),
+        2 * releases, details=details, note=GAUSSIAN,
     )  # fmt: skip
+
+
+def lower_bounds(
+    counts: tuple[int, int, int, int], delta: float, confidence: float = 0.95
+) -> tuple[float, dict[str, Any]]:
+    """Bound ε from below by hits and alarms, and their numbers of trials, with further figures."""
+    mu = mu_lower_bound(*counts, confidence)
+    of_any = epsilon_lower_bound(*counts, delta, confidence)
+    figures = {"mu, lower bound": mu, "epsilon, lower bound of any shape": of_any}
+    return gdp_epsilon(mu, delta), {"delta": delta, **figures}
+
+
+def planted_trial(
+    planted: Mapping[str, Any], shipped: Any, test: Callable[..., AuditFinding]
+) -> AuditTrial:
+    """Test releases with defects, of which the first is the control, and the program's own."""
+    found = {bug: test(release, bug) for bug, release in planted.items()}
+    control = next(iter(found.values()))
+    values = {bug: finding.value for bug, finding in found.items()}
+    control = control.at(details={**control.details, "planted": values})
+    return AuditTrial(control, test(shipped, "deployed"), test(shipped, "null", null=True))
 
 
 def mechanism_trials(
@@ -141,17 +133,13 @@ def repeats(share: Share, variance: float, *, target: str = "noise of two sums")
 def _sized(
     target: str, noise: SkellamNoise, bugs: Sequence[str], prior: Prior, releases: int
 ) -> AuditTrial:
-    """Test one size of noise; the first bug is the control, and details list the others."""
+    """Test one size of noise."""
 
     def test(release: Release, name: str, *, null: bool = False) -> AuditFinding:
         rng = prior.rng(NAME, target, name)
-        return self_test(release, noise, rng, target=target, releases=releases, null=null)
+        return self_test(release, noise, rng, target, releases=releases, null=null)
 
-    planted = {bug: test(PLANTED[bug], bug) for bug in bugs}
-    control = planted[bugs[0]]
-    values = {bug: finding.value for bug, finding in planted.items()}
-    control = control.at(details={**control.details, "planted": values})
-    return AuditTrial(control, test(shipped, "deployed"), test(shipped, "null", null=True))
+    return planted_trial({bug: PLANTED[bug] for bug in bugs}, shipped, test)
 
 
 def _fresh(prior: Prior) -> AuditTrial:

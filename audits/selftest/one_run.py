@@ -2,21 +2,17 @@
 
 Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. NeurIPS 2023, arXiv
 2305.08846, Algorithm 1. It audits the *code*: the program's own DP-SGD with the run's settings, on
-canaries instead of records. Canaries are made-up records with random labels, which only memory can
-predict. Each has a weight of its own on a linear model, so only the noise hides it. A coin puts
-each canary in or leaves it out, and the audit guesses some coins from the model's losses. More
-right guesses than (ε, δ)-DP allows disprove ε. Details give the bound of Gaussian DP from the same
-guesses, which is tighter. It decides no verdict, because DP-SGD's curve is only nearly Gaussian.
+canaries with random labels instead of records. Each has a weight of its own on a linear model, so
+only the noise hides it. More right guesses of coins than (ε, δ)-DP allows disprove ε. The tighter
+bound of Gaussian DP decides no verdict, because DP-SGD's curve is only nearly Gaussian.
 
-The audit's power is limited: finding nothing does not prove the claim. In our trials it found a
-tenth of the noise, and missing clipping, at ε = 1 and 3, and three tenths of the noise at ε = 1
-only, barely.
+Finding nothing does not prove the claim: in our trials it found a tenth of the noise, and missing
+clipping, at ε = 1 and 3, and three tenths of the noise barely, at ε = 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from secure_fl.audits.attacks.shadow_models import Floats, Mask, losses, made_site
@@ -54,6 +51,8 @@ TARGET = "a linear model trained with the run's DP-SGD settings"
 MEASURE = "ε that is disproved, at 95 %"
 UNBOUNDED = 1e6  # a clipping norm that clips nothing
 
+Integers = NDArray[np.int_]
+
 
 @dataclass(frozen=True, slots=True)
 class Build:
@@ -71,29 +70,8 @@ SOUND, LITTLE_NOISE = Build(), Build(noise=0.1)
 UNCLIPPED, BLIND = Build(clipped=False), Build(blind=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Guesses:
-    """Guesses of coins: 1 in, -1 out, 0 none."""
-
-    coins: tuple[int, ...]
-
-    def right(self, inside: Sequence[bool] | Mask) -> int:
-        """Count the right guesses."""
-        sides = np.where(np.asarray(inside), 1, -1)
-        return int((np.asarray(self.coins) == sides).sum())
-
-    @property
-    def made(self) -> int:
-        """The number of guesses."""
-        return int(np.count_nonzero(self.coins))
-
-
 def one_run(
-    view: PublicView,
-    prior: Prior,
-    build: Build = SOUND,
-    *,
-    count: int = CANARIES,
+    view: PublicView, prior: Prior, build: Build = SOUND, *, count: int = CANARIES
 ) -> AuditFinding:
     """Audit a build of the run's DP-SGD. Success: it disproves an ε above the claimed one."""
     dp = prior.training.dp
@@ -176,20 +154,28 @@ def train(
     return _trained(prior, site, passes), claimed
 
 
-def guess_coins(scores: Floats, share: float = GUESSED) -> Guesses:
-    """Guess "in" where the loss fell most and "out" where it fell least, a fixed share each."""
+def guess_coins(scores: Floats, share: float = GUESSED) -> Integers:
+    """Guess 1 ("in") where the loss fell most and -1 ("out") where it fell least, else 0.
+
+    `share`: of the canaries, for each of the two.
+    """
     order = np.argsort(scores, kind="stable")
     k = int(share * len(scores))
     coins = np.zeros(len(scores), dtype=int)
     coins[order[len(order) - k :]], coins[order[:k]] = 1, -1
-    return Guesses(tuple(coins.tolist()))
+    return coins
+
+
+def right_guesses(coins: Integers, inside: Mask) -> int:
+    """Count the right guesses."""
+    return int((coins == np.where(inside, 1, -1)).sum())
 
 
 def judged(
-    view: PublicView, guesses: Guesses, inside: Mask, claimed: float, dp: DPSettings
+    view: PublicView, coins: Integers, inside: Mask, claimed: float, dp: DPSettings
 ) -> AuditFinding:
     """Compare the guesses with the coins, which nothing has read before."""
-    m, r, v = len(inside), guesses.made, guesses.right(inside)
+    m, r, v = len(inside), int(np.count_nonzero(coins)), right_guesses(coins, inside)
     return AuditFinding(
         NAME,
         view.role,

@@ -4,10 +4,8 @@ The attacker knows everything but one bit of each canary: whether its gradient i
 hospital. Canaries are longer than the bound, and each has a value of its own, so all coins of one
 run are tested at once (Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run, arXiv
 2305.08846). A member subtracts its own share of the noise, as planned colluders do. A reader of the
-model knows no share. Exact limits of both error rates give lower bounds of μ and of ε, as in
-`mechanism`.
-
-Integers are tested without noise: one record may move the sum of a hospital by its bound at most.
+model knows no share. Integers are tested without noise: one record may move the sum of a hospital
+by its bound at most.
 """
 
 from __future__ import annotations
@@ -20,9 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.audits.audit_statistics import epsilon_lower_bound, gdp_epsilon, mu_lower_bound
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior
-from secure_fl.audits.selftest.mechanism import GAUSSIAN, MARGIN, seeded
+from secure_fl.audits.selftest.mechanism import (
+    GAUSSIAN,
+    MARGIN,
+    lower_bounds,
+    planted_trial,
+    seeded,
+)
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
 from secure_fl.crypto.privacy.noise import Uniforms
 from secure_fl.crypto.privacy.shared_noise import SharedNoise, on_grid
@@ -77,12 +80,7 @@ def steps_of(privacy: Mapping[str, Any]) -> dict[str, Steps]:
     shared = privacy["shared"]
     multiplier = min(σ for σ in privacy["noise_multiplier"].values() if σ)
     noise = SharedNoise(
-        multiplier,
-        CANARIES,
-        CANARIES,
-        shared["hospitals"],
-        shared["dropouts"],
-        shared["colluders"],
+        multiplier, CANARIES, CANARIES, shared["hospitals"], shared["dropouts"], shared["colluders"]
     )
     count = min(MOST_STEPS, max(1, round(multiplier**2)))
     views = {
@@ -112,11 +110,7 @@ def _trial(name: str, steps: Steps, prior: Prior, blocks: int, delta: float) -> 
         rng = prior.rng(NAME, name, purpose)
         return self_test(release, steps, rng, name, blocks=blocks, delta=delta, null=null)
 
-    planted = {bug: test(release, bug) for bug, release in PLANTED.items()}
-    control = next(iter(planted.values()))
-    values = {bug: finding.value for bug, finding in planted.items()}
-    control = control.at(details={**control.details, "planted": values})
-    return AuditTrial(control, test(shipped, "deployed"), test(shipped, "null", null=True))
+    return planted_trial(PLANTED, shipped, test)
 
 
 def self_test(
@@ -142,21 +136,18 @@ def self_test(
         hits, alarms = hits + int(guessed[coins].sum()), alarms + int(guessed[~coins].sum())
         inside += int(coins.sum())
     counts = hits, inside, alarms, blocks * CANARIES - inside
-    μ, claim = mu_lower_bound(*counts, CONFIDENCE), steps.claim(delta)
-    details = {
+    value, details = lower_bounds(counts, delta, CONFIDENCE)
+    claim = steps.claim(delta)
+    details |= {
         "claimed epsilon of these steps": round(claim, 6),
-        "delta": delta,
         "steps": steps.count,
-        "mu, lower bound": μ,
-        "epsilon, lower bound of any shape": epsilon_lower_bound(*counts, delta, CONFIDENCE),
         "hospitals": steps.noise.parties,
         "shares in a sum": steps.shares,
         "canaries": blocks * CANARIES,
     }
     return AuditFinding(
-        NAME, ROLE, f"steps of this run, towards {target}", "epsilon, lower bound at 99 %",
-        gdp_epsilon(μ, delta), 0.0, claim * (1 + MARGIN), blocks * CANARIES,
-        details=details, note=GAUSSIAN,
+        NAME, ROLE, f"steps of this run, towards {target}", "epsilon, lower bound at 99 %", value,
+        0.0, claim * (1 + MARGIN), blocks * CANARIES, details=details, note=GAUSSIAN,
     )  # fmt: skip
 
 

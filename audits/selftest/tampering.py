@@ -4,15 +4,14 @@ Each coordinator of `malicious_coordinators` leads a small federation of the ins
 protected as the run is. It also leads one that lacks the defence: without protection, with links
 that do not count frames, or with keys that parties take on trust. There it must succeed.
 
-Swapped keys are tried on one masked sum of three parties at the level of
-`crypto.sealing.step_keys`. The coordinator sends one party a key of its own in place of all others'
-keys; a party that believes it masks with streams that the coordinator can draw too. Its self mask
-comes off in every sum, by the shares that the others hold.
+Swapped keys are tried on one masked sum of three parties. The coordinator sends one party a key of
+its own in place of all others' keys. A party that believes it masks with streams that the
+coordinator can draw too. Its self mask comes off in every sum, by the shares that the others hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Any
@@ -27,10 +26,9 @@ from secure_fl.audits.selftest.malicious_federation import (
     HonestCoordinator,
     run_federation,
 )
+from secure_fl.audits.selftest.masks import NUMBERS, PARTIES, STREAM, channels, step_keys
 from secure_fl.coordinator.sum_steps import offers_to
-from secure_fl.crypto.keys.identity import Channel, Identity
 from secure_fl.crypto.sealing import masking
-from secure_fl.crypto.sealing.masking import StreamId
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import SecureFLError
@@ -38,9 +36,8 @@ from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Offer
 from secure_fl.settings import Protection
 
-NAMES, RUN, LENGTH, THRESHOLD = ("a", "b", "c"), "audit", 16, 2
-STREAM = StreamId(RUN, "segment", 1)
-VICTIM = NAMES[0]
+LENGTH, THRESHOLD = 16, 2
+VICTIM, OTHERS = PARTIES[0], PARTIES[1:]
 
 
 class OnTrust(StepKeys):
@@ -61,12 +58,12 @@ def input_read(keys_of_victim: type[StepKeys], *, swap: bool) -> tuple[bool, str
     if swap:
         offers = swapped(offers, masking.public_key(seed))
     try:
-        step.keys[VICTIM].accept(offers, NAMES)
+        step.keys[VICTIM].accept(offers, PARTIES)
         sent = step.send(VICTIM)
     except SecureFLError as error:
         return False, error.code
-    for party in NAMES[1:]:
-        step.keys[party].accept(step.offers_for(party), NAMES)
+    for party in OTHERS:
+        step.keys[party].accept(step.offers_for(party), PARTIES)
     guess = step.unmask(sent, seed)
     return bool(np.array_equal(guess, step.input)), ""
 
@@ -75,15 +72,13 @@ class _Step:
     """The keys of one sum, the victim's input, and the coordinator's attempt to read it."""
 
     def __init__(self, keys_of_victim: type[StepKeys]) -> None:
-        sites = {name: Identity.generate(name) for name in NAMES}
-        self.numbers = {name: number for number, name in enumerate(NAMES, 1)}
-        self.keys = {}
-        for name in NAMES:
-            peers = {p: Channel(sites[name], sites[p].public, b"audit") for p in NAMES if p != name}
-            make = keys_of_victim if name == VICTIM else StepKeys
-            self.keys[name] = make(
-                name, None, RUN, 1, frozenset(NAMES), self.numbers, THRESHOLD, peers
+        peers = channels()
+        self.keys = {
+            name: step_keys(
+                name, peers, 1, THRESHOLD, keys_of_victim if name == VICTIM else StepKeys
             )
+            for name in PARTIES
+        }
         self.offers = {name: keys.offer() for name, keys in self.keys.items()}
         self.input = np.arange(LENGTH, dtype=np.uint64)
 
@@ -94,28 +89,26 @@ class _Step:
 
     def send(self, name: str) -> masking.Slots:
         """Mask the party's input."""
-        mask = self.keys[name].mask(NAMES, STREAM, LENGTH, COHORT.modulus, for_host=False)
+        mask = self.keys[name].mask(PARTIES, STREAM, LENGTH, COHORT.modulus, for_host=False)
         return (self.input + mask) % np.uint64(COHORT.modulus)
 
     def unmask(self, sent: masking.Slots, seed: bytes) -> masking.Slots:
         """Remove the masks of the coordinator's own key, and the self mask by others' shares."""
         mine = masking.mask_key(seed)
         secret = masking.agree(mine, self.offers[VICTIM].public)
-        pairs = {self.numbers[p]: secret for p in NAMES if p != VICTIM}
-        plus, minus = masking.pair_keys(self.numbers[VICTIM], pairs, STREAM)
-        plus.append(
-            masking.stream_key(self._self_seed([p for p in NAMES if p != VICTIM]), STREAM, "self")
-        )
+        pairs = {NUMBERS[p]: secret for p in OTHERS}
+        plus, minus = masking.pair_keys(NUMBERS[VICTIM], pairs, STREAM)
+        plus.append(masking.stream_key(self._self_seed(), STREAM, "self"))
         mask = masking.combine(plus, minus, LENGTH, COHORT.modulus)
         modulus = np.uint64(COHORT.modulus)
         return (sent + (modulus - mask)) % modulus
 
-    def _self_seed(self, holders: Collection[str]) -> bytes:
+    def _self_seed(self) -> bytes:
         """Recover the victim's self mask from the shares that the others reveal after every sum."""
         shares = {}
-        for name in holders:
-            self.keys[name].settle(NAMES, ())
-            shares[self.numbers[name]] = self.keys[name].reveal({}, {}).seeds[VICTIM]
+        for name in OTHERS:
+            self.keys[name].settle(PARTIES, ())
+            shares[NUMBERS[name]] = self.keys[name].reveal({}, {}).seeds[VICTIM]
         return masking.recover_secret(shares, THRESHOLD)
 
 
@@ -180,10 +173,7 @@ def _keys(deployed: FederationSetup, null: AuditFinding) -> AuditTrial:
 def _finding(
     name: str, value: float, out: FederationOutcome, setup: FederationSetup
 ) -> AuditFinding:
-    details: dict[str, Any] = {
-        "mode": setup.mode,
-        "noticed by": dict(sorted(out.noticed.items())),
-    }
+    details: dict[str, Any] = {"mode": setup.mode, "noticed by": dict(sorted(out.noticed.items()))}
     if setup.link is not Link:
         details["without"] = "counted frames"
     measure = "a hospital accepted it, or nobody noticed"

@@ -13,8 +13,7 @@ import numpy as np
 from benchmarks.checkpoint import installed
 from benchmarks.report import Grid, Report, Target
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.audits.attacks.gradient_spans import InputSpan, in_span
-from secure_fl.audits.attacks.layer_inputs import Inputs
+from secure_fl.audits.attacks.layer_inputs import Inputs, InputSpan, in_span
 from secure_fl.audits.document import AuditDocument
 from secure_fl.audits.run import audit
 from secure_fl.cli.demo_runs import attack, summary, together

@@ -15,7 +15,7 @@ import pandas as pd
 
 from benchmarks.report import Columns, Grid, Report, Target, cpu
 from secure_fl.audits.attacks.released_tables import CLOSE, ReleasedTables
-from secure_fl.audits.made_up_studies import Study, random_study
+from secure_fl.audits.codebook_trials import Study, random_study
 from secure_fl.features.statistics.codebook import Codebook
 from secure_fl.features.statistics.counting import Tabulation, counts_of
 from secure_fl.features.statistics.document import document_of

@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from secure_fl.display.charts import Chart, Curve, chart, draw_svg, figure, look, short
-from secure_fl.display.figures import duration, metric_of, number, size, traffic
+from secure_fl.display.figures import duration, interval_of, metric_of, number, size, traffic
 from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
 from secure_fl.display.run_history import RunHistory
@@ -60,7 +60,7 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> ScoreDiffe
 
 def side_by_side(histories: Sequence[RunHistory]) -> Grid:
     """Make a row for each run; differences are from the first, in points."""
-    first = histories[0]
+    first, names = histories[0], names_of(histories)
     rows = []
     for place, history in enumerate(histories):
         found = difference(history.document, first.document) if place else None
@@ -68,7 +68,7 @@ def side_by_side(histories: Sequence[RunHistory]) -> Grid:
         total = history.document.get("seconds", {}).get("total")
         rows.append(
             [
-                _name(histories, place),
+                names[place],
                 history.algorithm,
                 history.protection,
                 f"{history.round}/{history.rounds}",
@@ -151,26 +151,22 @@ def comparison(histories: Sequence[RunHistory]) -> str:
 def _tested(history: RunHistory) -> str:
     """Format the test score, with its interval if it is over all hospitals' records."""
     value = metric_of(history.document, "last", "test")
-    intervals = history.document.get("metrics", {}).get("last", {}).get("intervals", {})
-    found = intervals.get("test", {}).get(history.metric)
+    found = interval_of(history.document)
     return number(value) + (f" [{number(found[0])}, {number(found[1])}]" if found else "")
 
 
 def names_of(histories: Sequence[RunHistory]) -> list[str]:
     """Return the runs' names, numbered if they are not unique."""
-    return [_name(histories, place) for place in range(len(histories))]
+    names = [history.name for history in histories]
+    numbered = [f"{place}. {name}" for place, name in enumerate(names, start=1)]
+    pairs = zip(names, numbered, strict=True)
+    return [place if names.count(name) > 1 else name for name, place in pairs]
 
 
 def listed(names: Sequence[str]) -> str:
     """Join names for a sentence, by semicolons if a name contains a comma."""
     mark = "; " if any("," in name for name in names) else ", "
     return " and ".join(filter(None, (mark.join(names[:-1]), names[-1])))
-
-
-def _name(histories: Sequence[RunHistory], place: int) -> str:
-    """Return a run's name, numbered if it is not unique."""
-    name = histories[place].name
-    return f"{place + 1}. {name}" if [s.name for s in histories].count(name) > 1 else name
 
 
 def _flat(tables: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
@@ -274,7 +270,7 @@ def scores_over_epsilon(histories: Sequence[RunHistory]) -> dict[str, list[Epsil
         ε = privacy.get("members", privacy.get("overall_epsilon"))
         ε = None if ε is None else float(f"{ε:.3g}")
         points = found.setdefault(history.algorithm + noise, {}).setdefault(ε, [])
-        points.append(EpsilonPoint(ε, value, _interval(document, history.metric)))
+        points.append(EpsilonPoint(ε, value, interval_of(document)))
     return {label: [_mean(by[ε]) for ε in sorted(by, key=_order)] for label, by in found.items()}
 
 
@@ -292,9 +288,3 @@ def _mean(points: Sequence[EpsilonPoint]) -> EpsilonPoint:
 
 def _order(epsilon: float | None) -> float:
     return math.inf if epsilon is None else epsilon
-
-
-def _interval(document: Mapping[str, Any], metric: str) -> tuple[float, float] | None:
-    last = document.get("metrics", {}).get("last", {})
-    found = last.get("intervals", {}).get("test", {}).get(metric)
-    return None if found is None else (float(found[0]), float(found[1]))

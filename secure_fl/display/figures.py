@@ -55,11 +55,24 @@ def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = 
     Of all: pooled over all records, or the parties' mean if scores were not pooled. A party
     with its own model besides the run's is judged by its own.
     """
-    of_round = document.get("metrics", {}).get(which, {})
-    scores = of_round.get("party", {}).get(party, {}) if party else overall(of_round)
+    found = of_round(document, which)
+    scores = found.get("party", {}).get(party, {}) if party else overall(found)
     own = scores.get(LOCAL + split, {}) if party else {}
     value: float | None = scores.get(split, own).get(document.get("main_metric", ""))
     return value
+
+
+def of_round(document: Mapping[str, Any], which: str) -> Mapping[str, Any]:
+    """Return the metrics of a result's "last" or "best" round; empty if nothing was measured."""
+    found: Mapping[str, Any] = document.get("metrics", {}).get(which, {})
+    return found
+
+
+def interval_of(document: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Look up the interval of the main metric over all hospitals' test records, last round."""
+    intervals = of_round(document, "last").get("intervals", {}).get("test", {})
+    found = intervals.get(document.get("main_metric"))
+    return None if found is None else (float(found[0]), float(found[1]))
 
 
 def overall(found: Mapping[str, Any]) -> Mapping[str, Any]:

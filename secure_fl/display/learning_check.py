@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from secure_fl.display.figures import LOCAL, counted, number
+from secure_fl.display.figures import LOCAL, counted, number, of_round
 
 ALL, ROW, TRULY = "all", "of ", "truly "  # names of counts, as in learning.metric_counts
 FEW_FOUND = 0.25  # share of the entities; models that find fewer have barely learned
@@ -107,10 +107,8 @@ def _measured(
 
 
 def _saved(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Find the metrics of the saved round."""
-    metrics: Mapping[str, Mapping[str, Any]] = document.get("metrics", {})
     saved = document.get("model_round")
-    last, best = metrics.get("last", {}), metrics.get("best", {})
+    last, best = (of_round(document, which) for which in ("last", "best"))
     return best if saved is not None and best.get("round") == saved else last
 
 
@@ -121,7 +119,6 @@ def _names(document: Mapping[str, Any], model: str | None) -> list[str]:
 
 
 def _own_counts(document: Mapping[str, Any], round: int | None) -> dict[str, Any]:
-    """Collect a hospital's own counts of a round, by split."""
     return {
         "/".join(filter(None, (line.get("model"), line["split"]))): line["counts"]
         for line in document.get("history", ())
@@ -163,7 +160,6 @@ def _labels(
 def _entities(
     counts: Mapping[str, Sequence[float]], intervals: Mapping[str, Any], records: str
 ) -> str | None:
-    """Describe a tagger that finds few or no entities."""
     rows = [row for name, row in counts.items() if name == ALL or name.startswith(ROW)]
     hits, false, missed = (round(sum(cells)) for cells in zip(*rows, strict=True))
     if not hits + missed:

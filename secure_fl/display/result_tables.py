@@ -16,15 +16,8 @@ def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
     """Make a table of a result: per hospital and mean, last and best round, traffic, seconds."""
     metric = main_metric(document)
     best = document.get("metrics", {}).get("best", {}).get("round", "-")
-    columns = [
-        "hospital",
-        f"dev {metric}",
-        f"test {metric}",
-        f"test, best round ({best})",
-        "sent",
-        "received",
-        "training",
-    ]
+    scores = [f"dev {metric}", f"test {metric}", f"test, best round ({best})"]
+    columns = ["hospital", *scores, "sent", "received", "training"]
     rows = [_row(document, party, party) for party in document["parties"]]
     last = document.get("metrics", {}).get("last", {})
     every = TOGETHER if last.get("pooled") else "mean"
@@ -43,9 +36,9 @@ def _without_repetition(title: str, columns: list[str], rows: list[list[str]]) -
     return grid(title, columns, rows)
 
 
-def entity_table(document: Mapping[str, Any], which: str = "last") -> Grid | None:
+def entity_table(document: Mapping[str, Any]) -> Grid | None:
     """Make a table of the test F1 per entity type or label, and hospital; None without these."""
-    metrics = document.get("metrics", {}).get(which, {})
+    metrics = document.get("metrics", {}).get("last", {})
     pooled, mean = (metrics.get(kind, {}).get("test", {}) for kind in ("pooled", "mean"))
     by_type = any(name.startswith(ENTITY) for name in pooled)  # else label sets differ
     first = {TOGETHER: pooled} if by_type else {"mean": mean}
@@ -117,16 +110,16 @@ def layers_table(document: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def score_line(document: Mapping[str, Any], split: str = "test") -> str | None:
+def score_line(document: Mapping[str, Any]) -> str | None:
     """Format the pooled score with its interval; None if no score was pooled."""
     metric, last = document["main_metric"], document["metrics"].get("last", {})
-    interval = last.get("intervals", {}).get(split, {}).get(metric)
+    interval = last.get("intervals", {}).get("test", {}).get(metric)
     if interval is None:
         return None
-    value, records = last["pooled"][split][metric], last["counts"][split]["loss"][0]
+    value, records = last["pooled"]["test"][metric], last["counts"]["test"]["loss"][0]
     low, high = map(number, interval)
     return (
-        f"{split} {main_metric(document)} {number(value)} over {records:.0f} records of all "
+        f"test {main_metric(document)} {number(value)} over {records:.0f} records of all "
         f"hospitals; 95 % interval {low} to {high}"
     )
 
@@ -167,8 +160,6 @@ def listed(names: Sequence[str]) -> str:
 
 def until_text(until: float | None) -> str:
     """Format the time until which a run waits; empty without a limit."""
-    return (
-        ""
-        if until is None
-        else f" until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    )
+    if until is None:
+        return ""
+    return f" until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"

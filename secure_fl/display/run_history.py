@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.display.charts import Point
-from secure_fl.display.figures import protection
+from secure_fl.display.figures import of_round, protection
 from secure_fl.errors import RunError
 from secure_fl.events import (
     Convicted,
@@ -29,12 +29,8 @@ from secure_fl.events import (
     read_events,
 )
 
-RESULT, SETTINGS, EVENTS, TRANSCRIPT = (
-    "result.json",
-    "settings.toml",
-    "events.jsonl",
-    "transcript.jsonl",
-)
+RESULT, SETTINGS = "result.json", "settings.toml"
+EVENTS, TRANSCRIPT = "events.jsonl", "transcript.jsonl"
 LEAD = "secure-fl/lead/1"
 SPLITS = ("dev", "test")
 ROW, TRULY = "of ", "truly "  # before a class in the names of counts
@@ -255,6 +251,5 @@ def by_class(document: Mapping[str, Any]) -> dict[str, Sequence[float]] | None:
 
 
 def _counts(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    last = document.get("metrics", {}).get("last", {})
-    counts: Mapping[str, Any] = last.get("counts", {}).get("test", {})
+    counts: Mapping[str, Any] = of_round(document, "last").get("counts", {}).get("test", {})
     return counts

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 from secure_fl.display.charts import Curve, chart
-from secure_fl.display.figures import counted, duration, metric_of, number, size, traffic
+from secure_fl.display.figures import counted, duration, metric_of, number, of_round, size, traffic
 from secure_fl.display.html import code, folded, page, paragraph, section, table
 from secure_fl.display.result_tables import (
     approved,
@@ -127,7 +127,8 @@ def run_page(history: RunHistory, *, shared: bool = False) -> str:
 def article(history: RunHistory, at: str, *, shared: bool = False, level: int = 3) -> str:
     """Render all sections about one run."""
     leaks = "" if level > 3 else _leaks(history)  # an audit around the article measured them
-    learned = _summary(history) + _learning(history, at, shared)
+    learned = paragraph(_reached(history.document, history.metric))
+    learned += _learning(history, at, shared)
     parts = [
         _short(history),
         paragraph(convicted({"convicted": history.convicted}), "alarm"),
@@ -145,13 +146,11 @@ def article(history: RunHistory, at: str, *, shared: bool = False, level: int = 
 
 
 def _parts(document: Mapping[str, Any], shared: bool) -> list[str]:
-    """Render the parts of optional features."""
     found = {name: place for name, place in places("parts").items() if document.get(name)}
     return [resolve(place)(document, shared=shared) for place in found.values()]
 
 
 def _short(history: RunHistory) -> str:
-    """Summarise the run in a line."""
     document = history.document
     count = document.get("protection", {}).get("parties") or len(history.parties)
     who = counted(count, "hospital") if count else "hospitals"
@@ -181,60 +180,39 @@ def _leaks(history: RunHistory) -> str:
     return body + paragraph(NOT_ATTACKED)
 
 
-def _summary(history: RunHistory) -> str:
-    """Describe what the finished run reached."""
-    return paragraph(_reached(history.document, history.metric) if history.document else "")
-
-
 def _reached(document: Mapping[str, Any], metric: str) -> str:
     """Describe the scores of the last round and of the round with the best dev score."""
-    last, best = (document.get("metrics", {}).get(which, {}) for which in ("last", "best"))
+    last, best = (of_round(document, which) for which in ("last", "best"))
     score, other = (metric_of(document, which, "test") for which in ("last", "best"))
     if score is None:
         return ""
     over = "all records" if last.get("pooled") else "the hospitals' mean"
     said = score_line(document) or f"test {metric} {number(score)} ({over})"
-    same = best["round"] == last["round"]
     best_round = "no round had a better dev score"
-    if not same:
+    if best["round"] != last["round"]:
         best_round = f"after round {best['round']}, with the best dev score, {number(other)}"
-    return f"After round {last['round']}: {said}; {best_round}. {_which(document)}"
-
-
-def _which(document: Mapping[str, Any]) -> str:
-    """Name the round of the saved model."""
-    held = document.get("model_round")
-    return f"The saved model is the one after round {held}." if held else ""
+    saved = document.get("model_round")
+    which = f"The saved model is the one after round {saved}." if saved else ""
+    return f"After round {last['round']}: {said}; {best_round}. {which}"
 
 
 def _learning(history: RunHistory, at: str, shared: bool) -> str:
-    metric = history.metric
     if any(history.curve(split) for split in ("dev", "test")):
         main = [Curve(f"all {s} records", history.curve(s)) for s in ("dev", "test")]
     else:
         main = [Curve(f"mean over hospitals, {s}", history.mean(s)) for s in ("dev", "test")]
-    own = [] if shared else [_own(history, name, metric) for name in history.own]
-    many = len(own) > MANY
-    curves = [*main, *(curve._replace(faint=many) for curve in own)]
+    own = () if shared else history.own
+    faint = len(own) > MANY
+    curves = [Curve(f"{n}, dev", history.curve("dev", party=n), faint) for n in own]
     losses = [
         Curve("training", history.losses()),
         Curve("all dev records", history.curve("dev", "loss") or history.mean("dev", "loss")),
         Curve("all test records", history.curve("test", "loss") or history.mean("test", "loss")),
     ]
-    drawn = chart(
-        f"{at}-curve",
-        curves,
-        "round",
-        f"Score over rounds ({history.metric_name})",
-        number,
-        fewest=FEWEST,
-    )
+    title = f"Score over rounds ({history.metric_name})"
+    drawn = chart(f"{at}-curve", [*main, *curves], "round", title, number, fewest=FEWEST)
     drawn += chart(f"{at}-loss", losses, "round", "Loss over rounds", number, fewest=FEWEST)
     return drawn + paragraph(_rates(history))
-
-
-def _own(history: RunHistory, name: str, metric: str) -> Curve:
-    return Curve(f"{name}, dev", history.curve("dev", metric, name))
 
 
 def _rates(history: RunHistory) -> str:
@@ -335,7 +313,7 @@ def _cost(history: RunHistory, at: str, shared: bool) -> str:
 def cost_beside_float32(document: Mapping[str, Any]) -> str:
     """Compare the sent bytes with plain FedAvg of the complete model in float32."""
     values, parties = document.get("values"), len(document.get("parties", ()))
-    last = document.get("metrics", {}).get("last", {}).get("round") or document.get("rounds")
+    last = of_round(document, "last").get("round") or document.get("rounds")
     up, _ = traffic(document)
     if not values or not parties or not last or not up:
         return ""
@@ -401,15 +379,8 @@ def _presence(history: RunHistory, at: str) -> str:
     members = [(float(n), float(count)) for n, count in sorted(history.here.items())]
     body = paragraph(", ".join(history.parties))
     if len({count for _, count in members}) > 1:
-        curve = [Curve("members", members)]
-        body += chart(
-            f"{at}-members",
-            curve,
-            "round",
-            "Members per round",
-            lambda v: f"{v:.0f}",
-            from_zero=True,
-        )
+        curve, title = [Curve("members", members)], "Members per round"
+        body += chart(f"{at}-members", curve, "round", title, lambda v: f"{v:.0f}", from_zero=True)
     elif members:
         body += paragraph(f"All {members[0][1]:.0f} members took part in every round.")
     return body + "".join(paragraph(note) for note in history.notes[-20:])

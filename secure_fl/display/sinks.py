@@ -103,13 +103,10 @@ def to_mlflow(uri: str, *, experiment: str = "secure_fl", hospitals: bool = Fals
             place = known.experiment_id if known else client.create_experiment(experiment)
             made.append(client.create_run(place).info.run_id)
         now = int(1000 * time.time())
-        client.log_batch(
-            made[0],
-            metrics=[
-                Metric(re.sub(r"[^\w\-. /]", "_", one.key), one.value, now, one.round)
-                for one in scores
-            ],
-        )
+        names = [re.sub(r"[^\w\-. /]", "_", one.key) for one in scores]
+        pairs = zip(names, scores, strict=True)
+        metrics = [Metric(name, one.value, now, one.round) for name, one in pairs]
+        client.log_batch(made[0], metrics=metrics)
 
     return _listener(f"mlflow={uri}", write, hospitals)
 
@@ -169,9 +166,8 @@ def _require_folders_allowed(uri: str) -> None:
     from mlflow import environment_variables as switches
 
     scheme = uri.partition(":")[0] if ":" in uri else ""
-    switch = getattr(
-        switches, "MLFLOW_ALLOW_FILE_STORE", None
-    )  # exists in versions that refuse folders
+    # This switch exists in versions that refuse folders.
+    switch = getattr(switches, "MLFLOW_ALLOW_FILE_STORE", None)
     if scheme in ("", "file") and switch is not None and not switch.get():
         raise SettingsError(
             f"MLflow does not accept a folder ({uri}) by default",

@@ -98,9 +98,8 @@ class CoordinatorStatus:
     """Status of a coordinator: rounds and stragglers; it knows no scores."""
 
     def __init__(self, rounds: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.waited_for: Callable[[], Mapping[str, float]] = (
-            dict  # members without an answer to the step
-        )
+        # members without an answer to the step
+        self.waited_for: Callable[[], Mapping[str, float]] = dict
         self.connected: Callable[[], Collection[str]] = set
         self._rounds = rounds
         self._clock, self._pace = clock, Eta(clock, rounds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from html import escape
@@ -34,7 +34,7 @@ from secure_fl.events import (
 )
 
 COORDINATOR = "coordinator"
-PER_SECOND = 4
+PLAIN: Mapping[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 QUIET_FOR = 30.0  # seconds without output after which lines report a long round's progress
 
 
@@ -91,13 +91,7 @@ class Watch:
     def _place(self) -> Live | NotebookCell:
         if self._console.is_jupyter:
             return NotebookCell(self.shown, self._clock)
-        return Live(
-            console=self._console,
-            get_renderable=self.shown,
-            refresh_per_second=PER_SECOND,
-            transient=False,
-            vertical_overflow="visible",
-        )
+        return Live(console=self._console, get_renderable=self.shown, vertical_overflow="visible")
 
     def __exit__(
         self,
@@ -118,7 +112,6 @@ class Watch:
             self._live.refresh()
 
     def _follow(self, event: Event, line: _Line) -> None:
-        """Follow an event of a hospital."""
         match event:
             case TrainingProgress():
                 line.round, line.step, line.steps = event.round, event.step, event.steps
@@ -142,16 +135,8 @@ class Watch:
         names = sorted(self._lines, key=lambda name: (not self._lines[name].note, name))
         room = max(self._console.height - 6, 3)
         shown = names if len(names) <= room else names[:room]
-        columns = [
-            "hospital",
-            "round",
-            "",
-            "loss",
-            f"dev {self._metric_name}",
-            "sent",
-            "received",
-            "",
-        ]
+        metric = f"dev {self._metric_name}"
+        columns = ["hospital", "round", "", "loss", metric, "sent", "received", ""]
         rows = [self._row(name, self._lines[name]) for name in sorted(shown)]
         rest = len(names) - len(shown)
         more = [Text(f"and {rest} more hospitals that do not fit the screen")] if rest else []
@@ -196,7 +181,6 @@ class Watch:
         ]
 
     def _coordinated(self, event: Event) -> None:
-        """Follow an event of the coordinator."""
         match event:
             case MembersLost() | MembersReturned():
                 for party in event.parties:
@@ -261,8 +245,7 @@ def watching(
     """Show a run on stderr: a table in a terminal or notebook, elsewhere a line per round."""
     if not shown:
         return nullcontext()
-    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    return Watch(console, title, rounds, metric, scored_class=scored_class)
+    return Watch(Console(stderr=True, **PLAIN), title, rounds, metric, scored_class=scored_class)
 
 
 WIDTH = 100  # characters of a notebook's table
@@ -306,9 +289,7 @@ class NotebookCell:
             force_terminal=False,
             color_system=None,
             width=WIDTH,
-            markup=False,
-            emoji=False,
-            highlight=False,
+            **PLAIN,
         )
         console.print(self._shown())
         return HTML(f'<pre style="line-height: 1.3">{escape(text.getvalue())}</pre>')

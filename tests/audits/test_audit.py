@@ -50,12 +50,9 @@ def place(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def documents(place) -> dict[str, AuditDocument]:
     """Quick audits of the same federation under three protections, with one control for all."""
-    return {
-        mode: audit(
-            protected(place / mode, mode), quick=True, code=False, controls=place / "controls"
-        )
-        for mode in ("none", UNMASKED, "he+secagg")
-    }
+    options: dict[str, Any] = {"quick": True, "code": False, "controls": place / "controls"}
+    modes = ("none", UNMASKED, "he+secagg")
+    return {mode: audit(protected(place / mode, mode), **options) for mode in modes}
 
 
 ONE, SUM = "one hospital's update", "a sum of updates"
@@ -66,18 +63,11 @@ WITH_ONE, WITH_TWO = "coordinator + 1 hospital", "coordinator + 2 hospitals"
 def test_matrices_differ_as_the_threat_model_says(documents):
     # Two of three colluders are left with one update by subtraction, whatever the protection.
     common = {HOSPITAL: "nothing", WITH_TWO: "everything"}
-    assert cells(documents["none"], ONE) == common | {
-        COORDINATOR: "everything",
-        WITH_ONE: "everything",
-    }
-    assert cells(documents[UNMASKED], ONE) == common | {
-        COORDINATOR: "nothing",  # the pad hides the uploads
-        WITH_ONE: "everything",
-    }
-    assert cells(documents["he+secagg"], ONE) == common | {
-        COORDINATOR: "nothing",
-        WITH_ONE: "nothing",
-    }
+    seen = {mode: cells(document, ONE) for mode, document in documents.items()}
+    pad = {COORDINATOR: "nothing", WITH_ONE: "everything"}  # it hides uploads without masks
+    assert seen[UNMASKED] == common | pad
+    assert seen["none"] == common | dict.fromkeys(pad, "everything")
+    assert seen["he+secagg"] == common | dict.fromkeys(pad, "nothing")
     sums = {mode: cells(document, SUM)[COORDINATOR] for mode, document in documents.items()}
     assert sums == {"none": "of a sum", UNMASKED: "nothing", "he+secagg": "nothing"}
 
@@ -138,9 +128,8 @@ def test_embeddings_that_are_sent_are_found_by_the_token_bag(documents, place):
     folder = trained(place / "embeddings", "none", frozen="false")
     finding = audit(folder, quick=True, code=False)
     assert verdicts(finding, "token bag")[COORDINATOR] == "leaks"
-    assert (
-        verdicts(documents["none"], "token bag")[COORDINATOR] == "holds"
-    )  # frozen, also unprotected
+    frozen = documents["none"]  # also unprotected
+    assert verdicts(frozen, "token bag")[COORDINATOR] == "holds"
     words = next(row for row in finding.matrix if row.what.startswith("words"))
     assert {c.role: c.access for c in words.cells}[COORDINATOR] == "everything"
 
@@ -166,14 +155,9 @@ def test_masks_that_are_reused_are_found(documents, place, monkeypatch):
 def _reuse(made: AuditedRun) -> Verdict:
     inputs = code_trials.masked_inputs(made.run)
     (name,) = inputs
-    finding = {
-        trial.verdict
-        for trial in mask_trials(made.prior, True, inputs)
-        if trial.attack.endswith("reused masks")
-        and trial.deployed
-        and trial.deployed.target == name
-    }
-    (verdict,) = finding
+    trials = mask_trials(made.prior, True, inputs)
+    reused = [t for t in trials if t.attack.endswith("reused masks") and t.deployed]
+    (verdict,) = {t.verdict for t in reused if t.deployed and t.deployed.target == name}
     return verdict
 
 
@@ -228,8 +212,7 @@ def test_audit_and_report_as_a_user_runs_them(documents, place):
 
 def test_wrong_folders_are_told(tmp_path):
     runner = CliRunner()
-    done = runner.invoke(main, ["audit", str(tmp_path / "none")])
-    assert done.exit_code == 2
+    assert runner.invoke(main, ["audit", str(tmp_path / "none")]).exit_code == 2
     done = runner.invoke(main, ["report", str(tmp_path)])
     assert done.exit_code == 4
     assert "secure-fl runs FOLDER" in done.output + str(done.stderr)

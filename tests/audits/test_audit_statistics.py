@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from scipy.stats import binom, binomtest, mannwhitneyu, norm
 
 from secure_fl.audits import audit_statistics as st
-from secure_fl.audits.selftest.one_run import guess_coins
+from secure_fl.audits.selftest.one_run import guess_coins, right_guesses
 
 NULLS = 500
 ALLOWED = int(binom.ppf(0.999, NULLS, 0.05))  # 5 %, and what chance adds to it once in 1,000 tests
@@ -79,9 +79,8 @@ def test_scores_without_information_seldom_pass_the_auc_threshold():
     threshold = st.auc_threshold(20, 30, level=0.05)
     passed = sum(st.roc(rng.normal(size=50), members)[2] >= threshold for _ in range(NULLS))
     assert passed <= ALLOWED
-    passed = sum(
-        st.roc(rng.normal(size=50) + members, members)[2] >= threshold for _ in range(NULLS)
-    )
+    shifted = (rng.normal(size=50) + members for _ in range(NULLS))
+    passed = sum(st.roc(scores, members)[2] >= threshold for scores in shifted)
     assert passed > 0.8 * NULLS  # and information does
 
 
@@ -104,14 +103,16 @@ def test_tpr_at_refuses_a_rate_that_cannot_be_seen():
     assert allowed.tpr == 1.0
 
 
+def bounds_of(bound, hits, alarms, trials, *delta):
+    both = zip(hits, alarms, strict=True)
+    return np.array([bound(int(a), trials, int(b), trials, *delta) for a, b in both])
+
+
 def test_no_leak_gives_an_epsilon_in_one_of_twenty_at_most():
     rng = np.random.default_rng(5)
     hits, alarms = rng.binomial(300, 0.2, (2, NULLS))
-    bounds = [
-        st.epsilon_lower_bound(int(a), 300, int(b), 300, 1e-5)
-        for a, b in zip(hits, alarms, strict=True)
-    ]
-    assert sum(bound > 0 for bound in bounds) <= ALLOWED
+    bounds = bounds_of(st.epsilon_lower_bound, hits, alarms, 300, 1e-5)
+    assert (bounds > 0).sum() <= ALLOWED
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
@@ -119,24 +120,17 @@ def test_randomised_response_is_not_accused(epsilon):
     rng, truthful = np.random.default_rng(6), 1 / (1 + math.exp(-epsilon))
     hits = rng.binomial(2000, truthful, NULLS)
     alarms = rng.binomial(2000, 1 - truthful, NULLS)
-    bounds = np.array(
-        [
-            st.epsilon_lower_bound(int(a), 2000, int(b), 2000, 0.0)
-            for a, b in zip(hits, alarms, strict=True)
-        ]
-    )
+    bounds = bounds_of(st.epsilon_lower_bound, hits, alarms, 2000, 0.0)
     assert (bounds > epsilon).sum() <= ALLOWED
     assert np.median(bounds) > 0.7 * epsilon  # and most of it is found
 
 
 def test_epsilon_counts_both_kinds_of_error():
     low, high = st.clopper_pearson(100, 100)[0], st.clopper_pearson(0, 100)[1]
-    assert st.epsilon_lower_bound(100, 100, 0, 100, 0.1) == pytest.approx(
-        math.log((low - 0.1) / high)
-    )
+    expected = pytest.approx(math.log((low - 0.1) / high))
+    assert st.epsilon_lower_bound(100, 100, 0, 100, 0.1) == expected
     rare = st.epsilon_lower_bound(1000, 1000, 900, 1000, 0.0)  # members are never denied
-    fpr = st.clopper_pearson(900, 1000)[1]
-    fnr = 1 - st.clopper_pearson(1000, 1000)[0]
+    fpr, fnr = st.clopper_pearson(900, 1000)[1], 1 - st.clopper_pearson(1000, 1000)[0]
     assert rare == pytest.approx(math.log((1 - fpr) / fnr))
     assert st.epsilon_lower_bound(0, 10, 10, 10, 0.9) == 0.0
 
@@ -145,9 +139,7 @@ def test_mu_lower_bound_stays_below_the_truth():
     rng, mu = np.random.default_rng(7), 1.5
     hits = rng.binomial(1000, norm.sf(-mu / 2), NULLS)
     alarms = rng.binomial(1000, norm.sf(mu / 2), NULLS)
-    bounds = np.array(
-        [st.mu_lower_bound(int(a), 1000, int(b), 1000) for a, b in zip(hits, alarms, strict=True)]
-    )
+    bounds = bounds_of(st.mu_lower_bound, hits, alarms, 1000)
     assert (bounds > mu).sum() <= ALLOWED
     assert np.median(bounds) > 0.85 * mu
     assert st.mu_lower_bound(0, 10, 10, 10) == 0.0
@@ -168,9 +160,8 @@ def test_gdp_epsilon_gives_delta_back(mu):
 
 def test_one_run_without_delta_is_a_binomial_test():
     q = 1 / (1 + math.exp(-1.0))
-    assert st.one_run_p_value(200, 100, 80, 1.0, 0.0) == pytest.approx(
-        binomtest(80, 100, q, alternative="greater").pvalue
-    )
+    expected = binomtest(80, 100, q, alternative="greater").pvalue
+    assert st.one_run_p_value(200, 100, 80, 1.0, 0.0) == pytest.approx(expected)
     finding = st.one_run_epsilon(200, 100, 90, 0.0)
     assert st.one_run_p_value(200, 100, 90, finding, 0.0) == pytest.approx(0.05, abs=1e-6)
 
@@ -211,7 +202,7 @@ mu_of = cache(st.one_run_mu)
 def apart(coins: np.ndarray, mu: float, rng: np.random.Generator) -> int:
     """Each canary moves a number of its own by μ, under noise of deviation 1: μ-Gaussian DP."""
     scores = mu * coins + rng.normal(size=len(coins))
-    return guess_coins(scores).right(coins.astype(bool))
+    return right_guesses(guess_coins(scores), coins.astype(bool))
 
 
 def together(coins: np.ndarray, mu: float, rng: np.random.Generator) -> int:
@@ -255,9 +246,8 @@ def test_more_right_guesses_reject_more() -> None:
     assert finding == sorted(finding) and finding[0] == 0.0 < finding[-1]
     assert st.one_run_mu(200, 100, 90, 0.99) < st.one_run_mu(200, 100, 90, 0.95)
     edge = st.one_run_mu(200, 100, 90)
-    assert st.rejects(200, 100, 90, edge - 1e-6, 0.05) and not st.rejects(
-        200, 100, 90, edge + 1e-6, 0.05
-    )
+    assert st.rejects(200, 100, 90, edge - 1e-6, 0.05)
+    assert not st.rejects(200, 100, 90, edge + 1e-6, 0.05)
 
 
 def test_what_is_known_exactly() -> None:

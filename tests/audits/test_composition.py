@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -24,46 +24,23 @@ from secure_fl.audits.selftest.composition import (
     without_clipping,
     worst,
 )
-from secure_fl.config import load as config
+from secure_fl.corpora import make
 from secure_fl.learning.dp.private_model import Bounds
-from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import Batch, make_task
 from secure_fl.settings import DPSettings, TaskSettings, TrainingSettings
 from tests.support.clipped_sums import clipped_sum
 from tests.support.private import TASKS, loss_of, make_batch, make_model
+from tests.support.readings import prior_of
 
 TRAINING = TrainingSettings(device="cpu")
-SETTINGS = """\
-[run]
-seed = 3
-[data]
-corpus = "ade"
-parties = 3
-size = 40
-[model]
-layers = 1
-[training]
-device = "cpu"
-[algorithm]
-name = "fedavg"
-"""
 
 
 @cache
 def prior(kind: Any = "classification") -> Prior:
-    settings = config.loads(SETTINGS)
-    task = make_task(
-        TaskSettings(kind=kind, labels=None if kind == "ranking" else ("no-ade", "ade"))
-    )
-    records = tuple(config.silos(settings)[0].train)
-    tokenizer = load_tokenizer(settings.model)
-
-    def model() -> nn.Module:
-        return load_model(settings.model, task, tokenizer, 3)
-
-    return Prior(
-        model, tokenizer, task, settings.training, settings.algorithm, 3, outsiders=records
-    )
+    labels = None if kind == "ranking" else ("no-ade", "ade")
+    records = make("ade", parties=3, seed=3, size=40)[0].train
+    task = make_task(TaskSettings(kind=kind, labels=labels))
+    return prior_of({}, TRAINING, task=task, public=records, layers=1, seed=3)
 
 
 def neighbours(rows: int = 6) -> list[Neighbours]:
@@ -109,27 +86,21 @@ def test_a_teacher_trained_without_noise_breaks_the_bound() -> None:
     start = {name: value.clone() for name, value in teacher.state_dict().items()}
     task, cfg = TASKS["bert"], Distillation(adaptive="sample", mutual=False)
 
-    def move(batch: Batch, bound: float) -> Tensor:
+    def moved(steps: int, batch: Batch, bound: float) -> Tensor:
         teacher.load_state_dict(start)
         teacher.requires_grad_(True)
-        steps = torch.optim.SGD(teacher.parameters(), lr=1.0)
-        for _ in range(3):
-            steps.zero_grad()
+        optimizer = torch.optim.SGD(teacher.parameters(), lr=1.0)
+        for _ in range(steps):
+            optimizer.zero_grad()
             task.loss(task.forward(teacher.eval(), batch), batch).backward()
-            steps.step()
-        teacher.requires_grad_(False)
-        pair = Pair(teacher, student, task, cfg, (1.0, 1.0))
-        return private_step(pair, losses, TRAINING)(batch, bound)
-
-    def apart(batch: Batch, bound: float) -> Tensor:
-        teacher.load_state_dict(start)
+            optimizer.step()
         teacher.requires_grad_(False)
         pair = Pair(teacher, student, task, cfg, (1.0, 1.0))
         return private_step(pair, losses, TRAINING)(batch, bound)
 
     pairs = [Neighbours(make_batch("bert", 16), (0, 3, 15))]
-    assert worst(apart, pairs, bounds=(1.0,)).ratio <= 1 + TOLERANCE
-    assert worst(move, pairs, bounds=(1.0,)).ratio > 1.2
+    assert worst(partial(moved, 0), pairs, bounds=(1.0,)).ratio <= 1 + TOLERANCE
+    assert worst(partial(moved, 3), pairs, bounds=(1.0,)).ratio > 1.2
 
 
 def test_a_loss_that_is_no_number_is_a_defect() -> None:

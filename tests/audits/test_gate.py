@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from secure_fl.audits import metadata_trials
 from secure_fl.audits.attacks import reading
@@ -16,6 +17,7 @@ from secure_fl.audits.document import PrivacyPart
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
 from secure_fl.audits.roles import CODE, within_bound
 from secure_fl.settings import PolicySettings
+from tests.support.documents import privacy
 
 COORDINATOR = "coordinator"
 WITHIN = within_bound(parties=3, bound=1)
@@ -105,13 +107,10 @@ def test_what_is_promised_is_asked_for():
 def test_what_is_not_promised_is_not():
     beyond_the_bound = trial(1.0, "reading one hospital", "coordinator + 2 hospitals")
     assert judged(beyond_the_bound)[0] == "within policy"
-    assert (
-        judged(trial(1.0, "reading one hospital", "coordinator + 1 hospital"))[0] != "within policy"
-    )
+    within_it = trial(1.0, "reading one hospital", "coordinator + 1 hospital")
+    assert judged(within_it)[0] != "within policy"
     assert judged(trial(0.9, "token bag", target="the sum of 3"))[0] == "within policy"
-    assert (
-        judged(trial(0.9, accepted := "token bag"), accept=(f"{accepted}/x",))[0] != "within policy"
-    )
+    assert judged(trial(0.9), accept=("token-bag/x",))[0] != "within policy"
     assert judged(trial(0.9), accept=("token-bag/coordinator",))[0] == "within policy"
 
 
@@ -132,15 +131,7 @@ def test_membership_and_epsilon_are_judged_where_the_policy_says():
     assert judged(leak, membership=0.75)[0] == "within policy"
     assert judged(leak, membership=0.6)[0] == "beyond policy"
     assert "no membership attack" in judged(membership=0.6)[1]
-    statement = PrivacyPart(
-        unit="record",
-        adjacency="",
-        trust_model="",
-        mechanism="",
-        epsilon=4.0,
-        delta=1e-5,
-        budget=8.0,
-    )
+    (statement,) = (replace(part, epsilon=4.0) for part in privacy())
     assert judged(statement=(statement,), epsilon=4.0)[0] == "within policy"
     assert judged(statement=(statement,), epsilon=3.0)[0] == "beyond policy"
     assert "no differential-privacy statement" in judged(epsilon=3.0)[1]
@@ -151,9 +142,8 @@ def test_tau_counts_pairs_and_ties_tell_nothing():
     assert metadata_trials.tau(up, up) == 1.0
     assert metadata_trials.tau(up, -up) == -1.0
     assert metadata_trials.tau(up, np.zeros(8)) == 0.0
-    assert metadata_trials.tau(up, np.array([0, 1, 2, 3, 4, 5, 7, 6.0])) == pytest.approx(
-        1 - 2 / 28
-    )
+    swapped = np.array([0, 1, 2, 3, 4, 5, 7, 6.0])
+    assert metadata_trials.tau(up, swapped) == pytest.approx(1 - 2 / 28)
 
 
 def test_the_headline_is_the_update_and_words_name_what_guessing_gives():

@@ -8,7 +8,6 @@ import torch
 
 from secure_fl.audits.attacks import gradient_matching as attack
 from secure_fl.audits.attacks.gradient_matching import gradient_matching, guess_words
-from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.corpora.codes import LABELS
 from secure_fl.data.examples import Text
 from secure_fl.learning.tasks import make_task
@@ -64,21 +63,16 @@ def test_noise_of_the_same_norm_is_far_too_little(step):
 
 def test_much_noise_hides_it(step):
     finding = gradient_matching(view_of((["h"], with_noise(step, 100.0))), PRIOR)
-    assert (
-        finding.value is not None
-        and finding.value <= finding.chance + 0.2
-        and not finding.succeeded
-    )
+    assert finding.value is not None and finding.value <= finding.chance + 0.2
+    assert not finding.succeeded
 
 
-def test_the_gate_needs_a_working_attack_and_a_silent_null(step, control, monkeypatch):
+def test_a_null_is_silent_and_a_broken_attack_fails(step, monkeypatch):
     seen = view_of((["h"], step))
     null = gradient_matching(permuted(seen), PRIOR)
     assert null.value is not None and not null.succeeded
-    assert AuditTrial(control, null, null).verdict is Verdict.HOLDS
     monkeypatch.setattr(attack, "guess_words", lambda values, prior: ())
-    broken = gradient_matching(seen, PRIOR)
-    assert AuditTrial(broken, broken, null).verdict is Verdict.INCONCLUSIVE
+    assert not gradient_matching(seen, PRIOR).succeeded
 
 
 def test_same_seed_same_words_and_the_process_is_left_alone(step, monkeypatch):

@@ -12,35 +12,24 @@ import torch
 from torch import nn
 
 from secure_fl import corpora
-from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.audits.audit_statistics import one_run_epsilon, one_run_gaussian_epsilon
-from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Truth, Verdict
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Verdict
 from secure_fl.audits.selftest import one_run
-from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import make_task
-from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
+from secure_fl.settings import DPSettings, TaskSettings, TrainingSettings
+from tests.support.readings import prior_of
 
-SPEC = ModelSettings(layers=1)
 VIEW = PublicView("public", nn.Identity(), ("model/1",))
 
 
 @cache
 def prior(epsilon: float | None = 1.0, **fields: Any) -> Prior:
     records = corpora.make("ade", parties=1, seed=1, size=120)[0].train
-    tokenizer = load_tokenizer(SPEC)
     task = make_task(TaskSettings(labels=("no-ade", "ade"), max_length=48))
     dp = None if epsilon is None else DPSettings(epsilon=epsilon, accountant="rdp", **fields)
     training = TrainingSettings(learning_rate=1.5e-3, batch_size=64, device="cpu", dp=dp)
-    return Prior(
-        lambda: load_model(SPEC, task, tokenizer, 1),
-        tokenizer,
-        task,
-        training,
-        FedAvg(rounds=10, epochs=1),
-        1,
-        {"north": Truth("north", records[:20])},
-        records[20:],
-    )
+    own, others = {"north": records[:20]}, records[20:]
+    return prior_of(own, training, task=task, public=others, layers=1, seed=1)
 
 
 @cache
@@ -50,21 +39,13 @@ def audit(build: one_run.Build) -> AuditFinding:
 
 def test_missing_noise_is_found_and_a_sound_build_holds():
     control, deployed, null = map(audit, (one_run.LITTLE_NOISE, one_run.SOUND, one_run.BLIND))
-    assert control.succeeded
-    assert control.value is not None
-    assert control.value > 2 * control.threshold
-    assert not deployed.succeeded
-    assert not null.succeeded
+    assert control.value is not None and control.value > 2 * control.threshold
     assert AuditTrial(control, deployed, null).verdict is Verdict.HOLDS
     assert control.evidence == ("model/1",)
 
 
 def test_missing_clipping_is_found():
-    unclipped = audit(one_run.UNCLIPPED)
-    assert unclipped.succeeded
-    assert AuditTrial(audit(one_run.LITTLE_NOISE), unclipped, audit(one_run.BLIND)).verdict is (
-        Verdict.LEAKS
-    )
+    assert audit(one_run.UNCLIPPED).succeeded
 
 
 def test_the_claim_is_the_accountants():
@@ -75,11 +56,8 @@ def test_the_claim_is_the_accountants():
     assert 1 < finding.threshold < 50  # what this much noise costs, not the budget
 
 
-def test_a_broken_audit_is_inconclusive():
-    blind = replace(one_run.LITTLE_NOISE, blind=True)
-    assert AuditTrial(audit(blind), audit(one_run.SOUND), audit(one_run.BLIND)).verdict is (
-        Verdict.INCONCLUSIVE
-    )
+def test_a_blind_audit_finds_no_missing_noise():
+    assert not audit(replace(one_run.LITTLE_NOISE, blind=True)).succeeded
 
 
 def test_the_value_is_what_the_guesses_disprove():
@@ -88,11 +66,8 @@ def test_the_value_is_what_the_guesses_disprove():
     assert (m, r) == (1000, 400)
     assert finding.value == one_run_epsilon(m, r, v, 1e-5)
     assert finding.details["most_it_could_disprove"] == one_run_epsilon(m, r, r, 1e-5) > 1
-    assert (
-        finding.details["gaussian_epsilon"]
-        == one_run_gaussian_epsilon(m, r, v, 1e-5)
-        > finding.value
-    )
+    gaussian = finding.details["gaussian_epsilon"]
+    assert gaussian == one_run_gaussian_epsilon(m, r, v, 1e-5) > finding.value
     sound = audit(one_run.SOUND)
     assert sound.details["gaussian_epsilon"] < sound.threshold
 
@@ -106,9 +81,8 @@ def test_the_same_seed_gives_the_same_finding():
 
 def test_guesses_are_the_extremes_and_as_many_as_was_fixed():
     guesses = one_run.guess_coins(np.array([5.0, 1.0, 3.0, 4.0, 2.0]), share=0.4)
-    assert guesses.coins == (1, -1, 0, 1, -1)
-    assert guesses.made == 4
-    assert guesses.right([True, False, True, False, True]) == 2
+    assert guesses.tolist() == [1, -1, 0, 1, -1]
+    assert one_run.right_guesses(guesses, np.array([True, False, True, False, True])) == 2
 
 
 def test_without_a_claim_there_is_nothing_to_audit():

@@ -17,10 +17,12 @@ from msgspec.structs import replace
 
 from secure_fl.audits.document import ENTITIES, AuditDocument, encode
 from secure_fl.audits.report.page import compared_cells, render
-from secure_fl.audits.report.report_terms import ACCESS, STATUS, VERDICTS
 from secure_fl.audits.report.sentences import (
+    ACCESS,
     NO_PRIVACY,
     NO_TRIALS,
+    STATUS,
+    VERDICTS,
     WITHOUT,
     outcome,
     standing,
@@ -73,9 +75,8 @@ def test_every_reference_resolves(documents: list[AuditDocument]) -> None:
     ids = [e.attributes["id"] for e in page.elements if "id" in e.attributes]
     assert len(ids) == len(set(ids))
     links = [e.attributes["href"] for e in page.elements if "href" in e.attributes]
-    labels = [
-        e.attributes[n] for e in page.elements for n in e.attributes if n == "aria-labelledby"
-    ]
+    labelled = [e.attributes.get("aria-labelledby") for e in page.elements]
+    labels = [label for label in labelled if label]
     clips = [m for e in page.elements for m in re.findall(r"url\(#(.*?)\)", str(e.attributes))]
     assert links and labels and clips
     assert {link.removeprefix("#") for link in links} | {*labels, *clips} <= set(ids)
@@ -90,9 +91,8 @@ def test_a_field_links_to_its_own_trials(one: Page) -> None:
     for cell, element in zip(cells, shown, strict=True):
         targets = [e.attributes["href"][1:] for e in one.within(element) if e.tag == "a"]
         wanted = [f"{trials[name].attack}, {trials[name].role}" for name in cell.evidence]
-        titles = [
-            e.text for t in targets for e in one.elements if e.attributes.get("id") == f"{t}-title"
-        ]
+        places = [f"{target}-title" for target in targets]
+        titles = [e.text for p in places for e in one.elements if e.attributes.get("id") == p]
         assert len(titles) == len(wanted)
         assert all(t.lower().startswith(w.lower()) for t, w in zip(titles, wanted, strict=True))
 
@@ -151,11 +151,8 @@ def test_what_one_audit_alone_has_is_not_compared() -> None:
     first, second, third = (replace(d, **EMPTY) for d in three())
     alone = replace(third.matrix[0], what="one hospital's counts in a question")
     cut = replace(first.matrix[0], cells=first.matrix[0].cells[:-1])
-    documents = [
-        replace(first, matrix=(cut, *first.matrix[1:])),
-        second,
-        replace(third, matrix=(*third.matrix, alone)),
-    ]
+    first_cut = replace(first, matrix=(cut, *first.matrix[1:]))
+    documents = [first_cut, second, replace(third, matrix=(*third.matrix, alone))]
     html = render(documents)
     page = Page(html)
     table = next(e for e in page.all("table") if e.attributes.get("id") == "all-matrix")
@@ -205,9 +202,8 @@ def test_a_verdict_without_its_controls_is_not_printed() -> None:
 
 
 def test_nothing_to_work_on_is_no_success() -> None:
-    made = trial(
-        "token bag", "coordinator", finding(0.9), finding(None, note="No frame."), finding(0)
-    )
+    nothing = finding(None, note="No frame.")
+    made = trial("token bag", "coordinator", finding(0.9), nothing, finding(0))
     html = render([document(trials=(made,), matrix=())])
     assert "the attack had nothing to work on. No frame." in html and ">holds<" in html
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from secure_fl.audits.document import RocPart, SeriesPart
-from secure_fl.audits.report import plots, report_tables, report_terms
+from secure_fl.audits.report import plots, report_tables, sentences
 from secure_fl.audits.report.sentences import in_words
 from tests.support.documents import document, privacy
 
@@ -37,20 +37,13 @@ def test_small_rates_want_enough_strangers(strangers: int) -> None:
 
 def test_needed_counts_to_the_first_that_holds_enough() -> None:
     spectrum = SeriesPart(label="W", x=(1 / 3, 2 / 3, 1.0), y=(16 / 25, 24 / 25, 1.0))
-    assert [report_tables.needed(spectrum, part) for part in (0.64, 0.65, 0.96, 0.97)] == [
-        1,
-        2,
-        2,
-        3,
-    ]
+    needed = [report_tables.needed(spectrum, part) for part in (0.64, 0.65, 0.96, 0.97)]
+    assert needed == [1, 2, 2, 3]
 
 
 def test_the_largest_loss_counts_and_one_without_bound_takes_all() -> None:
     (part,) = privacy()
-    changed = [
-        type(part)(**{f: getattr(part, f) for f in part.__struct_fields__} | {"epsilon": e})
-        for e in (1.5, 9.0, None)
-    ]
+    changed = [replace(part, epsilon=epsilon) for epsilon in (1.5, 9.0, None)]
     assert report_tables.largest_epsilon(document(privacy=tuple(changed[:2]))) == "9"
     assert "∞" in report_tables.largest_epsilon(document(privacy=tuple(changed)))
     assert "∞" in report_tables.largest_epsilon(document(privacy=()))
@@ -75,7 +68,7 @@ def test_the_largest_loss_counts_and_one_without_bound_takes_all() -> None:
     ],
 )
 def test_numbers(value: float | None, statement: str) -> None:
-    assert report_terms.number(value) == statement
+    assert sentences.number(value) == statement
 
 
 def test_an_unknown_leakage_is_not_zero() -> None:

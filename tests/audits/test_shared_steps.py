@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from secure_fl.audits.audit_statistics import gdp_epsilon
-from secure_fl.audits.findings import AuditTrial, Prior, Verdict
+from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.audits.run import ABOUT
 from secure_fl.audits.selftest import shared_steps
 from secure_fl.audits.selftest.shared_steps import (
@@ -27,6 +27,7 @@ from secure_fl.audits.selftest.shared_steps import (
 )
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
 from secure_fl.crypto.privacy.shared_noise import SharedNoise, on_grid
+from tests.support.readings import seeded
 
 DELTA = 1e-5
 
@@ -36,18 +37,13 @@ def privacy(**shared: Any) -> dict[str, Any]:
     return {"delta": DELTA, "noise_multiplier": {"north": 4.0, "south": 4.5}, "shared": given}
 
 
-def prior(seed: int = 3) -> Prior:
-    nothing: Any = None
-    return Prior(nothing, nothing, nothing, nothing, nothing, seed)
-
-
 def rng(seed: int = 7) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
 @cache
 def trials(seed: int = 3) -> tuple[AuditTrial, ...]:
-    return shared_trials(privacy(), prior(seed))
+    return shared_trials(privacy(), seeded(seed))
 
 
 def test_members_and_readers_learn_less_than_is_claimed() -> None:
@@ -95,49 +91,42 @@ def test_a_bug_in_the_shipped_code_is_a_leak(monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as patch:
         patch.setattr(SharedNoise, "share_variance", weak)
         patch.setattr(SharedNoise, "own", less)
-        member, reader, integers = shared_trials(privacy(), prior(), quick=True)
+        member, reader, integers = shared_trials(privacy(), seeded(3), quick=True)
     assert member.deployed is not None and member.deployed.succeeded
     assert reader.deployed is not None and reader.deployed.succeeded
     assert integers.verdict is Verdict.HOLDS
     with monkeypatch.context() as patch:
-        clipped = on_grid
-        patch.setattr(
-            shared_steps, "on_grid", lambda rows, bound, grid: clipped(rows, 2 * bound, 2 * grid)
-        )
-        assert all(t.deployed and t.deployed.succeeded for t in shared_trials(privacy(), prior()))
+        twice = lambda rows, bound, grid: on_grid(rows, 2 * bound, 2 * grid)  # noqa: E731
+        patch.setattr(shared_steps, "on_grid", twice)
+        assert all(t.deployed and t.deployed.succeeded for t in shared_trials(privacy(), seeded(3)))
 
 
 def test_nothing_is_found_where_there_is_nothing() -> None:
     steps = Steps(SharedNoise(1.0, 512, 512, 4, 0, 1), 1, 1)
-    found = [
-        self_test(shipped, steps, rng(seed), "a member", blocks=1, null=True).value
-        for seed in range(40)
-    ]
+    options: dict[str, Any] = {"blocks": 1, "null": True}
+    found = [self_test(shipped, steps, rng(k), "a member", **options).value for k in range(40)]
     assert sum(value != 0 for value in found) <= 2
 
 
 def test_equal_seeds_give_equal_figures() -> None:
-    assert shared_trials(privacy(), prior()) == trials()
+    assert shared_trials(privacy(), seeded(3)) == trials()
     assert trials(4) != trials()
 
 
 def test_views_are_those_of_the_plan() -> None:
     views = steps_of(privacy(hospitals=7, dropouts=2, colluders=3))
-    assert {name: steps.shares for name, steps in views.items()} == {
-        "a member": 2,
-        "a reader of the model": 5,
-    }
+    shares = {name: steps.shares for name, steps in views.items()}
+    assert shares == {"a member": 2, "a reader of the model": 5}
     assert {steps.noise.multiplier for steps in views.values()} == {4.0}
     nobody = steps_of(privacy(colluders=0))["a member"]
     assert nobody.shares == 3 and nobody.claim(DELTA) > epsilon([DpSgdSteps(4.0, 1.0, 16)], DELTA)
-    assert list(steps_of(privacy(hospitals=2, dropouts=1, colluders=0))) == [
-        "a reader of the model"
-    ]
+    two = privacy(hospitals=2, dropouts=1, colluders=0)
+    assert list(steps_of(two)) == ["a reader of the model"]
     many = privacy() | {"noise_multiplier": {"north": 1000.0}}
     assert steps_of(many)["a member"].count == shared_steps.MOST_STEPS
 
 
 @pytest.mark.parametrize("given", [{}, privacy() | {"shared": None}])
 def test_a_run_without_shared_noise_is_not_tested(given: Any) -> None:
-    assert shared_trials(given, prior()) == ()
+    assert shared_trials(given, seeded(3)) == ()
     assert shared_steps.NAME in ABOUT

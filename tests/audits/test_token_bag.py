@@ -11,7 +11,6 @@ from secure_fl.audits.attacks import token_bag as attack
 from secure_fl.audits.attacks.guess_scores import tokens
 from secure_fl.audits.attacks.token_bag import entity_shares, entity_words, guess_tokens, token_bag
 from secure_fl.audits.document import ENTITIES
-from secure_fl.audits.findings import AuditTrial, Verdict
 from secure_fl.data.examples import Tagged
 from secure_fl.learning.tasks import make_task
 from secure_fl.settings import TaskSettings
@@ -48,11 +47,7 @@ def test_every_word_of_a_plain_update_and_no_other(moves):
     assert np.any(moves[name][EMBEDDING], axis=1).sum() > 5 * len(truth)
     finding = token_bag(view_of(([name], moves[name])), PRIOR)
     assert guess_tokens(moves[name], PRIOR) == truth
-    assert (finding.value, finding.details["precision"], finding.details["recall"]) == (
-        1.0,
-        1.0,
-        1.0,
-    )
+    assert finding.value == finding.details["precision"] == finding.details["recall"] == 1.0
     assert finding.succeeded and finding.target == name and finding.samples == len(truth)
     assert finding.evidence == ("wire/0",)
 
@@ -86,9 +81,8 @@ def test_rounding_to_a_grid_does_not_hide_words(moves, bits):
     Δ = moves["hospital-0"][EMBEDDING].astype(np.float64)
     step = np.abs(Δ).max() / (2 ** (bits - 1) - 1)
     noise = np.random.default_rng(0).random(Δ.shape)
-    finding = token_bag(
-        view_of((["hospital-0"], {EMBEDDING: step * np.floor(Δ / step + noise)})), PRIOR
-    )
+    rounded = {EMBEDDING: step * np.floor(Δ / step + noise)}
+    finding = token_bag(view_of((["hospital-0"], rounded)), PRIOR)
     assert finding.value is not None and finding.value > 0.98
 
 
@@ -117,17 +111,12 @@ def test_frozen_embeddings_leave_nothing_to_read():
     assert guess_tokens({}, prior) == frozenset()
 
 
-def test_the_gate_needs_a_working_attack_and_a_silent_null(moves, monkeypatch):
+def test_a_null_is_silent_and_a_broken_attack_fails(moves, monkeypatch):
     seen = view_of((["hospital-0"], moves["hospital-0"]))
-    control, null = token_bag(seen, PRIOR), token_bag(permuted(seen), PRIOR)
-    assert control.succeeded and null.value is not None and not null.succeeded
-    assert null.value <= null.chance < control.threshold
-    assert AuditTrial(control, control, null).verdict is Verdict.LEAKS
-    assert AuditTrial(control, null, null).verdict is Verdict.HOLDS
+    null = token_bag(permuted(seen), PRIOR)
+    assert null.value is not None and null.value <= null.chance < null.threshold
     monkeypatch.setattr(attack, "guess_tokens", lambda values, prior: frozenset())
-    broken = token_bag(seen, PRIOR)
-    assert broken.value == 0.0
-    assert AuditTrial(broken, broken, null).verdict is Verdict.INCONCLUSIVE
+    assert token_bag(seen, PRIOR).value == 0.0
 
 
 def test_the_words_of_entities_are_counted_by_type():

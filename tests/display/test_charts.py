@@ -9,15 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from secure_fl.display.charts import (
-    NAMES,
-    Bar,
-    Curve,
-    bar_chart,
-    chart,
-    line_chart,
-    standalone,
-)
+from secure_fl.display.charts import NAMES, Bar, Curve, bar_chart, chart, line_chart, standalone
 from secure_fl.display.figures import number
 
 RISING = [(float(k), 0.5 + 0.05 * k) for k in range(1, 8)]

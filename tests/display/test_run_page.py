@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,40 +14,23 @@ import pytest
 
 from secure_fl import FedAvg
 from secure_fl.cli.main import main
-from secure_fl.display.compare_page import (
-    comparison_page,
-    difference,
-    other_data,
-    side_by_side,
-)
+from secure_fl.display.compare_page import comparison_page, difference, other_data, side_by_side
 from secure_fl.display.run_history import LEAD, by_class, confusion, read_run_history
 from secure_fl.display.run_page import PAGE, PageWriter, run_page, write_run_page
 from secure_fl.errors import RunError
 from secure_fl.events import RoundSaved, RoundStarted
 from secure_fl.testing.hospitals import silos, small
+from tests.support.pages import Page
 from tests.support.raising import raises
 from tests.support.screens import require_screen
 from tests.support.stories import story, written
 
 
-class Outline(HTMLParser):
-    """Tags that are opened are closed, and anchors that are named are there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.ids += [str(given["id"])] if "id" in given else []
-        self.links += [str(given["href"])[1:]] if tag == "a" else []
-        if tag not in ("meta", "br", "hr"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
+def require_well_formed(text: str) -> None:
+    page = Page(text)  # it refuses tags that are not closed
+    ids = [e.attributes["id"] for e in page.elements if "id" in e.attributes]
+    assert len(set(ids)) == len(ids)
+    assert {e.attributes["href"].removeprefix("#") for e in page.all("a")} <= set(ids)
 
 
 def test_it_is_well_formed_small_and_loads_nothing(tmp_path: Path) -> None:
@@ -56,10 +38,7 @@ def test_it_is_well_formed_small_and_loads_nothing(tmp_path: Path) -> None:
     many = run_page(story(tmp_path / "many", rounds=60, parties=names))
     assert len(many.encode()) < 1_000_000
     for text in (many, run_page(story(tmp_path / "one"))):
-        outline = Outline()
-        outline.feed(text)
-        assert not outline.open and len(set(outline.ids)) == len(outline.ids)
-        assert set(outline.links) <= set(outline.ids)
+        require_well_formed(text)
         assert not re.search(r"src=|url\((?!#)|@import|<script|https?://", text)
 
 
@@ -182,9 +161,7 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
     require_screen("compared", side_by_side(stories))
     page = comparison_page(stories)
     assert "algorithm.rounds" in page and "Settings that differ" in page
-    outline = Outline()
-    outline.feed(page)
-    assert not outline.open and len(set(outline.ids)) == len(outline.ids)
+    require_well_formed(page)
 
 
 def test_runs_on_different_data_are_not_compared_without_a_warning(tmp_path: Path) -> None:

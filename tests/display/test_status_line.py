@@ -13,18 +13,9 @@ from secure_fl.events import (
     TrainingProgress,
     Waiting,
 )
-from tests.support.screens import WIDTHS, drawn, require_text
+from tests.support.screens import WIDTHS, Clock, drawn, require_text
 
 NAMES = ("north", "st-elsewhere-university-hospital", "west")
-
-
-class Clock:
-    """Seconds that a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def screens(*named: tuple[str, list[str]]) -> str:
@@ -57,15 +48,8 @@ def test_a_coordinator_shows_who_is_late_and_since_when() -> None:
     standing.connected = lambda: {"north", NAMES[1]}
     running = standing.lines()
     standing.waited_for = dict
-    require_text(
-        "lead",
-        screens(
-            ("before anybody", before),
-            ("gathering", gathering),
-            ("in a round", running),
-            ("all have answered", standing.lines()),
-        ),
-    )
+    seen = [("before anybody", before), ("gathering", gathering), ("in a round", running)]
+    require_text("lead", screens(*seen, ("all have answered", standing.lines())))
     standing(Waiting(parties=("west",)))
     assert standing.lines() == ["gathering; waiting for west (0.0 s)"]
 

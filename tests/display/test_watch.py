@@ -10,26 +10,9 @@ from rich.console import Console
 
 from secure_fl import FedAvg
 from secure_fl.display.watch import COORDINATOR, Watch
-from secure_fl.events import (
-    Crossing,
-    Event,
-    MembersLost,
-    RoundStarted,
-    Scored,
-    TrainingProgress,
-)
+from secure_fl.events import Crossing, Event, MembersLost, RoundStarted, Scored, TrainingProgress
 from secure_fl.testing.hospitals import silos, small
-from tests.support.screens import drawn
-
-
-class Clock:
-    """Seconds that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.screens import Clock, drawn
 
 
 def started(round: int) -> RoundStarted:
@@ -42,16 +25,9 @@ def trained(party: str, round: int, step: int, loss: float) -> TrainingProgress:
 
 def crossing(party: str, direction: str, head: int, bulk: int) -> Crossing:
     return Crossing(
-        party=party,
-        round=1,
-        exchange=1,
-        direction=direction,
-        kind="SumInput",
-        audience="parties",
-        head_bytes=head,
-        bulk_bytes=bulk,
-        digest="",
-    )
+        party=party, round=1, exchange=1, direction=direction, kind="SumInput",
+        audience="parties", head_bytes=head, bulk_bytes=bulk, digest="",
+    )  # fmt: skip
 
 
 def events(rounds: int, names: tuple[str, ...]) -> Iterator[Event]:

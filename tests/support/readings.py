@@ -76,18 +76,28 @@ def prior_of(
     *,
     frozen: bool = True,
     epochs: int = 1,
+    rounds: int = 10,
     task: Task = ADE,
     public: Records | None = None,
+    layers: int = 2,
+    seed: int = 0,
 ) -> Prior:
-    """What is public about a federation of two-layer models, and its parties' records."""
+    """What is public about a federation of small models, and its parties' records."""
     known = outsiders() if public is None else tuple(public)
-    settings = ModelSettings(layers=2, freeze_embeddings=frozen)
+    settings = ModelSettings(layers=layers, freeze_embeddings=frozen)
 
     def model() -> nn.Module:
-        return load_model(settings, task, tokenizer(), 0)
+        return load_model(settings, task, tokenizer(), seed)
 
     truth = {name: Truth(name, tuple(records)) for name, records in parties.items()}
-    return Prior(model, tokenizer(), task, training, FedAvg(epochs=epochs), 0, truth, tuple(known))
+    algorithm = FedAvg(rounds=rounds, epochs=epochs)
+    return Prior(model, tokenizer(), task, training, algorithm, seed, truth, tuple(known))
+
+
+def seeded(seed: int) -> Prior:
+    """An attacker that knows nothing, but draws at random."""
+    nothing: Any = None
+    return Prior(nothing, nothing, nothing, nothing, nothing, seed)
 
 
 def moved(

@@ -15,6 +15,15 @@ WIDTHS = (80,)
 KEPT = Path(__file__).parent.parent / "display" / "screens"
 
 
+class Clock:
+    """Seconds that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def drawn(thing: RenderableType, width: int) -> str:
     """A thing as a terminal of this width shows it, without what is blank at the right."""
     said = io.StringIO()
