@@ -146,18 +146,12 @@ def _members(
     for text in tiers:
         name, equals, tier = text.partition("=")
         if not equals or not tier:
-            raise KeyringError(
-                f"--tier {text!r} is not NAME=TIER",
-                fix="--tier north=strong",
-                reason="invalid-option",
-            )
+            what, fix = f"--tier {text!r} is not NAME=TIER", "--tier north=strong"
+            raise KeyringError(what, fix=fix, reason="invalid-option")
         chosen[name] = tier
     if unknown := sorted((set(chosen) | ({host} if host else set())) - names):
-        raise KeyringError(
-            f"there is no card of {', '.join(unknown)}",
-            fix="add that member's card",
-            reason="not-listed",
-        )
+        what, fix = f"there is no card of {', '.join(unknown)}", "add that member's card"
+        raise KeyringError(what, fix=fix, reason="not-listed")
     return tuple(
         Member(card.name, "host" if card.name == host else "party", chosen.get(card.name), card)
         for card in cards

@@ -199,12 +199,9 @@ def _approve_roster(file: Path, ring: KeyRing, expected: str | None, before: Ros
     for line in [] if before is None else changes(before, new):
         click.echo(f"changed since the last approved roster: {line}")
     if expected is not None and expected.split() != fingerprint.split():
-        raise KeyringError(
-            f"this kit's roster has the fingerprint {fingerprint}",
-            file=file,
-            fix="it is not the one you were given: ask the other sites, and do not join",
-            reason="other-roster",
-        )
+        what = f"this kit's roster has the fingerprint {fingerprint}"
+        fix = "it is not the one you were given: ask the other sites, and do not join"
+        raise KeyringError(what, file=file, fix=fix, reason="other-roster")
     if ring.identity().name in dict(new.signatures):
         click.echo(f"roster: already signed here; its fingerprint is {fingerprint}")
     approved(file, ring, yes=expected is not None)
@@ -330,9 +327,6 @@ def _require_listed(rules: SiteFile, fingerprint: str) -> None:
 
     rule = rules.policy.approval
     if rule is None or fingerprint not in rule.by:
-        raise KeyringError(
-            "the rules do not list these keys as keys that approve plans",
-            file=rules.file,
-            fix=f'add "{fingerprint}", the card\'s fingerprint, to by in [site.approval]',
-            reason="not-listed",
-        )
+        what = "the rules do not list these keys as keys that approve plans"
+        fix = f'add "{fingerprint}", the card\'s fingerprint, to by in [site.approval]'
+        raise KeyringError(what, file=rules.file, fix=fix, reason="not-listed")

@@ -212,11 +212,9 @@ def _require_mean_only(inner: Strategy, *, opened: bool) -> None:
             fix=f"use one of {', '.join(MEAN_ONLY)}",
         )
     if not opened and owners[0] is not FedAvg:
-        raise SettingsError(
-            f"{name} changes the mean at the server, and the plan opens means to sites alone",
-            fix="use FedAvg or FedProx, or set means_to_coordinator = true in the plan",
-            field="algorithm.means_to_coordinator",
-        )
+        what = f"{name} changes the mean at the server, and the plan opens means to sites alone"
+        fix = "use FedAvg or FedProx, or set means_to_coordinator = true in the plan"
+        raise SettingsError(what, fix=fix, field="algorithm.means_to_coordinator")
 
 
 class WrappedRounds:

@@ -214,11 +214,9 @@ class Folder:
         self.out = path / "run" if plan is None else path / "runs" / plan.run.name
         self.plan: Plan = plan or load_plan(path / "plan.toml")
         if not isinstance(self.plan.algorithm, Script):
-            raise SettingsError(
-                f"the plan is for {self.plan.algorithm.name}, and another engine trains here",
-                fix='write [algorithm] with name = "script" into plan.toml',
-                field="algorithm.name",
-            )
+            what = f"the plan is for {self.plan.algorithm.name}, and another engine trains here"
+            fix = 'write [algorithm] with name = "script" into plan.toml'
+            raise SettingsError(what, fix=fix, field="algorithm.name")
         self.algorithm: Script = self.plan.algorithm
 
     def lead(self, hub: MessageHub, patience: float = PATIENCE) -> None:

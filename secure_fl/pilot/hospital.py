@@ -181,21 +181,17 @@ class HospitalProcess:
 
     def _require_known(self, names: Collection[str]) -> None:
         if strangers := set(names) - set(self._roster.names):
-            raise CohortError(
-                f"the coordinator names {len(strangers)} members that are not on the roster",
-                fix="do not trust this coordinator; nothing was sent",
-                party=self.name,
-            )
+            what = f"the coordinator names {len(strangers)} members that are not on the roster"
+            fix = "do not trust this coordinator; nothing was sent"
+            raise CohortError(what, fix=fix, party=self.name)
 
     def _check(self, message: Gather, nonce: bytes) -> None:
         received = message.nonces.get(self.name, b"")
         self._require_known(message.nonces)
         if not hmac.compare_digest(received, nonce):
-            raise CohortError(
-                "the coordinator gathers with another nonce than this site's",
-                fix="do not trust this coordinator; nothing was sent",
-                party=self.name,
-            )
+            what = "the coordinator gathers with another nonce than this site's"
+            fix = "do not trust this coordinator; nothing was sent"
+            raise CohortError(what, fix=fix, party=self.name)
 
     def _advance(self, run: SiteRun, received: Received) -> Frame:
         """Let the session answer, or report that the run could not be finished here."""

@@ -88,12 +88,9 @@ def open_kit(file: Path, me: Identity, folder: Path) -> Path:
         plain = open_sealed(me, roster.coordinator, read.sealed, _context(roster))
         contents = msgspec.msgpack.decode(plain, type=dict[str, bytes])
     except (CryptoError, msgspec.MsgspecError, UnicodeDecodeError):
-        raise KeyringError(
-            "cannot be opened with this site's keys: it was changed, or sealed to another card",
-            file=file,
-            fix="check that the coordinator has the card that this site's `site init` wrote",
-            reason="cannot-open",
-        ) from None
+        what = "cannot be opened with this site's keys: it was changed, or sealed to another card"
+        fix = "check that the coordinator has the card that this site's `site init` wrote"
+        raise KeyringError(what, file=file, fix=fix, reason="cannot-open") from None
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, data in contents.items():
         if name in MEMBERS:  # other names could be paths outside the folder

@@ -117,12 +117,9 @@ def load_kit(folder: Path) -> Kit:
     try:
         connection = msgspec.json.decode(read_bounded(folder / CONNECTION), type=Connection)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise KeyringError(
-            f"is not a kit's connection: {error}",
-            file=folder / CONNECTION,
-            fix="copy the whole kit that `secure-fl pilot init` wrote for this machine",
-            reason="malformed",
-        ) from None
+        what = f"is not a kit's connection: {error}"
+        fix = "copy the whole kit that `secure-fl pilot init` wrote for this machine"
+        raise KeyringError(what, file=folder / CONNECTION, fix=fix, reason="malformed") from None
     roster = load_roster(folder / ROSTER)
     roster.verify()
     if connection.name not in (roster.coordinator.name, *roster.names):
@@ -130,20 +127,13 @@ def load_kit(folder: Path) -> Kit:
         raise KeyringError(what, file=folder, fix=fix, reason="not-listed")
     if connection.hub != roster.coordinator.name:
         what = f"the roster's coordinator is not {connection.hub!r}"
-        raise KeyringError(
-            what,
-            file=folder,
-            fix="get the kit again: its files are from different kits",
-            reason="mixed-kits",
-        )
+        fix = "get the kit again: its files are from different kits"
+        raise KeyringError(what, file=folder, fix=fix, reason="mixed-kits")
     kit = Kit(folder, connection, roster)
     if (owner := kit.tls.common_name()) != connection.name:
-        raise KeyringError(
-            f"the certificate is of {owner!r}, and the kit is of {connection.name!r}",
-            file=folder,
-            fix="use the files of the kit that was made for this machine",
-            reason="mixed-kits",
-        )
+        what = f"the certificate is of {owner!r}, and the kit is of {connection.name!r}"
+        fix = "use the files of the kit that was made for this machine"
+        raise KeyringError(what, file=folder, fix=fix, reason="mixed-kits")
     _require_valid(kit.tls, datetime.now(UTC))
     return kit
 
@@ -168,16 +158,9 @@ def _require_valid(tls: TlsFiles, now: datetime) -> None:
     """Refuse certificates that the other side would refuse, with the reason."""
     begin, end = tls.validity()
     if now >= end:
-        raise KeyringError(
-            f"the certificates of this kit expired on {end:%Y-%m-%d %H:%M} UTC",
-            file=tls.certificate,
-            fix=RENEW["certificates"],
-            reason="expired",
-        )
+        what = f"the certificates of this kit expired on {end:%Y-%m-%d %H:%M} UTC"
+        raise KeyringError(what, file=tls.certificate, fix=RENEW["certificates"], reason="expired")
     if now < begin:
-        raise KeyringError(
-            f"the certificates of this kit are valid from {begin:%Y-%m-%d %H:%M} UTC",
-            file=tls.certificate,
-            fix="correct this machine's clock",
-            reason="not-yet-valid",
-        )
+        what = f"the certificates of this kit are valid from {begin:%Y-%m-%d %H:%M} UTC"
+        fix = "correct this machine's clock"
+        raise KeyringError(what, file=tls.certificate, fix=fix, reason="not-yet-valid")

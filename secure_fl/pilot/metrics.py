@@ -211,11 +211,9 @@ def serving(meter: Meter, port: int | None) -> Iterator[int | None]:
     try:
         server = make_server(HERE, port, page, Server, MetricsHandler)
     except OSError as error:
-        raise RunError(
-            f"cannot show metrics on port {port}: {error.strerror}",
-            fix="choose another port for --metrics",
-            reason="unusable-address",
-        ) from None
+        what = f"cannot show metrics on port {port}: {error.strerror}"
+        fix = "choose another port for --metrics"
+        raise RunError(what, fix=fix, reason="unusable-address") from None
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)
     thread.start()
     try:

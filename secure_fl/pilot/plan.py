@@ -64,12 +64,9 @@ def load_plan(file: Path) -> Plan:
 def require_run_name(name: str, file: str | None = None) -> None:
     """Refuse a run's name that could lead out of the folder of runs or of approvals."""
     if RUN_NAME.fullmatch(name) is None:
-        raise SettingsError(
-            f"the name of a run is a file's name, not {name[:80]!r}",
-            fix="use 1 to 64 letters, digits, '.', '_' or '-', a letter or digit first",
-            field="run.name",
-            file=file,
-        )
+        what = f"the name of a run is a file's name, not {name[:80]!r}"
+        fix = "use 1 to 64 letters, digits, '.', '_' or '-', a letter or digit first"
+        raise SettingsError(what, fix=fix, field="run.name", file=file)
 
 
 def _checked(tables: Table, where: SettingsText) -> Plan:
