@@ -43,13 +43,8 @@ Examples:
   secure-fl demo --algorithm fedadam --no-audit
   secure-fl demo --json --out /tmp/demo > summary.json"""
 )
-@click.option(
-    "--algorithm",
-    type=Names(["fedavg", "fedadam"]),
-    default="fedavg",
-    show_default=True,
-    help="Algorithm of the joint training.",
-)
+@click.option("--algorithm", type=Names(["fedavg", "fedadam"]), default="fedavg", show_default=True,
+              help="Algorithm of the joint training.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True,
               help="Number of seeds; each has other notes and initial weights.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True,

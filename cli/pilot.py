@@ -25,13 +25,8 @@ def pilot() -> None:
 
 @pilot.command()
 @click.argument("roster", type=PATH)
-@click.option(
-    "--host",
-    "hosts",
-    multiple=True,
-    required=True,
-    help="Name or address of the coordinator for the hospitals. Repeatable.",
-)
+@click.option("--host", "hosts", multiple=True, required=True,
+              help="Name or address of the coordinator for the hospitals. Repeatable.")  # fmt: skip
 @click.option("--port", type=PORT, default=8443, show_default=True, help="Port of the coordinator.")
 @click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True,
               help="Validity of the certificates.")  # fmt: skip

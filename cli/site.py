@@ -67,16 +67,9 @@ The command asks for missing values. It generates a passphrase file that does no
 @click.option("--train", prompt="File of training records", help="This site's training records.")
 @click.option("--dev", default="0.1", show_default=True, help="A file, or a fraction of --train.")
 @click.option("--test", default="0.2", show_default=True, help="A file, or a fraction of --train.")
-@click.option(
-    "--algorithm",
-    "algorithms",
-    multiple=True,
-    default=["fedavg"],
-    show_default=True,
-    callback=known_algorithms,
-    shell_complete=complete_algorithm,
-    help="Algorithm that this site is willing to run. Repeatable.",
-)
+@click.option("--algorithm", "algorithms", multiple=True, default=["fedavg"], show_default=True,
+              callback=known_algorithms, shell_complete=complete_algorithm,
+              help="Algorithm that this site is willing to run. Repeatable.")  # fmt: skip
 @click.option("--model", "models", multiple=True, default=["tiny"], show_default=True,
               help="Model that this site is willing to train. Repeatable.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=10, show_default=True,
