@@ -46,11 +46,10 @@ def init(roster: Path, folder: Path, passphrase_file: Path | None, **options: An
     secure-fl pilot init roster.json --host hub.example.org --plan plan.toml
     """  # noqa: D301
     from secure_fl.cli.keyring import open_ring
-    from secure_fl.cli.rosters import shared_layers
+    from secure_fl.cli.keys import shared_layers
     from secure_fl.crypto.keys.roster_files import load_roster
     from secure_fl.errors import KeyringError, RunError
-    from secure_fl.pilot.kit_files import write_sealed_kits
-    from secure_fl.pilot.kits import load_kit, require_host
+    from secure_fl.pilot.kits import load_kit, require_host, write_sealed_kits
     from secure_fl.pilot.plan import load_plan, write_plan
 
     hosts, output = list(options["hosts"]), options["output"]

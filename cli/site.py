@@ -143,8 +143,7 @@ def check(
     """Open this site's kit, approve the roster, and check that the site is ready to join."""
     from secure_fl.cli.doctor import show_checks
     from secure_fl.cli.site_check import examine
-    from secure_fl.pilot.kit_files import open_kit, put_in_place
-    from secure_fl.pilot.kits import ROSTER, load_kit, require_own
+    from secure_fl.pilot.kits import ROSTER, load_kit, open_kit, put_in_place, require_own
     from secure_fl.pilot.site_file import set_roster
     from secure_fl.policy.policy_file import load_site
 
@@ -183,7 +182,7 @@ def _approved_before(file: Path, ring: KeyRing) -> Roster | None:
 
 def _approve_roster(file: Path, ring: KeyRing, expected: str | None, before: Roster | None) -> None:
     """Sign the roster if a person confirms its fingerprint."""
-    from secure_fl.cli.rosters import approved, changes
+    from secure_fl.cli.keys import approved, changes
     from secure_fl.crypto.keys.roster_files import load_roster
     from secure_fl.errors import KeyringError
 
@@ -203,7 +202,7 @@ def _approve_roster(file: Path, ring: KeyRing, expected: str | None, before: Ros
 def _accept_keys(kit: Kit, ring: KeyRing) -> None:
     """Store the cohort's keys from the kit, unless this site has them."""
     from secure_fl.crypto.keys.files import read_bounded
-    from secure_fl.pilot.kit_files import BUNDLE
+    from secure_fl.pilot.kits import BUNDLE
 
     held, file = ring.held(), kit.folder / BUNDLE
     if held is None or held.roster != kit.roster.digest():
@@ -237,7 +236,7 @@ def approve(
     yes: bool,
 ) -> None:
     """Approve a PLAN under the rules of SITE, with a person's own keys."""
-    from secure_fl.cli.rosters import shared_layers
+    from secure_fl.cli.keys import shared_layers
     from secure_fl.pilot.approvals import FOLDER, Approval, ApprovalFiles, rules_of
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.plan import load_plan, write_plan

@@ -103,29 +103,18 @@ class RunSegment:
 
 
 class FederationOptions(TypedDict, total=False):
-    """Options of `Federation` that few programs need."""
+    """Options of `Federation` that few programs need; its docstring explains them."""
 
     sections: Mapping[str, Section]
-    """Settings of optional features, by the name of their section in a settings file."""
     metrics: Mapping[str, Metric] | None
-    """Metrics of the program's own, in addition to the task's."""
     listener: Listener | None
-    """A function that receives every event."""
     progress: bool | None
-    """Show progress: a table on a terminal or in a notebook, elsewhere a line per round.
-    Default: only without a listener."""
     resume: bool
-    """Continue the run in the folder after its last checkpoint."""
     keep_checkpoints: bool
-    """Keep the checkpoints of a finished run. Default: true."""
     record: bool
-    """Record each role's view in the folder, for an audit."""
     trainer: Callable[[], BatchedTrainer] | None
-    """Trains many small sites as one batch, as `features.batched_simulation` does."""
     limits: Callable[[str], SiteLimits] | None
-    """Returns the limits of a hospital by its name, whatever the run asks for."""
     settings_text: str | None
-    """The content of the folder's settings file. Default: written from the settings."""
 
 
 class Federation:

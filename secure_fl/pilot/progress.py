@@ -101,9 +101,11 @@ class _Progress:
 
     def _follow_members(self, event: Event) -> None:
         match event:
-            case MembersGathered(members=names) | RoundStarted(members=names):
-                self.mark(names, "here")
-            case RoundSaved(members=names):
+            case (
+                MembersGathered(members=names)
+                | RoundStarted(members=names)
+                | RoundSaved(members=names)
+            ):
                 self.mark(names, "here")
             case Traffic(bytes=sizes):
                 for name, of_member in sizes.items():

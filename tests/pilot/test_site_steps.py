@@ -20,8 +20,7 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster_files import card_bytes, load_card, load_roster
 from secure_fl.data.splits import write
 from secure_fl.errors import KeyringError, SettingsError
-from secure_fl.pilot.kit_files import open_kit
-from secure_fl.pilot.kits import load_kit, require_host, require_own
+from secure_fl.pilot.kits import load_kit, open_kit, require_host, require_own
 from secure_fl.policy.policy_file import SitePolicy, load_site
 from tests.support.processes import free_port, killed_after, start_program
 from tests.support.raising import raises
