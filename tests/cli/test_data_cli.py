@@ -17,7 +17,7 @@ from secure_fl.corpora import NAMES
 from secure_fl.data.splits import load
 from secure_fl.display.figures import WITHOUT_SUMS
 from secure_fl.federation.federation import Federation
-from tests.support.command_line import run
+from tests.support.command_line import ran, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,8 +34,7 @@ COLUMNS = ("--column", "text=note", "--column", "label=code")
 
 
 def test_describing_counts_and_quotes_nothing(notes: Path) -> None:
-    found = run("data", "describe", notes, *COLUMNS)
-    assert found.exit_code == 0, found.output
+    found = ran("data", "describe", notes, *COLUMNS)
     assert "60 records" in found.stdout
     assert "66.7 %" in found.stdout
     assert "secret" not in found.stdout
@@ -68,8 +67,7 @@ def test_splitting_loses_nothing_and_repeats(notes: Path, tmp_path: Path) -> Non
 
 def test_splitting_over_hospitals_gives_each_a_folder(notes: Path, tmp_path: Path) -> None:
     options = ("--parties", 3, "--dev", 0, "--partition", "dirichlet_class", "--alpha", 9)
-    found = run("data", "split", notes, "--out", tmp_path / "h", *options, *COLUMNS)
-    assert found.exit_code == 0, found.output
+    ran("data", "split", notes, "--out", tmp_path / "h", *options, *COLUMNS)
     files = sorted(p.relative_to(tmp_path / "h") for p in (tmp_path / "h").glob("*/*"))
     assert files == [Path(f"hospital-{k}/{p}.jsonl") for k in (1, 2, 3) for p in ("test", "train")]
     assert sum(len(load(tmp_path / "h" / f, "classification")) for f in files) == 60
@@ -86,8 +84,7 @@ def test_files_are_replaced_only_when_asked(notes: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", NAMES)
 def test_corpora_are_made_and_can_be_read_again(name: str, tmp_path: Path) -> None:
-    found = run("data", "make", name, "--out", tmp_path, "--parties", 2, "--size", 12)
-    assert found.exit_code == 0, found.output
+    ran("data", "make", name, "--out", tmp_path, "--parties", 2, "--size", 12)
     kind = next(k for k, corpus in CORPORA.items() if corpus == name)
     assert len(load(tmp_path / "hospital-2" / "train.jsonl", kind)) == 12  # type: ignore[arg-type]
 
@@ -106,8 +103,7 @@ def test_corpora_are_made_and_can_be_read_again(name: str, tmp_path: Path) -> No
 def test_wrong_data_exits_with_2(
     arguments: tuple[str, ...], text: str, notes: Path, tmp_path: Path
 ) -> None:
-    found = run("data", *(a.format(notes=notes, out=tmp_path / "out") for a in arguments))
-    assert found.exit_code == 2
+    found = ran("data", *(a.format(notes=notes, out=tmp_path / "out") for a in arguments), code=2)
     assert text in found.output
     assert not (tmp_path / "out").exists()
 
@@ -193,7 +189,6 @@ def test_the_doctor_knows_the_versions_that_are_tested() -> None:
 def test_the_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secure_fl.cli.doctor.TESTED", {"no-such-package": "1.0"})
     monkeypatch.setattr("secure_fl.cli.doctor.LINKED", ("no_such_folder",))
-    found = run("doctor")
-    assert found.exit_code == 1
+    found = ran("doctor", code=1)
     assert "pip install no-such-package==1.0" in found.stdout
     assert "core.symlinks" in found.stdout

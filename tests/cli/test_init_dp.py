@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from secure_fl.cli.main import main
 from secure_fl.config.load import load
+from tests.support.command_line import ran
 
 
 @pytest.mark.parametrize(
@@ -23,13 +22,12 @@ from secure_fl.config.load import load
 def test_noise_is_shared_where_each_step_is_a_sum(
     given: tuple[str, ...], algorithm: str, noise: str, tmp_path: Path
 ) -> None:
-    arguments = ["init", str(tmp_path), "--dp", "3", "--parties", "4", *given]
-    found = CliRunner().invoke(main, arguments)
-    assert found.exit_code == 0 and "next: secure-fl budget" in found.output
+    found = ran("init", tmp_path, "--dp", 3, "--parties", 4, *given)
+    assert "next: secure-fl budget" in found.output
     settings = load(tmp_path / "federation.toml")
     assert settings.algorithm.name == algorithm and settings.training.dp is not None
     assert (settings.training.dp.epsilon, settings.training.dp.noise) == (3.0, noise)
     if noise == "shared":
         assert settings.algorithm.rounds == 60  # each is a step
-    shown = CliRunner().invoke(main, ["budget", str(tmp_path / "federation.toml")])
-    assert shown.exit_code == 0 and "ε" in shown.output
+    shown = ran("budget", tmp_path / "federation.toml")
+    assert "ε" in shown.output

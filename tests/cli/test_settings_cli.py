@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from click.testing import CliRunner
-
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.registry import BUILT_IN
-from secure_fl.cli.main import main
 from secure_fl.cli.settings import describe_fields, sections
 from secure_fl.features.evaluation.algorithm import Evaluate
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.settings import DPSettings, Section, TrainingSettings
+from tests.support.command_line import ran, run
 
 
 def test_every_field_is_described_once() -> None:
@@ -34,9 +32,8 @@ def test_types_bounds_and_docstrings_are_read_off() -> None:
 
 
 def test_one_section_is_shown_and_a_wrong_name_lists_all() -> None:
-    run = CliRunner().invoke
-    shown = run(main, ["settings", "fedid"])
-    assert shown.exit_code == 0 and "distill_epochs = 1" in shown.output
-    assert run(main, ["settings"]).output.splitlines() == list(sections())
-    wrong = run(main, ["settings", "nope"])
-    assert wrong.exit_code == 2 and "no section 'nope'" in wrong.output
+    shown = ran("settings", "fedid")
+    assert "distill_epochs = 1" in shown.output
+    assert run("settings").output.splitlines() == list(sections())
+    wrong = ran("settings", "nope", code=2)
+    assert "no section 'nope'" in wrong.output

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import transformers
-from click.testing import CliRunner
 
 from secure_fl import (
     FedAvg,
@@ -20,7 +19,6 @@ from secure_fl import (
     Silo,
     TrainingSettings,
 )
-from secure_fl.cli.main import main
 from secure_fl.corpora import make, public
 from secure_fl.corpora.codes import LABELS
 from secure_fl.data.examples import Text
@@ -28,6 +26,7 @@ from secure_fl.data.splits import write
 from secure_fl.errors import DataError, SettingsError
 from secure_fl.features.evaluation.evaluation import evaluate
 from secure_fl.settings import DPSettings, TaskSettings
+from tests.support.command_line import ran
 
 TASK = TaskSettings(kind="multilabel", labels=LABELS, max_length=48)
 SPLITS = make("codes", parties=3, seed=1, size=48)
@@ -62,12 +61,12 @@ def test_a_pipeline_answers_each_label_with_its_own_probability(trained: Path) -
     ask = transformers.pipeline("text-classification", model=str(trained / "model"), top_k=None)
     said = {one["label"]: one["score"] for one in ask([text])[0]}
     asked = ["predict", str(trained), text, "--json"]
-    done = CliRunner().invoke(main, asked, catch_exceptions=False)
+    done = ran(*asked)
     (answer,) = json.loads(done.stdout)["predictions"]
     assert said == pytest.approx(answer["probabilities"], abs=1e-5)
     assert sum(said.values()) != pytest.approx(1, abs=0.01)
     assert set(answer["labels"]) == {name for name, p in said.items() if p > 0.5}
-    shown = CliRunner().invoke(main, asked[:-1], catch_exceptions=False)
+    shown = ran(*asked[:-1])
     assert "labels" in shown.stdout
 
 
@@ -125,7 +124,7 @@ def _with_label(label: str, count: int) -> list[Any]:
 def test_owners_see_their_labels(tmp_path: Path) -> None:
     write(SPLITS[0].train, file := tmp_path / "notes.jsonl")
     asked = ["data", "describe", str(file), "--task", "multilabel", "--json"]
-    done = CliRunner().invoke(main, asked, catch_exceptions=False)
+    done = ran(*asked)
     counts = json.loads(done.stdout)["train"]["labels"]
     assert counts["E11"] == sum("E11" in r.label for r in SPLITS[0].train)  # type: ignore[union-attr, operator]
     assert counts["(no label)"] == sum(r.label == () for r in SPLITS[0].train)  # type: ignore[union-attr]

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from secure_fl import Centralized, FedAdam, FedAvg, Local, Silo
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.cli.main import main
 from secure_fl.corpora import make
 from secure_fl.corpora.entities import OWN
 from secure_fl.learning.anatomy import trainable
@@ -27,6 +25,7 @@ from secure_fl.party.session import LocalEngine
 from secure_fl.runs import checkpoint
 from secure_fl.settings import DPSettings, Protection, TrainingSettings
 from secure_fl.testing.hospitals import frozen, silos, small
+from tests.support.command_line import ran
 from tests.support.equality import equal, weights
 from tests.support.killing import Killed, after, kill_when
 from tests.support.token_hospitals import HEAD, NAMES, corpora, ner
@@ -271,10 +270,7 @@ def test_the_command_line_shows_entity_types(tmp_path: Path) -> None:
         'layers = 1\n[training]\ndevice = "cpu"\n[protection]\nmode = "none"\n'
         '[algorithm]\nname = "fedavg"\nrounds = 1\n'
     )
-    shown = CliRunner().invoke(
-        main, ["train", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run")]
-    )
-    assert shown.exit_code == 0, shown.output
+    shown = ran("train", tmp_path / "study.toml", "--out", tmp_path / "run")
     table = shown.stdout.split("test F1 of each entity type")[1]
     for text in ("Disease", "Drug", "hospital-2", "mean"):
         assert text in table

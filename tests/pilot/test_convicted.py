@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.main import main
 from secure_fl.display.run_page import write_run_page
 from secure_fl.errors import CohortError, SecureFLError
 from secure_fl.pilot.progress import EarlierEvents
@@ -58,7 +56,7 @@ def test_whoever_reads_of_the_run_is_told_who_spoiled_it(tmp_path: Path) -> None
     assert json.loads((run / "result.json").read_text())["convicted"] == [LIAR]
     assert said in write_run_page(run).read_text()
     for command in (["status"], ["runs", "show"]):
-        told = CliRunner().invoke(main, [*command, str(run)])
+        told = ran(*command, run)
         assert said in " ".join(told.output.split()), told.output
     heard = [event for event in made.seen("convicted") if event["party"] == "hospital-1"]
     assert len(heard) == 1  # and `join` says it once

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from secure_fl.cli.coordinate import log_line
-from secure_fl.cli.main import main
 from secure_fl.errors import TooFewParties
 from secure_fl.events import EventLog, RoundStarted, Waiting
 from secure_fl.pilot.member_faults import StragglerWatch, arrived
@@ -143,7 +141,7 @@ def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path
     assert found["state"] == "waiting" and found["waits"]["for"] == ["hospital-1"]
     assert found["members"]["hospital-1"]["state"] == "away"
     assert found["members"]["hospital-2"]["up"] > 0
-    shown = CliRunner().invoke(main, ["status", str(run)]).output
+    shown = ran("status", run).output
     assert "waits for hospital-1 since 20" in shown and "hospital-2" in shown
 
 
