@@ -12,6 +12,7 @@ from secure_fl.display.run_page import write_run_page
 from secure_fl.errors import CohortError, SecureFLError
 from secure_fl.pilot.progress import EarlierEvents
 from secure_fl.settings import ProtectionSettings
+from tests.support.command_line import ran
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 from tests.support.spoiling import Spoiler

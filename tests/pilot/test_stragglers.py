@@ -17,6 +17,7 @@ from secure_fl.pilot.metrics import Meter
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.protocol.messages import Failed, Invite
+from tests.support.command_line import ran
 from tests.support.event_documents import event_of, into
 from tests.support.local_pilot import LocalPilot, local_pilot
 
