@@ -166,8 +166,7 @@ def test_a_run_tells_who_approved_it(site: Site, tmp_path: Path) -> None:
     site.approve(ANNA)
     facts = [one.facts() for one in ApprovalFiles(site.approving.folder, "north").of("run")]
     made.approvals["hospital-1"] = lambda plan: facts
-    made.kill("hospital-1")
-    made.start("hospital-1")
+    made.restart("hospital-1")
     made.lead().run()
     run = tmp_path / "runs" / "hospital-1" / "run"
     assert progress(run)["approvals"] == facts

@@ -25,7 +25,7 @@ from secure_fl.protocol.ports import OfferedKeys
 from secure_fl.runs.folder import RunFolder
 from secure_fl.settings import ProtectionSettings
 from tests.support.limits import files_of_at_most
-from tests.support.local_pilot import LocalPilot, local_pilot
+from tests.support.local_pilot import LocalPilot, at_frames, local_pilot
 from tests.support.raising import raises
 
 
@@ -75,16 +75,7 @@ def test_a_folder_on_a_full_disk_can_be_let_go_of(tmp_path: Path) -> None:
 
 def test_a_process_that_begins_anew_for_ever_ends_the_run(tmp_path: Path) -> None:
     made = local_pilot(tmp_path, count=4)
-    count = 0
-
-    def before(town: LocalPilot, party: str) -> None:
-        nonlocal count
-        count += party == "hospital-3"
-        if party == "hospital-3" and count % 6 == 0:
-            town.kill(party)
-            town.start(party)
-
-    made.before = before
+    made.before = at_frames("hospital-3", range(6, 999, 6), LocalPilot.restart)
     with raises(PartyFailed, RESTARTS + 1, party="hospital-3") as caught:
         made.lead().run()
     assert caught.value.reason == RESTARTED
@@ -114,7 +105,7 @@ def test_one_bad_answer_costs_one_party_a_round(tmp_path: Path) -> None:
     made = local_pilot(tmp_path / "run", count=4)
     spoiling(made, "hospital-4", 1)
     made.lead(patience=0).run()
-    told = [e for e in made.seen("refused") if e["party"] == "coordinator"]
+    told = made.seen("refused", "coordinator")
     assert [(e["parties"], e["code"]) for e in told] == [(["hospital-4"], "wire")]
     assert [e["parties"] for e in made.seen("lost")] == [["hospital-4"]]
     assert made.seen("returned") and all(seat.done for seat in made.processes.values())
@@ -171,20 +162,14 @@ def test_of_a_clear_answer_that_cannot_be_read_nothing_is_added() -> None:
 def test_a_coordinator_that_waits_is_not_said_to_have_stopped(tmp_path: Path) -> None:
     made = local_pilot(tmp_path / "run")
     states: list[str] = []
-    count = 0
-
-    def before(town: LocalPilot, party: str) -> None:
-        nonlocal count
-        count += party == "hospital-1"
-        if count == 7 and not states:
-            town.kill("hospital-1")
 
     def nap(seconds: float) -> None:
         states.append(progress(logged(tmp_path / "log", made))["state"])
         if len(states) == 3:
             made.start("hospital-1")
 
-    made.before, made.nap = before, nap  # type: ignore[method-assign]
+    made.before = at_frames("hospital-1", {7}, LocalPilot.kill)
+    made.nap = nap  # type: ignore[method-assign]
     made.lead().run()
     assert states == ["waiting"] * 3
     assert progress(logged(tmp_path / "log", made))["state"] == "running"

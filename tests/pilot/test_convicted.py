@@ -11,7 +11,6 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.display.run_page import write_run_page
 from secure_fl.errors import CohortError, SecureFLError
 from secure_fl.pilot.progress import EarlierEvents
-from secure_fl.settings import ProtectionSettings
 from tests.support.command_line import ran
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
@@ -22,8 +21,7 @@ LIAR = "hospital-3"
 
 def five(folder: Path) -> LocalPilot:
     """A pilot of five, one of which spoils its contributions from round 2 on."""
-    protection = ProtectionSettings(min_cohort=3)
-    made = local_pilot(folder, plan_of(FedAvg(rounds=3), protection=protection), 5)
+    made = local_pilot(folder, plan_of(FedAvg(rounds=3)), 5)
     made.faults[LIAR] = Spoiler(made.keys[LIAR], when=lambda sent: sent.at[0] >= 2).faults
     return made
 
@@ -34,14 +32,12 @@ def test_the_others_go_on_without_who_spoiled_a_sum(tmp_path: Path) -> None:
     lead.run()
     assert lead.document()["convicted"] == [LIAR]
     honest = sorted(set(made.members) - {LIAR})
-    assert {name for name, process in made.processes.items() if process.done} == set(honest)
+    assert made.finished() == set(honest)
     models = {(tmp_path / name / "run" / "model" / "model.safetensors") for name in honest}
     assert len({file.read_bytes() for file in models}) == 1
-    named = [
-        event["parties"] for event in made.seen("convicted") if event["party"] == "coordinator"
-    ]
+    named = [event["parties"] for event in made.seen("convicted", "coordinator")]
     assert named == [[LIAR]]
-    last = [event for event in made.seen("round_started") if event["party"] == "coordinator"][-1]
+    last = made.seen("round_started", "coordinator")[-1]
     assert last["members"] == honest
     for name in honest:  # nobody's keys count as attacked, and all have the evidence
         notes = [line.keys() for line in made.processes[name]._memory._lines]
@@ -59,7 +55,7 @@ def test_whoever_reads_of_the_run_is_told_who_spoiled_it(tmp_path: Path) -> None
     for command in (["status"], ["runs", "show"]):
         told = ran(*command, run)
         assert said in " ".join(told.output.split()), told.output
-    heard = [event for event in made.seen("convicted") if event["party"] == "hospital-1"]
+    heard = made.seen("convicted", "hospital-1")
     assert len(heard) == 1  # and `join` says it once
 
 
@@ -90,7 +86,7 @@ def test_a_coordinator_that_has_forgotten_who_was_named_is_refused(tmp_path: Pat
     with raises(CohortError, party="hospital-1"):
         made.lead(patience=0).run()
     made.lead(patience=0, earlier=EarlierEvents(frozenset({LIAR}))).run()
-    assert {n for n, process in made.processes.items() if process.done} == {*made.members} - {LIAR}
+    assert made.finished() == {*made.members} - {LIAR}
 
 
 def test_a_site_does_not_go_on_by_evidence_that_was_edited(tmp_path: Path) -> None:
@@ -100,7 +96,6 @@ def test_a_site_does_not_go_on_by_evidence_that_was_edited(tmp_path: Path) -> No
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with raises(CohortError, party="hospital-1"):
         made.lead(patience=0, earlier=EarlierEvents(frozenset({LIAR}))).run()
-    refused = [event for event in made.seen("refused") if event["party"] == "hospital-1"]
+    refused = made.seen("refused", "hospital-1")
     assert refused[-1]["code"] == "run"
-    for process in made.processes.values():  # the others had begun
-        process.close()
+    made.close()  # the others had begun

@@ -86,7 +86,7 @@ def test_keys_under_which_a_sum_was_forged_open_nothing_more(tmp_path: Path) -> 
         made.plan = plan_of(FedAvg(rounds=1), run=settings)
         forge(made)
     victim = "hospital-1"
-    refused = [told["code"] for told in made.seen("refused") if told["party"] == victim]
+    refused = [told["code"] for told in made.seen("refused", victim)]
     assert refused == ["tamper"] * MOST_FORGED
     made.events.clear()
     made.start(victim)  # also after a new start of the process

@@ -37,9 +37,7 @@ def test_the_others_end_the_run_and_the_evidence_is_kept(
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=3)), count=4)
     made.lead(patience=0).run()
     assert LIAR in made.connected()  # it is there all the time, and not gathered again
-    assert {name for name, process in made.processes.items() if process.done} == (
-        set(made.members) - {LIAR}
-    )
+    assert made.finished() == (set(made.members) - {LIAR})
     made.processes[LIAR].close()  # it waits for a coordinator that asks it no more
     (named,), gathered = made.seen("convicted"), made.seen("gathered")
     assert named["parties"] == [LIAR] and len(gathered) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Gather, Hello, Invite, Stop
 from secure_fl.settings import ProtectionSettings, TrainingSettings
-from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, at_frames, local_pilot, plan_of
 from tests.support.raising import raises
 
 
@@ -30,26 +29,12 @@ def exported(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def dies(party: str, at: int, *, answered: bool) -> Callable[[LocalPilot, str], None]:
-    """A process that ends at the n-th frame it gets, before or after it was answered."""
-    count = 0
-
-    def hook(town: LocalPilot, name: str) -> None:
-        nonlocal count
-        count += name == party and name not in town.down
-        if count == at and name == party and name not in town.down:
-            town.kill(party)
-            count += 1
-
-    return hook
-
-
 @pytest.mark.parametrize(
     ("at", "answered"), [(3, False), (6, True), (9, False), (12, True), (15, False)]
 )
 def test_a_party_killed_at_any_phase_comes_back_and_the_run_ends(tmp_path, at, answered):
     made = local_pilot(tmp_path, count=4)
-    hook = dies("hospital-2", at, answered=answered)
+    hook = at_frames("hospital-2", {at}, LocalPilot.kill)
     setattr(made, "after" if answered else "before", hook)
     # It comes back while the others go on.
     original, lost = made.exchange, []
@@ -74,16 +59,7 @@ def test_a_party_killed_at_any_phase_comes_back_and_the_run_ends(tmp_path, at, a
 def test_a_restart_without_the_hub_noticing_is_told(tmp_path):
     """The process begins anew between two frames: it says so, and all gather again."""
     made = local_pilot(tmp_path)
-    count = 0
-
-    def before(town: LocalPilot, party: str) -> None:
-        nonlocal count
-        count += party == "hospital-3"
-        if party == "hospital-3" and count == 9:
-            town.kill(party)
-            town.start(party)
-
-    made.before = before
+    made.before = at_frames("hospital-3", {9}, LocalPilot.restart)
     made.lead().run()
     assert made.seen("restarted") and len(made.seen("gathered")) == 2
     assert all(seat.done for seat in made.processes.values())
@@ -91,7 +67,7 @@ def test_a_restart_without_the_hub_noticing_is_told(tmp_path):
 
 def test_below_the_threshold_it_waits_and_goes_on(tmp_path):
     made = local_pilot(tmp_path)  # 3 of 3
-    made.before = dies("hospital-1", 7, answered=False)
+    made.before = at_frames("hospital-1", {7}, LocalPilot.kill)
     made.lead().run()
     assert made.seen("waiting")
     assert all(seat.done for seat in made.processes.values())
@@ -99,7 +75,7 @@ def test_below_the_threshold_it_waits_and_goes_on(tmp_path):
 
 def test_without_patience_it_stops_and_another_lead_goes_on(tmp_path):
     made = local_pilot(tmp_path)
-    made.before = dies("hospital-1", 12, answered=False)
+    made.before = at_frames("hospital-1", {12}, LocalPilot.kill)
     with pytest.raises(TooFewParties):
         made.lead(patience=0).run()
     made.start("hospital-1")
@@ -111,15 +87,11 @@ def test_without_patience_it_stops_and_another_lead_goes_on(tmp_path):
 @pytest.mark.parametrize("when", ["invited", "within a round", "waiting"])
 def test_an_operator_stops_after_a_round_and_while_it_waits(tmp_path, when):
     made = local_pilot(tmp_path)  # 3 of 3
-    frames = 0
 
-    def before(town: LocalPilot, party: str) -> None:
-        nonlocal frames
-        frames += party == "hospital-1"
-        if frames == (1 if when == "invited" else 7):
-            town.kill("hospital-1") if when == "waiting" else lead.stop()
+    def act(town: LocalPilot, party: str) -> None:
+        town.kill(party) if when == "waiting" else lead.stop()
 
-    made.before = before
+    made.before = at_frames("hospital-1", {1 if when == "invited" else 7}, act)
     made.nap = lambda seconds: lead.stop()  # type: ignore[method-assign]
     lead = made.lead()
     with pytest.raises(OperatorStop):

@@ -31,7 +31,7 @@ def plotted(folder: Path, plot: Plot, way: str = "fedavg", mode: Any = "secagg")
 
 
 def require_one_model(town: Storm) -> None:
-    ended = [name for name, process in town.processes.items() if process.done]
+    ended = town.finished()
     models = [newest(town, name)["keep"]["model"] for name in ended]
     assert models and all(equal_nested(models[0], model) for model in models)
     require_no_second_sum(town)

@@ -19,7 +19,7 @@ from secure_fl.pilot.progress import progress
 from secure_fl.protocol.messages import Failed, Invite
 from tests.support.command_line import ran
 from tests.support.event_documents import event_of, into
-from tests.support.local_pilot import LocalPilot, local_pilot
+from tests.support.local_pilot import LocalPilot, at_frames, local_pilot
 
 NAMES = ("north", "south", "west")
 
@@ -106,21 +106,9 @@ def test_status_forgets_who_is_no_longer_waited_for(tmp_path: Path) -> None:
         assert progress(run)["waits"] == waits
 
 
-def lost_at(frame: int) -> Any:
-    count = 0
-
-    def hook(town: LocalPilot, name: str) -> None:
-        nonlocal count
-        count += name == "hospital-1"
-        if count == frame and name == "hospital-1":
-            town.kill(name)
-
-    return hook
-
-
 def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path: Path) -> None:
     made = local_pilot(tmp_path)  # three of three are needed
-    made.before = lost_at(9)
+    made.before = at_frames("hospital-1", {9}, LocalPilot.kill)
     naps = [0]
 
     def nap(seconds: float) -> None:
@@ -129,11 +117,11 @@ def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path
     made.nap = nap  # type: ignore[method-assign]
     with pytest.raises(TooFewParties):
         made.lead(patience=60).run()
-    of_two = [e for e in made.seen("waiting") if e["party"] == "hospital-2"]
+    of_two = made.seen("waiting", "hospital-2")
     (event,) = of_two
     assert event["parties"] == ["hospital-1"] and naps[0] == 60
-    assert len([e for e in made.seen("plan_accepted") if e["party"] == "hospital-2"]) <= 2
-    at_the_hub = [e for e in made.seen("waiting") if e["party"] == "coordinator"]
+    assert len(made.seen("plan_accepted", "hospital-2")) <= 2
+    at_the_hub = made.seen("waiting", "coordinator")
     assert noted(at_the_hub) == [["hospital-1"]]
     said = [line for event in made.events if (line := log_line(event_of(event), 2))]
     assert sum(line.startswith("stopped") for line in said) == 1  # once, when patience was over
