@@ -151,9 +151,7 @@ def hospital_of(
         keys, roster, load, out, listen, rules.ledger, limits, goes_back=goes_back
     )
     return HospitalProcess(
-        context,
-        plan_rules(rules, kit),
-        approvals=lambda plan: approving.require(ledger, plan),
+        context, plan_rules(rules, kit), approvals=lambda plan: approving.require(ledger, plan)
     )
 
 

@@ -228,12 +228,7 @@ approval."""
 @passphrase_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def approve(
-    file: Path,
-    plan: Path,
-    folder: Path,
-    kit: Path | None,
-    passphrase_file: Path | None,
-    yes: bool,
+    file: Path, plan: Path, folder: Path, kit: Path | None, passphrase_file: Path | None, yes: bool
 ) -> None:
     """Approve a PLAN under the rules of SITE, with a person's own keys."""
     from secure_fl.cli.keys import shared_layers

@@ -47,12 +47,7 @@ from secure_fl.party.session import LocalEngine, Session
 from secure_fl.protocol.messages import Ready
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.result_document import crossed, spent
-from secure_fl.settings import (
-    ProtectionSettings,
-    Section,
-    TaskSettings,
-    TrainingSettings,
-)
+from secure_fl.settings import ProtectionSettings, Section, TaskSettings, TrainingSettings
 
 MakeEngine = Callable[[Mapping[str, Session]], Engine]
 

@@ -52,11 +52,6 @@ def privacy_layer(
     rng = np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name)))
     envelopes, transcript = Envelopes(keys, run), Transcript(protection.bits, rng)
     sums = SecureSums(
-        keys,
-        run,
-        transcript,
-        envelopes.digest_key,
-        host=rules.host,
-        threshold=rules.threshold,
+        keys, run, transcript, envelopes.digest_key, host=rules.host, threshold=rules.threshold
     )
     return PrivacyLayer(sums, envelopes, transcript)

@@ -23,12 +23,7 @@ from secure_fl.learning.dp.scope import (
     require_shared,
 )
 from secure_fl.learning.tasks import Task, labels_of, make_task
-from secure_fl.settings import (
-    LABELLED,
-    ModelSettings,
-    ProtectionSettings,
-    TaskSettings,
-)
+from secure_fl.settings import LABELLED, ModelSettings, ProtectionSettings, TaskSettings
 from secure_fl.thresholds import default_threshold, require_maskable
 
 

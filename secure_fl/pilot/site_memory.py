@@ -51,12 +51,7 @@ def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
         fix = f'add [[data.set]] with name = "{plan.dataset}" to {site.file.name}'
         raise DataError(what, fix=fix, party=me.name)
     mine = PartyFiles(
-        name=me.name,
-        train=files.train,
-        dev=files.dev,
-        test=files.test,
-        role=me.role,
-        tier=me.tier,
+        name=me.name, train=files.train, dev=files.dev, test=files.test, role=me.role, tier=me.tier
     )
     data = PartyData(party=(mine,), public=files.public, format=files.format, columns=files.columns)
     entry = ALGORITHMS[plan.algorithm.name]

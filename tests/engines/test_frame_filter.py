@@ -461,10 +461,7 @@ def test_nothing_is_heard_before_the_handshake_nor_a_giant_piece(
         frames = iter([GrpcFrame(seq=1, data=early), GrpcFrame(seq=2, data=giant)])
         for _ in streamer.Stream(frames, timeout=10):
             pass
-    assert refused.value.code() in (
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.CANCELLED,
-    )
+    assert refused.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
     assert coordinator.heard == []
     assert not RxTask.rx_task_map
     with parties(kits, coordinator.url, {"east": echo}):

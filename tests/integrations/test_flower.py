@@ -16,28 +16,14 @@ from tests.support.carried_pilot import NAMES, CarriedPilot, carried_pilot, carr
 
 pytest.importorskip("flwr")
 
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedYogi, Krum
 
 from secure_fl.errors import Disagreement, PartyFailed, SettingsError
 from secure_fl.integrations import flower
 from secure_fl.integrations.flower import SealedStrategy, sealed_mod
-from secure_fl.integrations.site_messages import (
-    Answer,
-    Failure,
-    Turn,
-    Who,
-    encode,
-    read_reply,
-)
+from secure_fl.integrations.site_messages import Answer, Failure, Turn, Who, encode, read_reply
 from secure_fl.pilot.plan import write_plan
 from tests.support.flower_grid import LocalGrid
 from tests.support.raising import raises

@@ -70,10 +70,7 @@ def test_a_repeated_round_waits_for_who_is_lost_in_it(tmp_path: Path) -> None:
     """Going on without, some would agree to a sum that others refuse, and nobody could go on."""
     town = plotted(
         tmp_path,
-        [
-            ("Total", "hospital-1", "coordinator killed"),
-            ("Agreed", "hospital-3", "stalled"),
-        ],
+        [("Total", "hospital-1", "coordinator killed"), ("Agreed", "hospital-3", "stalled")],
     )
     with pytest.raises(CoordinatorKilled):
         town.lead().run()

@@ -20,14 +20,7 @@ from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 from secure_fl.errors import CohortError, SecureFLError, SettingsError
 from secure_fl.integrations.hub import Folder, MessageHub, Node
-from secure_fl.integrations.nvflare.messages import (
-    DATA,
-    GREETING,
-    TOPIC,
-    packed,
-    reply_of,
-    send,
-)
+from secure_fl.integrations.nvflare.messages import DATA, GREETING, TOPIC, packed, reply_of, send
 from secure_fl.integrations.site_messages import Failure, Reply, Request, encode, read_reply
 
 COORDINATOR = "SECURE_FL_COORDINATOR"  # environment variable with the coordinator's folder
