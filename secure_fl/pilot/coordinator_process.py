@@ -32,9 +32,8 @@ from secure_fl.errors import (
     WireError,
 )
 from secure_fl.pilot.member_faults import FaultBudget, lost_state_error
-from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.plan import RESTARTED, rules_of_roster, run_id, write_plan
 from secure_fl.pilot.progress import EarlierEvents
-from secure_fl.pilot.run_id import RESTARTED, rules_of_roster, run_id
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite

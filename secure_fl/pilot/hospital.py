@@ -17,8 +17,7 @@ from msgspec import structs
 from secure_fl.crypto.sealing.anonymous_file import require_memory_files
 from secure_fl.errors import CohortError, SecureFLError, TamperError, WireError
 from secure_fl.events import PlanAccepted, Refused, Waiting
-from secure_fl.pilot.plan import read_plan
-from secure_fl.pilot.run_id import NONCE, RESTARTED, run_id
+from secure_fl.pilot.plan import NONCE, RESTARTED, read_plan, run_id
 from secure_fl.pilot.site_run import HospitalContext, SiteRun
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame, Link, Received

@@ -29,8 +29,7 @@ from secure_fl.federation.validation import (
 )
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.context import Checkpoints
-from secure_fl.pilot.plan import spec_of
-from secure_fl.pilot.run_id import rules_of_roster
+from secure_fl.pilot.plan import rules_of_roster, spec_of
 from secure_fl.pilot.site_memory import OpenedQuestions, SiteMemory
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import EquivocationProof, Link

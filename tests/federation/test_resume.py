@@ -18,7 +18,7 @@ import torch
 from secure_fl import FedAdam, FedAvg
 from secure_fl.errors import CohortError, PartyFailed, RunError
 from secure_fl.events import Event
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.runs import checkpoint
 from secure_fl.runs.party_checkpoints import PartyCheckpoints

@@ -16,9 +16,8 @@ from secure_fl.crypto.sealing.packing import from_slots
 from secure_fl.errors import PartyFailed, RunError, TooFewParties, WireError
 from secure_fl.events import RoundStarted
 from secure_fl.pilot.member_faults import RESTARTS
-from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.plan import RESTARTED, write_plan
 from secure_fl.pilot.progress import progress
-from secure_fl.pilot.run_id import RESTARTED
 from secure_fl.protocol.frames import Frame, digest, peek
 from secure_fl.protocol.messages import Audience, Continue, Segment, SumInput
 from secure_fl.protocol.ports import OfferedKeys

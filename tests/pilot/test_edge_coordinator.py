@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 from secure_fl.errors import WireError
-from secure_fl.pilot.plan import write_plan
-from secure_fl.pilot.run_id import RESTARTED
+from secure_fl.pilot.plan import RESTARTED, write_plan
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import peek
 from secure_fl.protocol.messages import Failed, Gather, Hello, Invite

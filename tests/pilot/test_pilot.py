@@ -13,8 +13,7 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.crypto.privacy.ledger import load_chain, totals
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
 from secure_fl.pilot.coordinator_process import OperatorStop
-from secure_fl.pilot.plan import read_plan, write_plan
-from secure_fl.pilot.run_id import run_id
+from secure_fl.pilot.plan import read_plan, run_id, write_plan
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek

@@ -16,8 +16,8 @@ from secure_fl.crypto.keys.roster import make_roster
 from secure_fl.errors import KeyringError, Misconduct, PartyFailed, PlanRefused, SecureFLError
 from secure_fl.events import Convicted, SumDisputed, Withheld
 from secure_fl.pilot.member_faults import FAILED
+from secure_fl.pilot.plan import RESTARTED
 from secure_fl.pilot.progress import EarlierEvents
-from secure_fl.pilot.run_id import RESTARTED
 from secure_fl.pilot.site_memory import MOST_FORGED, SiteMemory
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame

@@ -23,7 +23,7 @@ from secure_fl.crypto.keys.roster import Member, Roster, make_roster
 from secure_fl.data.silo import Silo
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Event, EventLog, Listener
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.hospital import Approved, HospitalProcess
