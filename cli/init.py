@@ -14,14 +14,9 @@ from secure_fl.thresholds import MOST_MASKED
 
 # The built-in corpus of each kind of task.
 CORPORA = {
-    "classification": "ade",
-    "pair": "pairs",
-    "multilabel": "codes",
-    "regression": "similarity",
-    "ner": "ner",
-    "ranking": "news",
-    "completion": "summaries",
-}
+    "classification": "ade", "pair": "pairs", "multilabel": "codes", "regression": "similarity",
+    "ner": "ner", "ranking": "news", "completion": "summaries",
+}  # fmt: skip
 TIERS = 3  # weak, medium and strong
 SUMMED = 3  # default of min_cohort
 ENTITIES = '["Disease", "Dose", "Drug", "Symptom"]'  # each hospital of "ner" labels some of them

@@ -99,18 +99,10 @@ class _Progress:
 
 
 NOTED = (
-    events.Convicted,
-    events.MemberFailed,
-    events.MemberRestarted,
-    events.MembersExcluded,
-    events.MembersLost,
-    events.MembersReturned,
-    events.OtherEvent,
-    events.Refused,
-    events.RoundsMissing,
-    events.RoundsRepeated,
-    events.Withheld,
-)
+    events.Convicted, events.MemberFailed, events.MemberRestarted, events.MembersExcluded,
+    events.MembersLost, events.MembersReturned, events.OtherEvent, events.Refused,
+    events.RoundsMissing, events.RoundsRepeated, events.Withheld,
+)  # fmt: skip
 """The events that `secure-fl status` lists."""
 
 

@@ -50,31 +50,13 @@ for arguments in json.loads(sys.argv[1]):
     print("LOADED", *arguments, *sorted(heavy & set(sys.modules)), sep="|")
 """
 LOOKING_UP = [
-    "init study",
-    "init other --algorithm fedid",
-    "settings",
-    "settings run",
-    "settings fedkd",
-    "docs settings",
-    "docs commands",
-    "docs no-such-page",
-    "runs",
-    "runs show nosuch",
-    "status nosuch",
-    "status pilot",
-    "audit nosuch",
-    "report nosuch",
-    "compare nosuch neither",
-    "predict nosuch text",
-    "push nosuch there",
-    "docs",
-    "data corpora",
-    "train nosuch.toml",
-    "train syntax.toml",
-    "tune nosuch.toml",
-    "evaluate nosuch --plan nosuch.toml",
+    "init study", "init other --algorithm fedid", "settings", "settings run", "settings fedkd",
+    "docs settings", "docs commands", "docs no-such-page", "runs", "runs show nosuch",
+    "status nosuch", "status pilot", "audit nosuch", "report nosuch", "compare nosuch neither",
+    "predict nosuch text", "push nosuch there", "docs", "data corpora", "train nosuch.toml",
+    "train syntax.toml", "tune nosuch.toml", "evaluate nosuch --plan nosuch.toml",
     "preflight nosuch.toml",
-]
+]  # fmt: skip
 
 
 def test_what_looks_up_loads_nothing_heavy(tmp_path: Path) -> None:

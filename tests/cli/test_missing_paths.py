@@ -23,18 +23,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "runs lst",
-        "runs show runs/frist",
-        "runs rm runs/frist --yes",
-        "report runs/frist",
-        "predict runs/frist text",
-        "audit runs/frist",
-        "compare runs/frist runs/frist",
-        "status runs/frist",
-        "train frist.toml",
-        "ledger show frist.sqlite",
+        "runs lst", "runs show runs/frist", "runs rm runs/frist --yes", "report runs/frist",
+        "predict runs/frist text", "audit runs/frist", "compare runs/frist runs/frist",
+        "status runs/frist", "train frist.toml", "ledger show frist.sqlite",
     ],
-)
+)  # fmt: skip
 def test_a_missing_path_is_a_wrong_command_line(command: str) -> None:
     found = ran(*command.split(), code=2)
     if "runs/frist" in command:

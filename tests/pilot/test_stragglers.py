@@ -65,14 +65,9 @@ def test_a_step_that_takes_long_names_who_is_late_and_again_when_it_takes_twice_
     hub = Hub()
     look, over = StragglerWatch(hub, EventLog("c", into(events))), threading.Event()
     expected = {
-        59.0: None,
-        61.0: "slow",
-        66.0: None,
-        121.0: None,
-        123.0: "slow",
-        130.0: None,
+        59.0: None, 61.0: "slow", 66.0: None, 121.0: None, 123.0: "slow", 130.0: None,
         247.0: "slow",
-    }
+    }  # fmt: skip
     for seconds, event in expected.items():
         before, hub.late = len(events), {"west": seconds}
         look(over)

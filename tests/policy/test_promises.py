@@ -64,13 +64,9 @@ READS: Mapping[str, set[str]] = {
     "plan.places": {"folder", "run", "dp", "dp.ledger", "noise", "mode", "noise.ledger"},
 }
 OF_THE_COMPANY = {
-    "site.not_before",
-    "site.until",
-    "site.rosters",
-    "site.hosts",
-    "site.may_be_host",
+    "site.not_before", "site.until", "site.rosters", "site.hosts", "site.may_be_host",
     "roster.members",
-}
+}  # fmt: skip
 # The value that passes first, so that random plans often keep all rules but one or two.
 POOL: Mapping[str, list[Any]] = {
     "name": ["fedavg", "fedkd", "fedid", "gong", "heterofl", "fetchsgd", "local", "centralized"],
