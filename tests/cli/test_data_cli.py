@@ -1,4 +1,4 @@
-"""Commands around a run: data, init, doctor."""
+"""Commands around a run: data, init, settings, doctor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.registry import ALGORITHMS, BUILT_IN
 from secure_fl.cli.doctor import TESTED
 from secure_fl.cli.init import CORPORA
+from secure_fl.cli.settings import describe_fields, sections
 from secure_fl.config import load as config
 from secure_fl.corpora import NAMES
 from secure_fl.data.splits import load
 from secure_fl.display.figures import WITHOUT_SUMS
+from secure_fl.features.evaluation.algorithm import Evaluate
 from secure_fl.federation.federation import Federation
+from secure_fl.policy.policy_file import SitePolicy
+from secure_fl.settings import DPSettings, Section, TrainingSettings
 from tests.support.command_line import ran, run
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +113,7 @@ def test_wrong_data_exits_with_2(
     assert not (tmp_path / "out").exists()
 
 
-# --- init --------------------------------------------------------------------
+# --- init -----------------------------------------------------------------------------------------
 
 
 PAIRS = {  # each task with one algorithm and with one that has a host, each algorithm with one task
@@ -161,7 +166,7 @@ def test_init_replaces_only_when_asked(tmp_path: Path) -> None:
     assert "algorithm" in tomllib.loads((tmp_path / "federation.toml").read_text())
 
 
-# --- doctor ------------------------------------------------------------------
+# --- doctor ---------------------------------------------------------------------------------------
 
 
 def test_the_doctor_reports_on_everything() -> None:
@@ -192,3 +197,60 @@ def test_the_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
     found = ran("doctor", code=1)
     assert "pip install no-such-package==1.0" in found.stdout
     assert "core.symlinks" in found.stdout
+
+
+# --- init with differential privacy ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "algorithm", "noise"),
+    [
+        ((), "probe", "shared"),
+        (("--task", "ner"), "fedavg", "local"),
+        (("--algorithm", "fedsgd"), "fedsgd", "shared"),
+        (("--algorithm", "fedkd"), "fedkd", "local"),
+    ],
+)
+def test_noise_is_shared_where_each_step_is_a_sum(
+    given: tuple[str, ...], algorithm: str, noise: str, tmp_path: Path
+) -> None:
+    found = ran("init", tmp_path, "--dp", 3, "--parties", 4, *given)
+    assert "next: secure-fl budget" in found.output
+    settings = config.load(tmp_path / "federation.toml")
+    assert settings.algorithm.name == algorithm and settings.training.dp is not None
+    assert (settings.training.dp.epsilon, settings.training.dp.noise) == (3.0, noise)
+    if noise == "shared":
+        assert settings.algorithm.rounds == 60  # each is a step
+    shown = ran("budget", tmp_path / "federation.toml")
+    assert "ε" in shown.output
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_every_field_is_described_once() -> None:
+    for title, section in sections().items():
+        names = [d.name for d in describe_fields(section)]
+        assert len(set(names)) == len(names) > 0, title
+    classes: list[type[Section]] = [DPSettings, TrainingSettings, SitePolicy]
+    for section in (*classes, *(entry.settings for entry in BUILT_IN.values())):
+        names = [d.name for d in describe_fields(section)]
+        assert names == list(section.model_fields), section
+
+
+def test_types_bounds_and_docstrings_are_read_off() -> None:
+    found = {d.name: d for d in describe_fields(DPSettings)}
+    assert found["epsilon"].allowed == "number > 0" and found["epsilon"].default == ""
+    assert found["unit"].allowed == '"record", "patient"' and found["unit"].default == '"record"'
+    assert found["delta"].allowed == "number in (0, 1)"
+    assert "outlives runs" in found["ledger"].help
+    inherited = {d.name: d.help for d in describe_fields(Evaluate)}["epochs"]
+    assert inherited == {d.name: d.help for d in describe_fields(FedAvg)}["epochs"] != ""
+
+
+def test_one_section_is_shown_and_a_wrong_name_lists_all() -> None:
+    shown = ran("settings", "fedid")
+    assert "distill_epochs = 1" in shown.output
+    assert run("settings").output.splitlines() == list(sections())
+    wrong = ran("settings", "nope", code=2)
+    assert "no section 'nope'" in wrong.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.crypto.privacy.ledger import load_chain, totals
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
@@ -18,7 +20,9 @@ from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Gather, Hello, Invite, Stop
-from secure_fl.settings import ProtectionSettings, TrainingSettings
+from secure_fl.settings import Protection, ProtectionSettings, TaskSettings, TrainingSettings
+from secure_fl.testing.hospitals import LABELS, frozen
+from tests.support.clinic import Clinic
 from tests.support.local_pilot import LocalPilot, at_frames, local_pilot, plan_of
 from tests.support.raising import raises
 
@@ -230,3 +234,41 @@ def test_a_run_of_another_name_spends_from_the_same_budget(tmp_path):
         (total,) = totals(chain)
         assert total.runs == 2  # the second fitted its noise into what the first had left
         assert 0.5 < total.spent <= total.budget == 1.0
+
+
+# --- a host, and warnings at a hospital -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["he+secagg", "secagg"])
+def test_fedid_runs_with_what_is_in_the_kits(tmp_path: Path, mode: Protection) -> None:
+    training = TrainingSettings(learning_rate=2e-3, batch_size=8, device="cpu")
+    protection = ProtectionSettings(mode=mode)
+    clinic = Clinic(tmp_path, plan_of(FedID(rounds=1), protection=protection, training=training))
+    clinic.run()
+    assert all(process.done for process in clinic.processes.values())
+    clinic.close()
+    for name in clinic.roster.names:
+        result = json.loads((tmp_path / name / "runs" / "run" / "result.json").read_text())
+        assert result["status"] == "finished"
+
+
+def test_join_reports_both_and_the_coordinator_hears_of_neither(tmp_path: Path) -> None:
+    assert LABELS == ("ade", "no-ade")
+    pilot = local_pilot(tmp_path, plan_of(FedAvg(rounds=1), training=frozen()))
+    pilot.lead().run()
+    warned = [event for event in pilot.events if event["event"] == "warning"]
+    texts = {(one["party"], one["code"]): one["text"] for one in warned}
+    for name in pilot.members:
+        assert "scores of 'no-ade'" in texts[name, "positive class"]
+        assert "has not learned" in texts[name, "not learned"]
+    assert {party for party, _ in texts} == set(pilot.members)
+    scored = [one for one in pilot.events if one["event"] == "scores"]
+    assert {one["scored_class"] for one in scored} == {"no-ade"}
+
+
+def test_a_named_class_and_a_model_that_learns_need_no_warning(tmp_path: Path) -> None:
+    task = TaskSettings(labels=LABELS, positive="ade", max_length=32)
+    pilot = local_pilot(tmp_path, plan_of(FedAvg(rounds=1), task=task, training=frozen()))
+    pilot.lead().run()
+    codes = [event.get("code") for event in pilot.events if event["event"] == "warning"]
+    assert "positive class" not in codes
