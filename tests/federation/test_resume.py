@@ -118,23 +118,6 @@ def test_a_finished_run_can_be_resumed_without_effect(tmp_path: Path) -> None:
     assert equal(weights(first), weights(again))
 
 
-def test_nested_state_survives(tmp_path: Path) -> None:
-    state = {
-        "model": {
-            "w": torch.arange(6.0).reshape(2, 3),
-            "half": torch.ones(2, dtype=torch.bfloat16),
-        },
-        "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "groups": [{"lr": 0.1}]},
-        "rng": {"state": 2**127 + 1, "flag": True, "none": None, "pair": (1, 2)},
-    }
-    checkpoint.save(tmp_path / "c", state)
-    back = checkpoint.load(tmp_path / "c")
-    assert torch.equal(back["model"]["w"], state["model"]["w"])  # type: ignore[index]
-    assert back["model"]["half"].dtype == torch.bfloat16
-    assert back["optimizer"]["state"][0]["step"] == 3
-    assert back["rng"] == state["rng"]
-
-
 def test_a_file_size_limit_stops_the_run_but_not_the_resume(tmp_path: Path) -> None:
     """The same through a whole run, by a limit on file sizes, which every machine allows."""
     folder = tmp_path / "run"
