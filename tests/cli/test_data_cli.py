@@ -105,7 +105,7 @@ def test_corpora_are_made_and_can_be_read_again(name: str, tmp_path: Path) -> No
         (("make", "adee", "--out", "{out}"), "did you mean ade?"),
     ],
 )
-def test_wrong_data_exits_with_2(
+def test_bad_data_is_status_2(
     arguments: tuple[str, ...], text: str, notes: Path, tmp_path: Path
 ) -> None:
     found = ran("data", *(a.format(notes=notes, out=tmp_path / "out") for a in arguments), code=2)
@@ -130,9 +130,7 @@ def test_what_needs_no_sum_is_written_as_the_registry_has_it() -> None:
 
 
 @pytest.mark.parametrize(("task", "algorithm"), sorted(PAIRS))
-def test_every_file_that_init_writes_is_ready_to_run(
-    task: str, algorithm: str, tmp_path: Path
-) -> None:
+def test_every_file_of_init_is_ready_to_run(task: str, algorithm: str, tmp_path: Path) -> None:
     found = run("init", tmp_path / "new", "--task", task, "--algorithm", algorithm)
     if ALGORITHMS[algorithm].has_host and task not in ("classification", "pair"):
         assert found.exit_code == 2 and "--task" in found.output

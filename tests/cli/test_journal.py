@@ -161,8 +161,6 @@ def test_lines_stay_below_the_log_and_are_gone_after_it(columns: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "term"), [(("json",), "xterm"), (("text", "-q"), "xterm"), (("text",), "dumb")]
 )
-def test_programs_the_quiet_and_terminals_that_cannot_get_none(
-    arguments: tuple[str, ...], term: str
-) -> None:
+def test_programs_and_quiet_users_get_none(arguments: tuple[str, ...], term: str) -> None:
     written = at_a_terminal(80, *arguments, term=term)
     assert "round" not in written and "\x1b" not in written and "warned 2" in written

@@ -29,9 +29,7 @@ def at_north(made: PilotFolders, command: str, answer: str = "y\n") -> Result:
         return run(*command.split(), input=answer)
 
 
-def test_a_person_approves_and_a_stranger_does_not(
-    made: PilotFolders, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_known_person_approves(made: PilotFolders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECURE_FL_SCRYPT_LOG_N", "10")
     monkeypatch.setattr("secure_fl.engines.flare.diagnosis.PATIENCE", 0.2)  # nobody is there
     (made.of("north") / "kit" / "plan.toml").write_text(made.plan.read_text())

@@ -199,9 +199,7 @@ def test_a_hospital_s_own_model_goes_by_its_name(place: Path) -> None:
         (("a", "--file", "b.txt"), 2),
     ],
 )
-def test_what_cannot_be_predicted_is_refused(
-    place: Path, arguments: tuple[str, ...], status: int
-) -> None:
+def test_bad_input_is_not_predicted(place: Path, arguments: tuple[str, ...], status: int) -> None:
     assert run("predict", place / "together", *arguments).exit_code == status
     assert run("predict", place / "nowhere", "a").exit_code == 2
 

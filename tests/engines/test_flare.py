@@ -179,7 +179,7 @@ def by_hand(kits: Kits) -> Iterator[tuple[Inbox, FlareParty, list[bytes]]]:
     inbox.end.close()
 
 
-def test_doubled_and_outdated_steps_are_not_done_again(
+def test_repeated_and_old_steps_are_not_done(
     by_hand: tuple[Inbox, FlareParty, list[bytes]],
 ) -> None:
     inbox, _, seen = by_hand
@@ -303,7 +303,7 @@ def test_a_taken_port_and_a_wrong_address_are_said(kits: Kits) -> None:
         FlareParty("east", "file:///tmp", kits.sites["east"])
 
 
-def test_flare_reads_no_settings_that_lie_about(
+def test_flare_reads_no_other_file(
     kits: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would load code from a folder that a file anywhere below the current one names."""

@@ -126,16 +126,12 @@ def test_a_kit_that_fits_is_let_in(kits: tuple[Kits, Kits], url: str) -> None:
     assert diagnose(url, kits[0].sites["north"]) == ""
 
 
-def test_a_kit_of_another_pilot_does_not_trust_the_coordinator(
-    kits: tuple[Kits, Kits], url: str
-) -> None:
+def test_a_kit_of_another_pilot_is_refused(kits: tuple[Kits, Kits], url: str) -> None:
     said = diagnose(url, kits[1].sites["north"])
     assert "has another certificate" in said and "pilot init" in said
 
 
-def test_a_certificate_that_the_coordinator_does_not_take(
-    kits: tuple[Kits, Kits], url: str
-) -> None:
+def test_a_certificate_that_the_coordinator_refuses(kits: tuple[Kits, Kits], url: str) -> None:
     """Half of an old kit: its coordinator is known, its own certificate is not."""
     ours, theirs = (kit.sites["north"] for kit in kits)
     said = diagnose(url, TlsFiles(ours.root, theirs.certificate, theirs.key))
@@ -258,7 +254,7 @@ def test_frames_pass_through_a_proxy_with_and_without_a_password(
         assert set(way.asked) == {url.removeprefix("grpc://")} and len(way.asked) >= 2
 
 
-def test_what_a_proxy_refuses_is_said_without_the_password(
+def test_a_proxy_s_refusal_hides_the_password(
     of_two: Kits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     north, url = of_two.sites["north"], "grpc://hub.example.org:8443"

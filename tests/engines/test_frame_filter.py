@@ -152,7 +152,7 @@ def test_a_site_cannot_speak_as_another(coordinator: Coordinator, east: Any, gua
 
 
 @both
-def test_a_site_cannot_speak_as_a_part_of_itself(
+def test_a_site_cannot_speak_as_its_part(
     kits: Kits, coordinator: Coordinator, guarded: bool
 ) -> None:
     files = credentials(kits.sites["east"])
@@ -230,9 +230,7 @@ def test_nobody_says_whom_to_dial(coordinator: Coordinator, east: Any, guarded: 
 
 
 @both
-def test_no_memory_is_kept_for_what_is_only_announced(
-    coordinator: Coordinator, east: Any, guarded: bool
-) -> None:
+def test_announced_bytes_take_no_memory(coordinator: Coordinator, east: Any, guarded: bool) -> None:
     throw(east, data(1, size=300_000_000, seq=0), b"x")
     if guarded:
         assert eventually(lambda: coordinator.refused == {"size": 1})
@@ -242,9 +240,7 @@ def test_no_memory_is_kept_for_what_is_only_announced(
 
 
 @both
-def test_streams_that_never_begin_do_not_pile_up(
-    coordinator: Coordinator, east: Any, guarded: bool
-) -> None:
+def test_streams_do_not_pile_up(coordinator: Coordinator, east: Any, guarded: bool) -> None:
     count = 3 * MAX_STREAMS
     for stream in range(count):
         throw(east, data(stream, seq=5), b"x")
@@ -258,9 +254,7 @@ def test_streams_that_never_begin_do_not_pile_up(
 
 
 @both
-def test_only_its_receiver_can_stop_a_stream(
-    coordinator: Coordinator, east: Any, guarded: bool
-) -> None:
+def test_only_a_receiver_stops_a_stream(coordinator: Coordinator, east: Any, guarded: bool) -> None:
     core = coordinator.end._cell.core_cell
     stream = BlobStream(b"x" * 10, {})
     task = TxTask(core, 2**20, CHANNEL, TOPIC, "north", {}, stream, False, False, True)
@@ -437,9 +431,7 @@ def stub(kits: Kits, url: str) -> tuple[grpc.Channel, StreamerStub]:
 
 
 @pytest.mark.parametrize("guarded", [True])
-def test_nothing_is_heard_before_the_handshake_nor_a_giant_piece(
-    kits: Kits, coordinator: Coordinator
-) -> None:
+def test_nothing_is_heard_before_the_handshake(kits: Kits, coordinator: Coordinator) -> None:
     headers = msgpack.packb(message().headers | data(1, size=len(PARCEL.frame.head)))
     start = bytearray(PREFIX_LEN)
     length = PREFIX_LEN + len(headers) + 1

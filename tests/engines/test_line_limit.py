@@ -62,9 +62,7 @@ def connects(kits: Kits, number: int, patience: float) -> bool:
                 return not hub.wait_for(["east"], patience)
 
 
-def test_silent_streams_of_one_certificate_keep_nobody_out(
-    kits: Kits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_streams_keep_nobody_out(kits: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {"max_workers": 8, "options": list(GRPC.items())}
     monkeypatch.setitem(SETTINGS, "grpc", few)
     assert connects(kits, 12, patience=15)
@@ -76,9 +74,7 @@ def test_more_streams_than_the_server_has_workers_keep_nobody_out(kits: Kits) ->
     assert connects(kits, 260, patience=20)
 
 
-def test_a_stream_without_a_handshake_is_closed(
-    kits: Kits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_never_greets_is_closed(kits: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell, "HANDSHAKE", 0.5)
     monkeypatch.setattr(cell, "TICK", 0.1)
     url = free_url()

@@ -163,9 +163,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
 @pytest.mark.parametrize("algorithm", [FedAvg(rounds=2), FedAdam(rounds=2)], ids=lambda a: a.name)
-def test_encoders_are_one_and_heads_are_their_own(
-    algorithm: Algorithm, mode: str, sent: list[str]
-) -> None:
+def test_encoders_are_one_and_heads_own(algorithm: Algorithm, mode: str, sent: list[str]) -> None:
     result = ner(algorithm, mode).run()
     assert set(result.models) == {f"{name}/model" for name in NAMES}
     weights = [trainable(result.models[f"{name}/model"]) for name in NAMES]
@@ -216,9 +214,7 @@ def test_local_heads_under_differential_privacy(sent: list[str]) -> None:
     [FedAvg(rounds=3), FedAdam(rounds=3), FedKD(rounds=3, student_layers=1)],
     ids=lambda a: a.name,
 )
-def test_who_joins_late_brings_its_own_head(
-    algorithm: Algorithm, mode: Any, tmp_path: Path
-) -> None:
+def test_a_newcomer_brings_its_own_head(algorithm: Algorithm, mode: Any, tmp_path: Path) -> None:
     """It is given what is equal at all, never the head of another hospital, and keeps its own."""
     splits = make("ner", parties=4, seed=1, size=24, labels="own")
     four = [Silo(f"hospital-{i}", s.train, s.dev) for i, s in enumerate(splits, 1)]

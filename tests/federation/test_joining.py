@@ -195,9 +195,7 @@ def test_the_coordinator_cannot_read_what_is_handed_over(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("bad", "mode"), [(0, "he+secagg"), (1, "none")])
-def test_a_holder_with_a_wrong_state_is_found_and_named(
-    tmp_path: Path, mode: Any, bad: int
-) -> None:
+def test_a_holder_with_a_wrong_state_is_named(tmp_path: Path, mode: Any, bad: int) -> None:
     stopped_after_3(tmp_path, mode=mode)
     tampered(tmp_path, THREE[bad].name)
     with raises(Disagreement, party=THREE[bad].name):
@@ -276,9 +274,7 @@ def test_a_settings_file_that_gained_and_lost_a_party_is_resumed(tmp_path: Path)
         (f'train = "{LATE}.csv"', f'train = "{LATE}.csv"\nrole = "host"', "role"),
     ],
 )
-def test_anything_else_that_changed_is_refused(
-    tmp_path: Path, old: str, new: str, named: str
-) -> None:
+def test_any_other_change_is_refused(tmp_path: Path, old: str, new: str, named: str) -> None:
     out = tmp_path / "run"
     settings = config.load(study(tmp_path, THREE))
     (out / "parties").mkdir(parents=True)

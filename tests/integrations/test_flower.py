@@ -211,9 +211,7 @@ def test_a_site_that_wired_no_service_refuses(
         assert refused(reply).code and text in capsys.readouterr().err
 
 
-def test_other_rounds_than_the_plan_has_are_refused_before_anything_is_sent(
-    tmp_path: Path, apps: Any
-) -> None:
+def test_other_rounds_than_the_plan_has_are_refused(tmp_path: Path, apps: Any) -> None:
     sealed, _, task = apps
     (tmp_path / "plan.toml").write_text((EXAMPLE / "plan.toml").read_text())
     grid, arrays = LocalGrid(sealed, NAMES), ArrayRecord(task.initial_model())
@@ -249,9 +247,7 @@ def test_a_strategy_that_needs_more_than_the_mean_is_refused(
 
 
 @pytest.mark.parametrize("found", ["1.39.1", "1.43.0", "2.0.0"])
-def test_an_untested_version_of_flower_is_refused(
-    found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_untested_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     flower.require_flower()
     monkeypatch.setattr(flower, "version", lambda name: found)
     with raises(SettingsError, f"Flower {found}", "1.40 to 1.42"):

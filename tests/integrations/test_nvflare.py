@@ -160,9 +160,7 @@ def test_nan_at_a_site_leaves_its_filter_and_the_others_stop(
     assert not job.means
 
 
-def test_a_repeated_round_gets_the_values_of_its_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeated_round_gets_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The service of a site is killed after its values were given, and started again."""
     with job_of(tmp_path, monkeypatch, carried_plan(), processes=["north"]) as (pilot, job):
         sent = client.SealedPart.give
@@ -183,9 +181,7 @@ def test_a_repeated_round_gets_the_values_of_its_training(
         assert np.abs(found[key] - value).max() < 1e-3
 
 
-def test_other_tasks_and_failed_trainings_are_not_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_tasks_are_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with job_of(tmp_path, monkeypatch, carried_plan()) as (_, job):
         task, context = job.task("east", 1, START, "submit_model")
         with pytest.raises(SettingsError, match="'submit_model' without a sealed sum"):
@@ -196,9 +192,7 @@ def test_other_tasks_and_failed_trainings_are_not_sent(
             SealedResult().process(FLModelUtils.to_shareable(train("east", 1, START)), context)
 
 
-def test_a_site_without_a_service_sends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_service_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client._PARTS.clear()
     monkeypatch.delenv("SECURE_FL_SITE", raising=False)
     job = LocalJob(NAMES, carried_plan(), train)
@@ -209,7 +203,7 @@ def test_a_site_without_a_service_sends_nothing(
         SealedTask().process(*job.task("east", 1, START))
 
 
-def test_a_server_with_its_own_keys_is_refused(
+def test_a_server_with_other_keys_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has another identity than the roster's coordinator."""

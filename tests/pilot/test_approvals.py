@@ -195,9 +195,7 @@ def test_a_plan_for_approval_is_not_named_as_a_path(site: Site, name: str) -> No
     assert sorted(one.name for one in site.folder.iterdir()) == ["plan.toml", "site.toml"]
 
 
-def test_without_the_check_an_approval_is_written_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_of_names_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "RUN_NAME", re.compile(".*"))
     (tmp_path / "a" / "b").mkdir(parents=True)
     run = plan_of().run.model_copy(update={"name": "../../escaped"})
@@ -254,9 +252,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_changed_package_of_an_algorithm_needs_another_approval(
-    site: Site, plugin: Path, what: str
-) -> None:
+def test_a_changed_package_needs_another_approval(site: Site, plugin: Path, what: str) -> None:
     site.rules(asking(ANNA))
     mine = ALGORITHMS["mine"].settings(name="mine")
     plan = site.plan.model_copy(update={"algorithm": mine})

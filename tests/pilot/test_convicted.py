@@ -114,9 +114,7 @@ def test_a_site_does_not_go_on_by_evidence_that_was_edited(tmp_path: Path) -> No
 FALSE = "hospital-2"
 
 
-def test_the_others_end_the_run_and_the_evidence_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_others_keep_the_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = StepKeys.reveal
 
     def reveal(

@@ -49,9 +49,7 @@ def answering(
 
 
 @pytest.mark.parametrize("other", [Failed("training"), Boundary(1), SumInput("host", ())])  # type: ignore[arg-type]
-def test_who_fails_or_contradicts_is_lost_and_comes_back(
-    tmp_path: Path, other: messages.FromParty
-) -> None:
+def test_who_fails_or_contradicts_comes_back(tmp_path: Path, other: messages.FromParty) -> None:
     made = four(tmp_path)
     answering(made, other, 1)
     made.lead(patience=0).run()

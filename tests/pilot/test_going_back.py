@@ -84,7 +84,7 @@ def say_empty(made: LocalPilot) -> None:
     made.faults[LIAR] = {Ready: empty}
 
 
-def test_who_has_an_empty_disk_each_time_cannot_make_all_repeat_a_round_for_ever(
+def test_who_always_has_an_empty_disk_cannot_make_all_repeat_a_round_for_ever(
     tmp_path: Path,
 ) -> None:
     """One is lost in the first round, and comes back after it: all gather, and begin it again."""

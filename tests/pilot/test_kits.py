@@ -168,9 +168,7 @@ def test_a_fortnight_before_it_is_said(tmp_path, kit_days, roster_days, warned):
 
 
 @pytest.mark.parametrize(("control", "noted"), [("cubic", True), ("bbr", False), (None, False)])
-def test_a_kernel_that_slows_down_at_each_lost_packet_is_said(
-    tmp_path, monkeypatch, control, noted
-):
+def test_a_kernel_that_slows_down_at_lost_packets_is_said(tmp_path, monkeypatch, control, noted):
     file = tmp_path / "control"
     if control is not None:  # else this system does not tell
         file.write_text(f"{control}\n")

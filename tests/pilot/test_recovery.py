@@ -117,9 +117,7 @@ def test_a_holder_lost_while_somebody_joins_only_delays_it(tmp_path: Path, lost:
 
 
 @pytest.mark.parametrize("fault", ["killed before", "killed once answered"])
-def test_a_newcomer_lost_before_it_is_given_the_state_costs_the_others_nothing(
-    tmp_path: Path, fault: str
-) -> None:
+def test_a_newcomer_lost_before_it_has_the_state_costs_nothing(tmp_path: Path, fault: str) -> None:
     """Storms 144 and 159: all that had the round refused to go on from it."""
     town = plotted(
         tmp_path, [("Agreed", "hospital-2", "killed before"), ("Begin", "hospital-2", fault)]

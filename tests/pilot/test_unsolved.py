@@ -63,7 +63,7 @@ def require_keys(made: LocalPilot) -> None:
         made.processes[name]._memory.require_unforged(made.roster)
 
 
-def test_a_member_that_hides_three_uploads_in_two_runs_is_out_and_no_keys_are_retired(
+def test_a_member_that_hides_three_uploads_is_out_and_no_keys_are_retired(
     made: LocalPilot,
 ) -> None:
     with raises(PartyFailed, party=LIAR, reason=HIDDEN):  # twice, in this run
@@ -119,7 +119,7 @@ def test_a_coordinator_that_forges_totals_and_names_a_member_loses_it_and_then_t
     assert sum("cut short two inquiries" in reason for reason in reasons) == 4
 
 
-def test_a_member_that_the_coordinator_names_too_often_explains_no_more_sums(
+def test_a_member_that_is_named_too_often_explains_no_more_sums(
     made: LocalPilot,
 ) -> None:
     memory = SiteMemory(made.folder / "notes")
@@ -144,9 +144,7 @@ def test_a_new_roster_has_no_charges_and_no_forged_sums(made: LocalPilot) -> Non
         memory.require_unforged(made.roster)
 
 
-def test_an_explained_sum_is_charged_to_nobody(
-    made: LocalPilot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_explained_sum_has_no_charge(made: LocalPilot, monkeypatch: pytest.MonkeyPatch) -> None:
     """The inquiry convicts a member. A coordinator that names another has nobody charged."""
     made.faults[LIAR] = Spoiler(made.keys[LIAR], slot=-1).faults
     stop = Coordinator._stop
@@ -244,7 +242,7 @@ def test_a_restart_does_not_end_an_inquiry_into_anothers_upload(made: LocalPilot
     assert [event["parties"] for event in made.seen("withheld")] == [[LIAR]] * 2
 
 
-def test_restarts_of_all_members_in_an_inquiry_are_counted_and_the_run_continues(
+def test_restarts_of_all_members_in_an_inquiry_do_not_end_the_run(
     made: LocalPilot,
 ) -> None:
     """The adversary found it: the coordinator looked for one party in an error that names none."""

@@ -66,9 +66,7 @@ def test_the_table_above_has_every_field_of_the_policy() -> None:
         ({"noise": True, "noise__ledger": "fresh"}, "protection.noise.ledger"),
     ],
 )
-def test_a_plan_names_no_place_at_the_site_whatever_the_policy_says(
-    changes: dict[str, Any], shown: str
-) -> None:
+def test_a_plan_names_no_place_under_any_policy(changes: dict[str, Any], shown: str) -> None:
     (found,) = refused(POLICY, plan(**changes), COMPANY)
     assert (found.rule, found.asked) == ("plan.places", shown)
     assert "nothing here" in found.fix
