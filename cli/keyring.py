@@ -29,16 +29,10 @@ passphrase_option = click.option(
 
 def keys_option(command: F) -> F:
     """Add --keys and --passphrase-file."""
-    return click.option(
-        "--keys",
-        "folder",
-        type=PATH,
-        default=Path("keys"),
-        envvar="SECURE_FL_KEYS",
-        show_default=True,
-        show_envvar=True,
-        help="This site's key folder.",
-    )(passphrase_option(command))
+    option = click.option("--keys", "folder", type=PATH, default=Path("keys"), show_default=True,
+                          envvar="SECURE_FL_KEYS", show_envvar=True, help="This site's key folder.",
+                          )  # fmt: skip
+    return option(passphrase_option(command))
 
 
 def open_ring(folder: Path, passphrase_file: Path | None, *, fresh: bool = False) -> KeyRing:

@@ -28,6 +28,8 @@ from secure_fl.settings import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from secure_fl.policy.plan import Plan
+
 
 def algorithm_of(given: object) -> Algorithm:
     """Return the settings of an algorithm, given as settings, as their class, or by name."""
@@ -60,8 +62,8 @@ class RunSpec:
     sections: Mapping[str, Section] = field(default_factory=dict)  # of features, by section name
 
     @classmethod
-    def of(cls, settings: Settings) -> RunSpec:
-        """Make the specification of a settings file."""
+    def of(cls, settings: Settings | Plan) -> RunSpec:
+        """Make the specification of a settings file, or of a coordinator's plan."""
         return cls(
             settings.algorithm,
             settings.task,

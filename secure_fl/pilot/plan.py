@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from secure_fl.config.validation import validate
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.errors import CohortError, SettingsError
-from secure_fl.federation.run_spec import RunSpec, feature_sections
+from secure_fl.federation.run_spec import RunSpec
 from secure_fl.field_errors import sections
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import RUN_NAME
@@ -118,15 +119,7 @@ def spec_of(plan: Plan, ledger: Path) -> RunSpec:
     if protection.noise is not None:
         noise = protection.noise.model_copy(update=place)
         protection = protection.model_copy(update={"noise": noise})
-    return RunSpec(
-        plan.algorithm,
-        plan.task,
-        plan.model,
-        training,
-        protection,
-        plan.run.seed,
-        sections=feature_sections(plan),
-    )
+    return replace(RunSpec.of(plan), training=training, protection=protection)
 
 
 def run_id(roster: Roster, plan: str, nonces: Mapping[str, bytes]) -> bytes:
