@@ -105,9 +105,7 @@ def test_corpora_are_made_and_can_be_read_again(name: str, tmp_path: Path) -> No
         (("make", "adee", "--out", "{out}"), "did you mean ade?"),
     ],
 )
-def test_bad_data_is_status_2(
-    arguments: tuple[str, ...], text: str, notes: Path, tmp_path: Path
-) -> None:
+def test_bad_data_exits(arguments: tuple[str, ...], text: str, notes: Path, tmp_path: Path) -> None:
     found = ran("data", *(a.format(notes=notes, out=tmp_path / "out") for a in arguments), code=2)
     assert text in found.output
     assert not (tmp_path / "out").exists()
@@ -209,7 +207,7 @@ def test_the_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
         (("--algorithm", "fedkd"), "fedkd", "local"),
     ],
 )
-def test_noise_is_shared_where_each_step_is_a_sum(
+def test_init_chooses_noise(
     given: tuple[str, ...], algorithm: str, noise: str, tmp_path: Path
 ) -> None:
     found = ran("init", tmp_path, "--dp", 3, "--parties", 4, *given)

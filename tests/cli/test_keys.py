@@ -102,7 +102,7 @@ def test_failures_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "another passphrase" not in wrong.output
 
 
-def test_the_passphrase_comes_from_a_private_file_or_a_prompt(
+def test_a_passphrase_is_in_a_file_or_typed(
     workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SECURE_FL_PASSPHRASE")

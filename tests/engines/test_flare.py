@@ -179,9 +179,7 @@ def by_hand(kits: Kits) -> Iterator[tuple[Inbox, FlareParty, list[bytes]]]:
     inbox.end.close()
 
 
-def test_repeated_and_old_steps_are_not_done(
-    by_hand: tuple[Inbox, FlareParty, list[bytes]],
-) -> None:
+def test_old_steps_are_not_done_again(by_hand: tuple[Inbox, FlareParty, list[bytes]]) -> None:
     inbox, _, seen = by_hand
     life = b"l" * 16
     first, second = (
@@ -204,9 +202,7 @@ def test_repeated_and_old_steps_are_not_done(
     assert inbox.wait(6)[5] == TransportMessage(MessageKind.ANSWER, again.step, Frame(b"3"))
 
 
-def test_a_party_says_when_it_does_not_know_a_step_and_survives_a_bad_one(
-    by_hand: tuple[Inbox, FlareParty, list[bytes]],
-) -> None:
+def test_a_party_survives_a_bad_step(by_hand: tuple[Inbox, FlareParty, list[bytes]]) -> None:
     inbox, party, _ = by_hand
     step = StepId(b"l" * 16, 7)
     inbox.end.send("east", TransportMessage(MessageKind.ASK, step))
@@ -303,9 +299,7 @@ def test_a_taken_port_and_a_wrong_address_are_said(kits: Kits) -> None:
         FlareParty("east", "file:///tmp", kits.sites["east"])
 
 
-def test_flare_reads_no_other_file(
-    kits: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flare_reads_no_file(kits: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would load code from a folder that a file anywhere below the current one names."""
     hidden = tmp_path / "data" / "deep"
     hidden.mkdir(parents=True)
@@ -348,7 +342,7 @@ def exchanged(kits: Kits, bulk: bytes) -> Heard:
         return heard
 
 
-def test_a_small_exchange_is_one_message_each_way_and_a_last_word(
+def test_a_small_exchange_is_one_message_each_way(
     kits: Kits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = exchanged(kits, b"")

@@ -183,7 +183,7 @@ def test_the_same_reason_is_told_once_until_it_was_connected(kits: tuple[Kits, K
     assert len(said) == 2
 
 
-def test_a_frame_that_is_not_answered_is_told_to_who_runs_join(
+def test_unanswered_frames_are_logged(
     kits: tuple[Kits, Kits], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A coordinator with another identity than the roster's: its line is genuine, its words not."""
@@ -254,9 +254,7 @@ def test_frames_pass_through_a_proxy_with_and_without_a_password(
         assert set(way.asked) == {url.removeprefix("grpc://")} and len(way.asked) >= 2
 
 
-def test_a_proxy_s_refusal_hides_the_password(
-    of_two: Kits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_s_refusal_has_no_password(of_two: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
     north, url = of_two.sites["north"], "grpc://hub.example.org:8443"
     with proxy("ward:right") as way:
         monkeypatch.setenv("https_proxy", f"http://ward:wrong-one@127.0.0.1:{way.port}")
@@ -268,7 +266,7 @@ def test_a_proxy_s_refusal_hides_the_password(
     assert "cannot be reached" in diagnose(url, north)  # it has closed
 
 
-def test_a_proxy_that_opens_tls_is_refused_and_named(
+def test_a_proxy_that_opens_tls(
     of_two: Kits, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     Authority("Hospital Web Filter").coordinator(tmp_path, ["localhost"])

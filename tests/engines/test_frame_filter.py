@@ -152,9 +152,7 @@ def test_a_site_cannot_speak_as_another(coordinator: Coordinator, east: Any, gua
 
 
 @both
-def test_a_site_cannot_speak_as_its_part(
-    kits: Kits, coordinator: Coordinator, guarded: bool
-) -> None:
+def test_a_site_does_not_speak_as_part(kits: Kits, coordinator: Coordinator, guarded: bool) -> None:
     files = credentials(kits.sites["east"])
     with running(new_cell("east.child", coordinator.url, files, {})) as child:
         assert eventually(lambda: child.core_cell.is_cell_connected(HUB))

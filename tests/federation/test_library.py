@@ -210,9 +210,7 @@ def test_a_silo_is_short_and_quotes_no_record(hospitals: list[Silo]) -> None:
     ("texts", "pairs", "found"),
     [("one", None, "one text"), ([1], None, "int"), (["a"], [], "0 pairs"), (["a"], [2], "int")],
 )
-def test_other_than_texts_is_not_predicted(
-    texts: Any, pairs: Any, found: str, done: Result
-) -> None:
+def test_others_are_not_predicted(texts: Any, pairs: Any, found: str, done: Result) -> None:
     with raises(DataError, found):
         done.predict(texts, pairs=pairs)
 

@@ -176,7 +176,7 @@ FULL: dict[str, tuple[str, int]] = {}
 
 
 @pytest.mark.parametrize("host", [None, "hub"])
-def test_a_round_that_some_saved_before_and_others_after_a_crash_is_repeated(
+def test_a_round_that_only_some_saved_before_a_crash_repeats(
     tmp_path: Path, host: str | None
 ) -> None:
     """Masks are bound to what was seen in a session: two halves of the cohort would not fit."""

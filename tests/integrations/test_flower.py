@@ -76,9 +76,7 @@ def off(one: Mapping[str, Any], record: ArrayRecord) -> float:
     return max(float(np.abs(one[name] - record[name].numpy()).max()) for name in record)
 
 
-def test_sites_get_the_model_of_plain_averaging_and_the_server_none(
-    pilot: CarriedPilot, apps: Any, tmp_path: Path
-) -> None:
+def test_only_sites_get_the_averaged_model(pilot: CarriedPilot, apps: Any, tmp_path: Path) -> None:
     sealed, plain, task = apps
     expected, _ = start(FedAvg(**all_of()), plain, task)
     result, grid = start(SealedStrategy(FedAvg(**all_of())), sealed, task)
@@ -187,7 +185,7 @@ def refused(reply: Message) -> Failure:
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
-def test_a_message_without_a_sealed_sum_does_not_reach_the_app(
+def test_unsealed_messages_do_not_reach_an_app(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = LocalGrid(ClientApp(), NAMES)
@@ -236,7 +234,7 @@ class Saves(FedAdam):  # type: ignore[misc]
         (FedAvg(weighted_by_key="patients"), True, "weighted by 'patients'"),
     ],
 )
-def test_a_strategy_that_needs_more_than_the_mean_is_refused(
+def test_other_strategies_are_refused(
     tmp_path: Path, inner: FedAvg, opened: bool, text: str
 ) -> None:
     (tmp_path / "plan.toml").write_text(write_plan(carried_plan(opened=opened)))
@@ -265,7 +263,7 @@ class Apart(FedAvg):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("pilot", [False, True], indirect=True)
-def test_a_server_that_sends_sites_unlike_models_opens_nothing(
+def test_unlike_models_at_sites_open_nothing(
     pilot: CarriedPilot, apps: Any, tmp_path: Path
 ) -> None:
     sealed, _, task = apps

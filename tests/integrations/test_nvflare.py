@@ -142,9 +142,7 @@ def correlation(seen: bytes, update: Any) -> float:
     return max(found)
 
 
-def test_nan_at_a_site_leaves_its_filter_and_the_others_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nan_at_one_site_stops_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The workflow needs all three results, and gets two."""
 
     def spoilt(name: str, round: int, arrays: Mapping[str, Any]) -> FLModel:
@@ -203,9 +201,7 @@ def test_without_a_service_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.M
         SealedTask().process(*job.task("east", 1, START))
 
 
-def test_a_server_with_other_keys_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_keys_of_a_server_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has another identity than the roster's coordinator."""
     with job_of(tmp_path, monkeypatch, carried_plan()) as (pilot, job):
         for folder in ("keys", "passphrase"):

@@ -111,9 +111,7 @@ def test_one_bad_answer_costs_one_party_a_round(tmp_path: Path) -> None:
     assert "refused (wire): hospital-4" in progress(logged(tmp_path / "log", made))["notes"]
 
 
-def test_below_the_threshold_a_bad_answer_is_named_and_the_run_can_go_on(
-    tmp_path: Path,
-) -> None:
+def test_below_the_threshold_a_bad_answer_is_named_and_the_run_can_go_on(tmp_path: Path) -> None:
     made = local_pilot(tmp_path)  # 3 of 3
     spoiling(made, "hospital-2", 1)
     with raises(TooFewParties, "hospital-2", round=1):

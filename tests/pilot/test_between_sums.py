@@ -56,7 +56,7 @@ def over(town: Storm, round: int, number: int) -> dict[str, tuple[str, ...]]:
 @pytest.mark.parametrize(
     ("cut", "mode"), [*zip(CUT, ["secagg", "he+secagg", "secagg", "he+secagg"], strict=True)]
 )
-def test_who_was_lost_between_two_sums_is_left_out_of_the_second_again(
+def test_who_was_lost_is_left_out_of_the_second_sum_again(
     tmp_path: Path, cut: str, mode: Any
 ) -> None:
     town = cut_short(tmp_path, cut, mode, seed=len(cut))
@@ -92,7 +92,7 @@ class Forgetful(Coordinator):
 
 
 @pytest.mark.parametrize("notes", ["lost", "kept"])
-def test_a_coordinator_cannot_have_the_second_sum_over_all(
+def test_no_second_sum_over_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: str
 ) -> None:
     """The difference of the two would be hospital-4's input; notes are what hinders it."""

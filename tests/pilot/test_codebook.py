@@ -97,7 +97,7 @@ def test_a_site_that_falls_silent_stops_nobody(tmp_path: Path, heard: int) -> No
 
 
 @pytest.mark.parametrize("lies", [False, True])
-def test_a_site_that_returns_after_the_sums_takes_no_part(
+def test_a_late_site_takes_no_part(
     tmp_path: Path, lies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has counted nothing. A coordinator that gathers it nevertheless gets a refusal."""

@@ -86,7 +86,7 @@ def test_what_most_fail_by_alike_names_none_of_them(tmp_path: Path, others: int)
 
 
 @pytest.mark.parametrize("other", [Failed("training"), Boundary(9)], ids=["fails", "contradicts"])
-def test_who_stays_away_from_a_round_that_cannot_end_without_it_is_named(
+def test_who_stays_away_from_a_needed_round_is_named(
     tmp_path: Path, other: messages.FromParty
 ) -> None:
     """It was in the first sum of a round, and fails since; then another is lost for a while.
@@ -109,7 +109,7 @@ def test_who_stays_away_from_a_round_that_cannot_end_without_it_is_named(
 
 
 @pytest.mark.parametrize("mode", ["he+secagg", "none"])
-def test_who_sums_up_another_model_is_set_apart_and_named(
+def test_another_model_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Protection
 ) -> None:
     """Each of two kinds of sums would be over too few: the others would wait without end."""

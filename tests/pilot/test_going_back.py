@@ -84,9 +84,7 @@ def say_empty(made: LocalPilot) -> None:
     made.faults[LIAR] = {Ready: empty}
 
 
-def test_who_always_has_an_empty_disk_cannot_make_all_repeat_a_round_for_ever(
-    tmp_path: Path,
-) -> None:
+def test_an_empty_disk_each_time_does_not_repeat_a_round_for_ever(tmp_path: Path) -> None:
     """One is lost in the first round, and comes back after it: all gather, and begin it again."""
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=3)), count=5)
     kills = {10: "hospital-3", 14: "hospital-2", 21: "hospital-3"}

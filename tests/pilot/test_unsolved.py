@@ -63,9 +63,7 @@ def require_keys(made: LocalPilot) -> None:
         made.processes[name]._memory.require_unforged(made.roster)
 
 
-def test_a_member_that_hides_three_uploads_is_out_and_no_keys_are_retired(
-    made: LocalPilot,
-) -> None:
+def test_a_member_that_hides_three_uploads_is_out_and_keys_stay(made: LocalPilot) -> None:
     with raises(PartyFailed, party=LIAR, reason=HIDDEN):  # twice, in this run
         lead(made, remembers=False)
     with raises(PartyFailed, party=LIAR, reason=FAILED):  # the round needs it; sites refuse it
@@ -119,9 +117,7 @@ def test_a_coordinator_that_forges_totals_and_names_a_member_loses_it_and_then_t
     assert sum("cut short two inquiries" in reason for reason in reasons) == 4
 
 
-def test_a_member_that_is_named_too_often_explains_no_more_sums(
-    made: LocalPilot,
-) -> None:
+def test_a_member_that_is_named_too_often_explains_no_more_sums(made: LocalPilot) -> None:
     memory = SiteMemory(made.folder / "notes")
     charges = [memory.charge("run", made.roster, LIAR) for _ in range(3)]
     assert charges == [True, True, False]
@@ -242,9 +238,7 @@ def test_a_restart_does_not_end_an_inquiry_into_anothers_upload(made: LocalPilot
     assert [event["parties"] for event in made.seen("withheld")] == [[LIAR]] * 2
 
 
-def test_restarts_of_all_members_in_an_inquiry_do_not_end_the_run(
-    made: LocalPilot,
-) -> None:
+def test_restarts_of_all_members_in_an_inquiry_do_not_end_the_run(made: LocalPilot) -> None:
     """The adversary found it: the coordinator looked for one party in an error that names none."""
     ended = list[str]()
 
