@@ -340,7 +340,7 @@ class RunLeader:
         if exhausted := sorted(self._faults.exhausted.intersection(members)):
             self._recorder.event(events.MembersExcluded(parties=tuple(exhausted)))
             raise GatherAgain(f"the others continue without {', '.join(exhausted)}")
-        if newcomers and not self._joinable:
+        if newcomers and not self._plan.joinable:
             self._leave_out(members, newcomers)
         if not self._begun:  # a silent connected member is invited again after a round
             self._begun = True
@@ -351,7 +351,7 @@ class RunLeader:
         back = sorted((self._hub.connected() & self._known) - set(members))
         if self._coordinator.repeating:
             return  # a repeated round is finished by the members that began it
-        if back and self._joinable:
+        if back and self._plan.joinable:
             self._recorder.event(events.MembersReturned(parties=tuple(back)))
             raise GatherAgain(f"{', '.join(back)} returned", fix="the run continues with all")
 
@@ -363,11 +363,6 @@ class RunLeader:
     def _known(self) -> set[str]:
         """The members that are invited when they are connected."""
         return set(self._roster.names) - self._named - self._faults.exhausted
-
-    @property
-    def _joinable(self) -> bool:
-        """True if newcomers can receive the state of the run."""
-        return self._plan.joinable
 
     def _leave_out(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
         """Continue without members that lack a round and cannot receive it."""
