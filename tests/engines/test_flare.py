@@ -26,8 +26,7 @@ from nvflare.fuel.f3.streaming.stream_const import (
 )
 
 from secure_fl.engines.flare import cell
-from secure_fl.engines.flare.cell import ACK_EVERY, HUB, SETTINGS, CellEnd, cell_name
-from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.cell import ACK_EVERY, HUB, SETTINGS, CellEnd, FlareParty, cell_name
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.errors import RunError, SettingsError, WireError

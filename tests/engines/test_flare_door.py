@@ -26,8 +26,8 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from secure_fl.cli.join import MOST_REFUSALS, log_refusals
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.engines.flare import diagnosis as flare_door
+from secure_fl.engines.flare.cell import FlareParty
 from secure_fl.engines.flare.diagnosis import EXCEPT, VARIABLES, diagnose, explaining, proxy_to
-from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import KeyringError, WireError

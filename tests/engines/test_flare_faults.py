@@ -22,8 +22,7 @@ from typing import Any
 import pytest
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
-from secure_fl.engines.flare.cell import CellEnd
-from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.cell import CellEnd, FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.engines.transport_message import MessageKind, TransportMessage

@@ -39,8 +39,7 @@ from nvflare.fuel.f3.streaming.stream_const import (
 )
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
-from secure_fl.engines.flare.cell import HUB, CellEnd, new_cell
-from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.cell import HUB, CellEnd, FlareParty, new_cell
 from secure_fl.engines.flare.frame_filter import CHANNEL, MAX_STREAMS, TOPIC, FrameFilter
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles

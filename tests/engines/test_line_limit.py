@@ -12,8 +12,7 @@ import pytest
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
 
 from secure_fl.engines.flare import cell
-from secure_fl.engines.flare.cell import GRPC, SETTINGS
-from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.cell import GRPC, SETTINGS, FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.pilot.certificates import Kits, make_kits
