@@ -1,8 +1,8 @@
 """One end of NVIDIA FLARE's CellNet: mutual TLS, reconnecting and streaming, and nothing more.
 
 No job layer and no administration run here, so nothing can be pushed to a hospital but parcels.
-FLARE's threads only hand parcels over; what is to be done about them is done elsewhere. `FlareParty`, a
-hospital's end, dials out to the coordinator, and to nobody else.
+FLARE's threads only hand parcels over; what is to be done about them is done elsewhere.
+`FlareParty`, a hospital's end, dials out to the coordinator, and to nobody else.
 """
 
 from __future__ import annotations
