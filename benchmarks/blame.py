@@ -28,7 +28,7 @@ SHAPES = (
 WORKER = """
 import sys, time
 import numpy as np
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.protocol.messages import Finding, SumInput
 from secure_fl.testing.harness import federate
 mode, parties, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

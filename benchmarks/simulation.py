@@ -12,8 +12,7 @@ from typing import Any
 
 from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.sum_steps import CoordinatorRules
-from secure_fl.federation.assembly import PartyContext, connect, join_run
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import PartyContext, connect, join_run, make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame

@@ -201,11 +201,9 @@ def _of_file(config: Path, given: Options) -> Iterator[BudgetAnswer]:
     settings = load(config, list(_overrides(load(config), given)))
     members = silos(settings)
     if settings.protection.noise is None and settings.training.dp is None:
-        raise SettingsError(
-            "this file uses no differential privacy",
-            fix="add [protection.noise] or [training.dp] with epsilon = ..., or use --epsilon",
-            file=str(config),
-        )
+        what = "this file uses no differential privacy"
+        fix = "add [protection.noise] or [training.dp] with epsilon = ..., or use --epsilon"
+        raise SettingsError(what, fix=fix, file=str(config))
     if settings.protection.noise is not None:
         yield _noise_answer(settings, members, given)
     if settings.training.dp is not None:

@@ -43,13 +43,8 @@ Examples:
   secure-fl demo --algorithm fedadam --no-audit
   secure-fl demo --json --out /tmp/demo > summary.json"""
 )
-@click.option(
-    "--algorithm",
-    type=Names(["fedavg", "fedadam"]),
-    default="fedavg",
-    show_default=True,
-    help="Algorithm of the joint training.",
-)
+@click.option("--algorithm", type=Names(["fedavg", "fedadam"]), default="fedavg", show_default=True,
+              help="Algorithm of the joint training.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True,
               help="Number of seeds; each has other notes and initial weights.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True,
@@ -88,7 +83,9 @@ def demo(
         _print(summary, out)
     documents = _page(out, algorithm, console, audit)
     if audit:
-        summary["audit"] = _audit_summary(documents)
+        from secure_fl.cli.demo_runs import summary as audit_summary
+
+        summary["audit"] = audit_summary(documents)
     summary["seconds"]["total"] = time.perf_counter() - started
     write_json(out / "result.json", summary)
     page = out / "report.html"
@@ -133,12 +130,6 @@ def _page(out: Path, algorithm: str, console: Console, audit: bool) -> list[Audi
             return attack(folders, out, [alone], status.update)
     except KeyboardInterrupt:
         stop(INTERRUPTED, f"interrupted; the runs are in {out}, without an audit")
-
-
-def _audit_summary(documents: Sequence[AuditDocument]) -> list[dict[str, Any]]:
-    from secure_fl.cli.demo_runs import summary
-
-    return summary(documents)
 
 
 def _print(summary: Mapping[str, Any], out: Path) -> None:

@@ -61,14 +61,8 @@ class DemoRun(NamedTuple):
 
     def settings(self, seed: int = 0, rounds: int = ROUNDS, *, record: bool = False) -> Settings:
         """Make the settings of the run."""
-        text = SETTINGS.format(
-            title=self.title,
-            seed=seed,
-            record=str(record).lower(),
-            mode=self.mode,
-            algorithm=self.algorithm,
-            rounds=rounds,
-        )
+        given = {"seed": seed, "record": str(record).lower(), "rounds": rounds}
+        text = SETTINGS.format(**self._asdict(), **given)
         return loads(text + STUDENT * (self.algorithm == "fedkd"))
 
 

@@ -268,10 +268,8 @@ GENERATED: Mapping[str, Callable[[], str]] = MappingProxyType(
 )
 SITE: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
-        "commands.md": commands,
-        "settings.md": settings,
-        "api.md": api_directives,
-        "result-schema.md": result_schema,
-        "audit-schema.json": audit_schema,
+        f"{name}.{'json' if name == 'audit-schema' else 'md'}": page
+        for name, page in GENERATED.items()
     }
+    | {"api.md": api_directives}
 )

@@ -25,18 +25,11 @@ Status = Literal["ok", "note", "problem"]
 # Versions in our tests (constraints.txt) of the packages that affect results.
 TESTED: Mapping[str, str] = MappingProxyType(
     {
-        "torch": "2.13.0",
-        "transformers": "5.23.0",
-        "tenseal": "0.3.18",
-        "opacus": "1.6.0",
-        "cryptography": "50.0.2",
-        "tokenizers": "0.23.3",
-        "safetensors": "0.8.0",
-        "datasets": "5.2.0",
-        "numpy": "2.4.6",
-        "pydantic": "2.14.3",
+        "torch": "2.13.0", "transformers": "5.23.0", "tenseal": "0.3.18", "opacus": "1.6.0",
+        "cryptography": "50.0.2", "tokenizers": "0.23.3", "safetensors": "0.8.0",
+        "datasets": "5.2.0", "numpy": "2.4.6", "pydantic": "2.14.3",
     }
-)
+)  # fmt: skip
 FOREIGN = "secure-fl"  # another project's distribution, which also installs a secure_fl
 LINKED = ("crypto", "algorithms", "audits", "cli")
 MARGIN = 23  # columns of a check's status and name

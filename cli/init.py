@@ -9,25 +9,14 @@ from typing import Any, Literal, get_origin
 
 import click
 
-from secure_fl.cli.options import (
-    FOLDER,
-    FiniteRange,
-    Names,
-    complete_algorithm,
-    known_algorithm,
-)
+from secure_fl.cli.options import FOLDER, FiniteRange, Names, complete_algorithm, known_algorithm
 from secure_fl.thresholds import MOST_MASKED
 
 # The built-in corpus of each kind of task.
 CORPORA = {
-    "classification": "ade",
-    "pair": "pairs",
-    "multilabel": "codes",
-    "regression": "similarity",
-    "ner": "ner",
-    "ranking": "news",
-    "completion": "summaries",
-}
+    "classification": "ade", "pair": "pairs", "multilabel": "codes", "regression": "similarity",
+    "ner": "ner", "ranking": "news", "completion": "summaries",
+}  # fmt: skip
 TIERS = 3  # weak, medium and strong
 SUMMED = 3  # default of min_cohort
 ENTITIES = '["Disease", "Dose", "Drug", "Symptom"]'  # each hospital of "ner" labels some of them
@@ -134,12 +123,7 @@ Examples:
               help="Protect records by differential privacy.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def init(
-    folder: Path,
-    task: str,
-    algorithm: str | None,
-    parties: int,
-    epsilon: float | None,
-    force: bool,
+    folder: Path, task: str, algorithm: str | None, parties: int, epsilon: float | None, force: bool
 ) -> None:
     """Write a commented settings file, federation.toml, into FOLDER."""
     from secure_fl.algorithms.registry import ALGORITHMS

@@ -104,8 +104,8 @@ def connection(
 @contextmanager
 def connected(kit: Kit, log: Logger) -> Iterator[Responder]:
     """Connect to the coordinator over the network."""
+    from secure_fl.engines.flare.cell import FlareParty
     from secure_fl.engines.flare.diagnosis import explaining
-    from secure_fl.engines.flare.flare_party import FlareParty
 
     name, hub, url = kit.connection.name, kit.connection.hub, kit.connection.url
     with FlareParty(name, url, kit.tls, hub=hub, refusing=log_refusals(log)) as party:
@@ -151,9 +151,7 @@ def hospital_of(
         keys, roster, load, out, listen, rules.ledger, limits, goes_back=goes_back
     )
     return HospitalProcess(
-        context,
-        plan_rules(rules, kit),
-        approvals=lambda plan: approving.require(ledger, plan),
+        context, plan_rules(rules, kit), approvals=lambda plan: approving.require(ledger, plan)
     )
 
 

@@ -29,27 +29,19 @@ passphrase_option = click.option(
 
 def keys_option(command: F) -> F:
     """Add --keys and --passphrase-file."""
-    return click.option(
-        "--keys",
-        "folder",
-        type=PATH,
-        default=Path("keys"),
-        envvar="SECURE_FL_KEYS",
-        show_default=True,
-        show_envvar=True,
-        help="This site's key folder.",
-    )(passphrase_option(command))
+    option = click.option("--keys", "folder", type=PATH, default=Path("keys"), show_default=True,
+                          envvar="SECURE_FL_KEYS", show_envvar=True, help="This site's key folder.",
+                          )  # fmt: skip
+    return option(passphrase_option(command))
 
 
 def open_ring(folder: Path, passphrase_file: Path | None, *, fresh: bool = False) -> KeyRing:
     """Return the key ring of a folder; `fresh` keys need a long passphrase, or a generated one."""
     passphrase = _passphrase(passphrase_file, confirm=fresh)
     if fresh and len(passphrase) < SHORTEST:
-        raise KeyringError(
-            f"the passphrase is shorter than {SHORTEST} characters",
-            fix="choose four words or more: it alone protects the keys on a stolen disk",
-            reason="passphrase",
-        )
+        what = f"the passphrase is shorter than {SHORTEST} characters"
+        fix = "choose four words or more: it alone protects the keys on a stolen disk"
+        raise KeyringError(what, fix=fix, reason="passphrase")
     return KeyRing(folder, passphrase, _cost())
 
 
@@ -71,20 +63,14 @@ def _passphrase(file: Path | None, *, confirm: bool) -> str:
     try:
         return str(click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm))
     except click.Abort:
-        raise KeyringError(
-            "there is no passphrase",
-            fix=f"set {PASSPHRASE} or use --passphrase-file",
-            reason="passphrase",
-        ) from None
+        what, fix = "there is no passphrase", f"set {PASSPHRASE} or use --passphrase-file"
+        raise KeyringError(what, fix=fix, reason="passphrase") from None
 
 
 def _cost() -> Cost:
     # An environment variable, for small machines and tests; key files record their cost.
     text = os.environ.get("SECURE_FL_SCRYPT_LOG_N", str(DEFAULT_COST.log_n))
     if not text.isdigit() or not 10 <= int(text) <= 20:
-        raise KeyringError(
-            f"SECURE_FL_SCRYPT_LOG_N is {text!r}",
-            fix="use 10 to 20; the default is 15",
-            reason="invalid-option",
-        )
+        what, fix = f"SECURE_FL_SCRYPT_LOG_N is {text!r}", "use 10 to 20; the default is 15"
+        raise KeyringError(what, fix=fix, reason="invalid-option")
     return Cost(log_n=int(text))

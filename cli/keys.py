@@ -3,26 +3,172 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from secure_fl.cli.group import WrappedHelpGroup
 from secure_fl.cli.keyring import keys_option, open_ring
-from secure_fl.cli.options import PATH, json_option
-from secure_fl.cli.rosters import approved, as_text, describe, roster
+from secure_fl.cli.options import PATH, FiniteRange, json_option
 from secure_fl.crypto.keys.files import OWN_FOLDER, read_bounded, write_atomic
-from secure_fl.crypto.keys.identity import Identity
-from secure_fl.crypto.keys.roster import Roster
-from secure_fl.crypto.keys.roster_files import card_bytes, load_card, load_roster
+from secure_fl.crypto.keys.identity import Identity, PublicIdentity
+from secure_fl.crypto.keys.keyring import KeyRing
+from secure_fl.crypto.keys.roster import Member, Roster, make_roster
+from secure_fl.crypto.keys.roster_files import card_bytes, load_card, load_roster, roster_bytes
 from secure_fl.errors import KeyringError, SecureFLError
+
+if TYPE_CHECKING:
+    from secure_fl.policy.plan import Plan
 
 YES = click.option("--yes", is_flag=True, help="Do not ask if the fingerprints were compared.")
 BUNDLES = click.option(
     "-o", "--output", type=PATH, default=Path("bundles"), show_default=True,
     help="Folder for the bundles.",
 )  # fmt: skip
+Seal = Callable[[Roster, bytes], Mapping[str, bytes]]  # bundles by member
+QUESTION = "Are these the right sites, and did you compare the fingerprints by phone?"
+
+
+@click.command()
+@click.argument("cards", nargs=-1, required=True, type=PATH)
+@click.option("--coordinator", required=True, type=PATH, help="The coordinator's card.")
+@click.option("--host", metavar="NAME", help="Member that holds FedID's central model.")
+@click.option("--tier", multiple=True, metavar="NAME=TIER", help="Tier of a member. Repeatable.")
+@click.option("--threshold", type=click.IntRange(1, 128),
+              help="Members that must remain to open a sum.  [default: floor(2n/3)+1]")  # fmt: skip
+@click.option("--days", type=FiniteRange(0, 3650, min_open=True), default=365.0, show_default=True,
+              help="Validity of the roster.")  # fmt: skip
+@click.option("--after", type=PATH, help="Roster that this one replaces, with the next version.")
+@click.option("-o", "--output", type=PATH, default=Path("roster.json"), show_default=True,
+              help="File for the roster.")  # fmt: skip
+def roster(
+    cards: tuple[Path, ...],
+    coordinator: Path,
+    host: str | None,
+    tier: tuple[str, ...],
+    threshold: int | None,
+    days: float,
+    after: Path | None,
+    output: Path,
+) -> None:
+    """Assemble an unsigned roster from the members' cards.
+
+    \b
+    secure-fl keys roster north.card.json south.card.json east.card.json \\
+        --coordinator hub.card.json --tier north=strong
+    secure-fl keys roster north.card.json west.card.json \\
+      --coordinator hub.card.json \\
+      --after roster.json -o roster2.json
+    """  # noqa: D301
+    version = load_roster(after).version + 1 if after else 1
+    members = _members([load_card(path) for path in cards], host, tier)
+    made = make_roster(
+        members, load_card(coordinator), threshold=threshold, days=days, version=version
+    )
+    write_atomic(output, roster_bytes(made))
+    _print(made)
+    click.echo(f"written: {output}\nnext: the dealer runs `secure-fl keys ceremony {output}`")
+
+
+def approved(file: Path, ring: KeyRing, *, yes: bool = False) -> Roster:
+    """Read a roster that this site has signed, or show it, ask, and sign it in its file."""
+    read, me = load_roster(file), ring.identity()
+    read.require(me.public)
+    if me.name not in dict(read.signatures):
+        _print(read)
+        if not yes and not click.confirm(QUESTION):
+            raise KeyringError(
+                "not signed", fix="compare the fingerprints with the other sites", reason="unsigned"
+            )
+        read = read.sign(me)
+        write_atomic(file, roster_bytes(read))
+    read.verify(me=me.public)
+    return read
+
+
+def shared_layers(plan: Plan, roster: Roster) -> list[str]:
+    """Describe the parts of the models that the hospitals of a roster would share."""
+    tiers = {member.name: member.tier for member in roster.members if member.tier is not None}
+    text = plan.algorithm.sharing(tiers, plan.model, plan.protection.min_cohort) if tiers else ""
+    return [f"sums: {text}"] if text else []
+
+
+def describe(roster: Roster) -> dict[str, object]:
+    """List the facts that people compare before they approve a roster."""
+    try:
+        roster.verify()
+        state = f"signed by {', '.join(name for name, _ in roster.signatures)}"
+    except KeyringError as error:
+        state = error.what
+    return {
+        "roster version": roster.version,
+        "fingerprint": roster.fingerprint(),
+        "expires": roster.expires.isoformat(),
+        "state": state,
+        "coordinator": f"{roster.coordinator.name}  {roster.coordinator.fingerprint()}",
+        "members": [
+            f"{m.name}  {m.role}{f' ({m.tier})' if m.tier else ''}  {m.identity.fingerprint()}"
+            for m in roster.members
+        ],
+        "collusion": roster.bound.sentence(),
+    }
+
+
+def changes(before: Roster, after: Roster) -> list[str]:
+    """List the differences between a roster and the last approved one."""
+    old, new = ({m.name: m for m in one.members} for one in (before, after))
+    lines = [
+        f"{name} is new: {new[name].identity.fingerprint()}" for name in new.keys() - old.keys()
+    ]
+    lines += [f"{name} has left" for name in old.keys() - new.keys()]
+    for name in new.keys() & old.keys():
+        if old[name].identity != new[name].identity:
+            lines.append(f"OTHER KEYS for {name}: {new[name].identity.fingerprint()}")
+        for what in ("role", "tier"):
+            then, now = getattr(old[name], what), getattr(new[name], what)
+            if then != now:
+                lines.append(f"the {what} of {name} changes from {then} to {now}")
+    if before.coordinator != after.coordinator:
+        card = after.coordinator
+        lines.append(f"ANOTHER COORDINATOR: {card.name}  {card.fingerprint()}")
+    if before.t != after.t:
+        lines.append(f"the members that a sum needs change from {before.t} to {after.t}")
+    return sorted(lines)
+
+
+def as_text(facts: Mapping[str, object]) -> str:
+    """Format facts, one per line; lists are indented below their name."""
+    shown = {
+        key: "".join(f"\n  {line}" for line in value) if isinstance(value, list) else value
+        for key, value in facts.items()
+    }
+    return "\n".join(f"{key}: {value}" for key, value in shown.items())
+
+
+def _members(
+    cards: list[PublicIdentity], host: str | None, tiers: tuple[str, ...]
+) -> tuple[Member, ...]:
+    names = {card.name for card in cards}
+    chosen: dict[str, str] = {}
+    for text in tiers:
+        name, equals, tier = text.partition("=")
+        if not equals or not tier:
+            what, fix = f"--tier {text!r} is not NAME=TIER", "--tier north=strong"
+            raise KeyringError(what, fix=fix, reason="invalid-option")
+        chosen[name] = tier
+    if unknown := sorted((set(chosen) | ({host} if host else set())) - names):
+        what, fix = f"there is no card of {', '.join(unknown)}", "add that member's card"
+        raise KeyringError(what, fix=fix, reason="not-listed")
+    return tuple(
+        Member(card.name, "host" if card.name == host else "party", chosen.get(card.name), card)
+        for card in cards
+    )
+
+
+def _print(roster: Roster) -> None:
+    click.echo(as_text(describe(roster)))
 
 
 @click.command()
@@ -41,8 +187,7 @@ def ceremony(
     """
     ring = open_ring(folder, passphrase_file)
     roster = approved(file, ring, yes=yes)
-    _write(ring.ceremony(roster, _fresh_secret(roster)), output)
-    click.echo(f"cohort fingerprint: {ring.cohort(roster).fingerprint()}")
+    _deal(ring, roster, ring.ceremony, output)
 
 
 @click.command()
@@ -63,8 +208,7 @@ def rotate(file: Path, folder: Path, passphrase_file: Path | None, yes: bool, ou
     """  # noqa: D301
     ring = open_ring(folder, passphrase_file)
     roster = approved(file, ring, yes=yes)
-    _write(ring.rotate(roster, _fresh_secret(roster)), output)
-    click.echo(f"cohort fingerprint: {ring.cohort(roster).fingerprint()}")
+    _deal(ring, roster, ring.rotate, output)
 
 
 @click.command()
@@ -86,24 +230,27 @@ def accept(file: Path, bundle: Path, folder: Path, passphrase_file: Path | None,
     click.echo(f"dealt by: {kept.dealer}\ncohort fingerprint: {kept.fingerprint()}")
 
 
-def _fresh_secret(roster: Roster) -> bytes:
+def _deal(
+    ring: KeyRing,
+    roster: Roster,
+    seal: Callable[[Roster, bytes], Mapping[str, bytes]],
+    output: Path,
+) -> None:
+    """Generate the cohort's key, and write a sealed bundle for each member."""
     from secure_fl.crypto.sealing.secret import generate, rehearse
 
     key = generate()
     rehearse(key, len(roster.members))  # checks the noise budget for this many members
-    return key.to_bytes()
-
-
-def _write(bundles: Mapping[str, bytes], output: Path) -> None:
+    bundles = seal(roster, key.to_bytes())
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise KeyringError(
-            f"cannot be created: {error.strerror}", file=output, fix=OWN_FOLDER, reason="unwritable"
-        ) from None
+        what = f"cannot be created: {error.strerror}"
+        raise KeyringError(what, file=output, fix=OWN_FOLDER, reason="unwritable") from None
     for name, bundle in bundles.items():
         write_atomic(output / f"{name}.bundle", bundle, mode=0o600)
     click.echo(f"written: {output}/NAME.bundle for {', '.join(bundles)}")
+    click.echo(f"cohort fingerprint: {ring.cohort(roster).fingerprint()}")
 
 
 @click.group(cls=WrappedHelpGroup)

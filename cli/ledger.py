@@ -116,11 +116,8 @@ def _load(file: Path, card: Path | None, head: str | None) -> Chain:
     chain = load_chain(file)
     owner = chain.owner
     if card is not None and (expected := load_card(card)) != owner:
-        raise TamperError(
-            f"the ledger names {owner.name!r} with other keys than the card of {expected.name!r}",
-            file=file,
-            fix="it belongs to another site, or is forged; compare fingerprints",
-            reason="owner",
-        )
+        what = f"the ledger names {owner.name!r} with other keys than the card of {expected.name!r}"
+        fix = "it belongs to another site, or is forged; compare fingerprints"
+        raise TamperError(what, file=file, fix=fix, reason="owner")
     chain.check_all(owner, pinned=pinned)
     return chain

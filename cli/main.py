@@ -81,14 +81,8 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Print the version.",
-)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
+              help="Print the version.")  # fmt: skip
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def main() -> None:
     """Hospitals train one language model together.

@@ -25,13 +25,8 @@ kit_option = click.option("--kit", type=PATH, default=Path("kit"), show_default=
 metrics_option = click.option("--metrics", metavar="PORT", type=PORT,
                               help="Serve Prometheus metrics on this port of 127.0.0.1.",
                               )  # fmt: skip
-set_option = click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Override a field of the settings file. Repeatable.",
-)
+set_option = click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE",
+                          help="Override a field of the settings file. Repeatable.")  # fmt: skip
 
 column_option = click.option("--column", "columns", multiple=True, metavar="FIELD=COLUMN",
                              help="Column of a field, as in --column text=note. Repeatable.",

@@ -25,13 +25,8 @@ def pilot() -> None:
 
 @pilot.command()
 @click.argument("roster", type=PATH)
-@click.option(
-    "--host",
-    "hosts",
-    multiple=True,
-    required=True,
-    help="Name or address of the coordinator for the hospitals. Repeatable.",
-)
+@click.option("--host", "hosts", multiple=True, required=True,
+              help="Name or address of the coordinator for the hospitals. Repeatable.")  # fmt: skip
 @click.option("--port", type=PORT, default=8443, show_default=True, help="Port of the coordinator.")
 @click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True,
               help="Validity of the certificates.")  # fmt: skip
@@ -51,11 +46,10 @@ def init(roster: Path, folder: Path, passphrase_file: Path | None, **options: An
     secure-fl pilot init roster.json --host hub.example.org --plan plan.toml
     """  # noqa: D301
     from secure_fl.cli.keyring import open_ring
-    from secure_fl.cli.rosters import shared_layers
+    from secure_fl.cli.keys import shared_layers
     from secure_fl.crypto.keys.roster_files import load_roster
     from secure_fl.errors import KeyringError, RunError
-    from secure_fl.pilot.kit_files import write_sealed_kits
-    from secure_fl.pilot.kits import load_kit, require_host
+    from secure_fl.pilot.kits import load_kit, require_host, write_sealed_kits
     from secure_fl.pilot.plan import load_plan, write_plan
 
     hosts, output = list(options["hosts"]), options["output"]

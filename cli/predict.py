@@ -38,11 +38,9 @@ The output contains the texts: protect it like the records."""
 )
 @click.argument("run", type=FOLDER)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option(
-    "--file",
-    type=click.Path(path_type=Path),
-    help="File of records, as for `secure-fl data describe`, or a .txt file of lines.",
-)
+@click.option("--file", type=click.Path(path_type=Path),
+              help="File of records, as for `secure-fl data describe`, or a .txt file of lines.",
+              )  # fmt: skip
 @click.option(
     "--pair", "pairs", multiple=True, metavar="TEXT", help="Second text for each TEXT, in order."
 )

@@ -37,13 +37,9 @@ FOOTER_LINES = 6  # maximum, so that the log above remains visible
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 StatusLines = Callable[[], Sequence[str]]
 
-log_option = click.option(
-    "--log-format",
-    type=Names(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Log a line of text per event, or a JSON object.",
-)
+log_option = click.option("--log-format", type=Names(["text", "json"]), default="text",
+                          show_default=True, help="Log a line of text per event, or a JSON object.",
+                          )  # fmt: skip
 errors_only_option = click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 
 

@@ -67,16 +67,9 @@ The command asks for missing values. It generates a passphrase file that does no
 @click.option("--train", prompt="File of training records", help="This site's training records.")
 @click.option("--dev", default="0.1", show_default=True, help="A file, or a fraction of --train.")
 @click.option("--test", default="0.2", show_default=True, help="A file, or a fraction of --train.")
-@click.option(
-    "--algorithm",
-    "algorithms",
-    multiple=True,
-    default=["fedavg"],
-    show_default=True,
-    callback=known_algorithms,
-    shell_complete=complete_algorithm,
-    help="Algorithm that this site is willing to run. Repeatable.",
-)
+@click.option("--algorithm", "algorithms", multiple=True, default=["fedavg"], show_default=True,
+              callback=known_algorithms, shell_complete=complete_algorithm,
+              help="Algorithm that this site is willing to run. Repeatable.")  # fmt: skip
 @click.option("--model", "models", multiple=True, default=["tiny"], show_default=True,
               help="Model that this site is willing to train. Repeatable.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=10, show_default=True,
@@ -150,8 +143,7 @@ def check(
     """Open this site's kit, approve the roster, and check that the site is ready to join."""
     from secure_fl.cli.doctor import show_checks
     from secure_fl.cli.site_check import examine
-    from secure_fl.pilot.kit_files import open_kit, put_in_place
-    from secure_fl.pilot.kits import ROSTER, load_kit, require_own
+    from secure_fl.pilot.kits import ROSTER, load_kit, open_kit, put_in_place, require_own
     from secure_fl.pilot.site_file import set_roster
     from secure_fl.policy.policy_file import load_site
 
@@ -190,7 +182,7 @@ def _approved_before(file: Path, ring: KeyRing) -> Roster | None:
 
 def _approve_roster(file: Path, ring: KeyRing, expected: str | None, before: Roster | None) -> None:
     """Sign the roster if a person confirms its fingerprint."""
-    from secure_fl.cli.rosters import approved, changes
+    from secure_fl.cli.keys import approved, changes
     from secure_fl.crypto.keys.roster_files import load_roster
     from secure_fl.errors import KeyringError
 
@@ -199,12 +191,9 @@ def _approve_roster(file: Path, ring: KeyRing, expected: str | None, before: Ros
     for line in [] if before is None else changes(before, new):
         click.echo(f"changed since the last approved roster: {line}")
     if expected is not None and expected.split() != fingerprint.split():
-        raise KeyringError(
-            f"this kit's roster has the fingerprint {fingerprint}",
-            file=file,
-            fix="it is not the one you were given: ask the other sites, and do not join",
-            reason="other-roster",
-        )
+        what = f"this kit's roster has the fingerprint {fingerprint}"
+        fix = "it is not the one you were given: ask the other sites, and do not join"
+        raise KeyringError(what, file=file, fix=fix, reason="other-roster")
     if ring.identity().name in dict(new.signatures):
         click.echo(f"roster: already signed here; its fingerprint is {fingerprint}")
     approved(file, ring, yes=expected is not None)
@@ -213,7 +202,7 @@ def _approve_roster(file: Path, ring: KeyRing, expected: str | None, before: Ros
 def _accept_keys(kit: Kit, ring: KeyRing) -> None:
     """Store the cohort's keys from the kit, unless this site has them."""
     from secure_fl.crypto.keys.files import read_bounded
-    from secure_fl.pilot.kit_files import BUNDLE
+    from secure_fl.pilot.kits import BUNDLE
 
     held, file = ring.held(), kit.folder / BUNDLE
     if held is None or held.roster != kit.roster.digest():
@@ -239,15 +228,10 @@ approval."""
 @passphrase_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def approve(
-    file: Path,
-    plan: Path,
-    folder: Path,
-    kit: Path | None,
-    passphrase_file: Path | None,
-    yes: bool,
+    file: Path, plan: Path, folder: Path, kit: Path | None, passphrase_file: Path | None, yes: bool
 ) -> None:
     """Approve a PLAN under the rules of SITE, with a person's own keys."""
-    from secure_fl.cli.rosters import shared_layers
+    from secure_fl.cli.keys import shared_layers
     from secure_fl.pilot.approvals import FOLDER, Approval, ApprovalFiles, rules_of
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.plan import load_plan, write_plan
@@ -330,9 +314,6 @@ def _require_listed(rules: SiteFile, fingerprint: str) -> None:
 
     rule = rules.policy.approval
     if rule is None or fingerprint not in rule.by:
-        raise KeyringError(
-            "the rules do not list these keys as keys that approve plans",
-            file=rules.file,
-            fix=f'add "{fingerprint}", the card\'s fingerprint, to by in [site.approval]',
-            reason="not-listed",
-        )
+        what = "the rules do not list these keys as keys that approve plans"
+        fix = f'add "{fingerprint}", the card\'s fingerprint, to by in [site.approval]'
+        raise KeyringError(what, file=rules.file, fix=fix, reason="not-listed")

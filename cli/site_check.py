@@ -20,8 +20,7 @@ from secure_fl.data.splits import Splits
 from secure_fl.engines.flare.diagnosis import diagnose
 from secure_fl.errors import SecureFLError
 from secure_fl.pilot.approvals import Approving
-from secure_fl.pilot.kit_files import PLAN
-from secure_fl.pilot.kits import Kit
+from secure_fl.pilot.kits import PLAN, Kit
 from secure_fl.pilot.plan import read_plan, spec_of
 from secure_fl.pilot.site_memory import records_of
 from secure_fl.policy.model_size import check_size

@@ -42,13 +42,9 @@ it contains the checkpoints and the transcript of all its messages."""
 @click.option("--out", type=FOLDER,
               help="The run's folder.  [default: run.folder of the file, or runs/NAME]",
               )  # fmt: skip
-@click.option(
-    "--sink",
-    "sinks",
-    multiple=True,
-    metavar="KIND=TARGET",
-    help="Also send scores to csv=FILE, tensorboard=FOLDER or mlflow=URI. Repeatable.",
-)
+@click.option("--sink", "sinks", multiple=True, metavar="KIND=TARGET",
+              help="Also send scores to csv=FILE, tensorboard=FOLDER or mlflow=URI. Repeatable.",
+              )  # fmt: skip
 @click.option("--sink-hospitals", is_flag=True, help="Send each hospital's own scores to sinks.")
 @click.option("--record", is_flag=True, help="Record each role's view, for secure-fl audit.")
 @json_option

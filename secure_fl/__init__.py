@@ -66,49 +66,35 @@ if TYPE_CHECKING:
     from secure_fl.settings import TaskSettings as TaskSettings
     from secure_fl.settings import TrainingSettings as TrainingSettings
 
+_NAMES = {  # by module
+    "secure_fl.algorithms.baselines.reference_points": (
+        "AllLarge AllSmall Centralized ExclusiveFL Local"
+    ),
+    "secure_fl.algorithms.baselines.settings": (
+        "DSFL FedDF FedDropout FedED FetchSGD Gong HeteroFL MHAT"
+    ),
+    "secure_fl.algorithms.fedid": "FedID",
+    "secure_fl.algorithms.fedkd": "FedKD",
+    "secure_fl.algorithms.inclusivefl": "InclusiveFL",
+    "secure_fl.algorithms.settings": (
+        "FedAdam FedAvg FedAvgM FedExP FedProx FedSGD FedYogi Scaffold"
+    ),
+    "secure_fl.data.examples": "Impression Tagged Text",
+    "secure_fl.data.rows": "Columns",
+    "secure_fl.data.silo": "Silo",
+    "secure_fl.errors": "SecureFLError",
+    "secure_fl.federation.federation": "Federation",
+    "secure_fl.federation.result": "Result",
+    "secure_fl.learning.site": "Site",
+    "secure_fl.learning.tasks.task": "Task",
+    "secure_fl.party.cohort": "Cohort",
+    "secure_fl.settings": (
+        "AdapterSettings DPSettings ModelSettings NoiseSettings ProtectionSettings "
+        "TaskSettings TrainingSettings"
+    ),
+}
 _HOMES = {
-    "AdapterSettings": "secure_fl.settings",
-    "AllLarge": "secure_fl.algorithms.baselines.reference_points",
-    "AllSmall": "secure_fl.algorithms.baselines.reference_points",
-    "Centralized": "secure_fl.algorithms.baselines.reference_points",
-    "Cohort": "secure_fl.party.cohort",
-    "Columns": "secure_fl.data.rows",
-    "DPSettings": "secure_fl.settings",
-    "DSFL": "secure_fl.algorithms.baselines.settings",
-    "ExclusiveFL": "secure_fl.algorithms.baselines.reference_points",
-    "FedAdam": "secure_fl.algorithms.settings",
-    "FedAvg": "secure_fl.algorithms.settings",
-    "FedAvgM": "secure_fl.algorithms.settings",
-    "FedExP": "secure_fl.algorithms.settings",
-    "FedProx": "secure_fl.algorithms.settings",
-    "FedSGD": "secure_fl.algorithms.settings",
-    "FedYogi": "secure_fl.algorithms.settings",
-    "FedDF": "secure_fl.algorithms.baselines.settings",
-    "FedDropout": "secure_fl.algorithms.baselines.settings",
-    "FedED": "secure_fl.algorithms.baselines.settings",
-    "FedID": "secure_fl.algorithms.fedid",
-    "FedKD": "secure_fl.algorithms.fedkd",
-    "Federation": "secure_fl.federation.federation",
-    "FetchSGD": "secure_fl.algorithms.baselines.settings",
-    "Gong": "secure_fl.algorithms.baselines.settings",
-    "HeteroFL": "secure_fl.algorithms.baselines.settings",
-    "Impression": "secure_fl.data.examples",
-    "InclusiveFL": "secure_fl.algorithms.inclusivefl",
-    "Local": "secure_fl.algorithms.baselines.reference_points",
-    "MHAT": "secure_fl.algorithms.baselines.settings",
-    "ModelSettings": "secure_fl.settings",
-    "NoiseSettings": "secure_fl.settings",
-    "ProtectionSettings": "secure_fl.settings",
-    "Result": "secure_fl.federation.result",
-    "Scaffold": "secure_fl.algorithms.settings",
-    "SecureFLError": "secure_fl.errors",
-    "Silo": "secure_fl.data.silo",
-    "Site": "secure_fl.learning.site",
-    "Tagged": "secure_fl.data.examples",
-    "Task": "secure_fl.learning.tasks.task",
-    "TaskSettings": "secure_fl.settings",
-    "Text": "secure_fl.data.examples",
-    "TrainingSettings": "secure_fl.settings",
+    **{name: module for module, names in _NAMES.items() for name in names.split()},
     **{name: place.partition(":")[0] for name, place in places("exports").items()},
 }
 

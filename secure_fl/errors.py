@@ -1,24 +1,4 @@
-"""Errors of secure_fl, in one tree.
-
-    SecureFLError
-    ├── SettingsError      a settings file or flag is wrong                    exit 2
-    ├── DataError          a data file, split or label is wrong                exit 2
-    ├── ModelError         a model or tokenizer is missing or does not fit     exit 2
-    ├── TrainingError      NaN, infinity or a device failure while training    exit 5
-    ├── WireError          a frame is malformed, forged, replayed or too large exit 6
-    │   └── Misconduct     signed messages prove that a member broke the protocol
-    ├── CohortError        parties disagree, or cannot continue together       exit 5
-    │   ├── TooFewParties  a sum over so few parties would expose one of them  exit 8
-    │   ├── PlanRefused    a site's rules do not allow the plan                exit 9
-    │   ├── PartyFailed    a party cannot continue; its own log has the reason
-    │   ├── Disagreement   replicated state differs between parties
-    │   └── RefusedRounds  the parties refused more rounds than the plan allows
-    ├── CryptoError        sealing, opening or verification failed             exit 6
-    │   ├── KeyringError   a key file, roster or passphrase is wrong
-    │   └── TamperError    an aggregate or a ledger was changed
-    ├── BudgetError        the privacy budget does not allow this              exit 7
-    ├── PolicyRefusal      a site's rules do not allow it; never leaves the site
-    └── RunError           a run's folder cannot be written, read or resumed   exit 4
+"""Errors of secure_fl: one tree, with a code and an exit status for each kind.
 
 An error says what happened, where, and what to do. Its text never leaves the party that raised it:
 only the class's `code` does.
@@ -31,96 +11,41 @@ from difflib import get_close_matches
 from typing import ClassVar, Literal, TypeAlias
 
 KeyringReason: TypeAlias = Literal[
-    # files
-    "unreadable",
-    "unwritable",
-    "missing",
-    "exists",
-    "permissions",  # other users can read the file
-    "malformed",
-    "other-format",  # written by another version of the program
-    "changed",
-    "passphrase",
-    "certificate",
-    "mixed-kits",
-    "invalid-option",
+    # files; permissions: other users can read it; other-format: of another version of the program
+    "unreadable", "unwritable", "missing", "exists", "permissions", "malformed", "other-format",
+    "changed", "passphrase", "certificate", "mixed-kits", "invalid-option",
     # content of a roster
-    "duplicate-names",
-    "role",
-    "card",
-    "several-hosts",
-    "no-party",
-    "shared-key",
-    "threshold",
+    "duplicate-names", "role", "card", "several-hosts", "no-party", "shared-key", "threshold",
     "dates",
     # use of a roster by this site, now
-    "not-listed",
-    "other-keys",
-    "other-roster",
-    "unsigned",
-    "signature",
-    "not-yet-valid",
-    "expired",
-    "older-version",
-    "retired-keys",
+    "not-listed", "other-keys", "other-roster", "unsigned", "signature", "not-yet-valid", "expired",
+    "older-version", "retired-keys",
     # bundles of a dealer
-    "other-recipient",
-    "other-dealer",
-    "cannot-open",
-    "newer-keys-present",
-]
+    "other-recipient", "other-dealer", "cannot-open", "newer-keys-present",
+]  # fmt: skip
 BudgetReason: TypeAlias = Literal[
-    "spent",
-    "plan",
-    "accountant",
-    "delta",
+    "spent", "plan", "accountant", "delta", "adjacency", "unknown-event", "unknown-account",
+    "second-budget", "no-ledger", "ledger-unusable", "owner", "not-a-reservation", "step-count",
+    "variance-too-large", "noise-hides-signal", "too-many-dropouts", "needs-more-noise",
+    "not-reserved", "unprotected",
     "unreachable-epsilon",  # no noise is enough
-    "unknown-event",
     "no-guarantee",  # the numbers of an event protect nobody
-    "adjacency",
-    "unknown-account",
-    "second-budget",
-    "no-ledger",
-    "ledger-unusable",
-    "owner",
-    "not-a-reservation",
-    "step-count",
     "no-noise-source",  # all parties may drop out or collude
-    "variance-too-large",
-    "noise-hides-signal",
-    "too-many-dropouts",
-    "needs-more-noise",
-    "not-reserved",
-    "unprotected",
-]
+]  # fmt: skip
 TamperReason: TypeAlias = Literal[
-    "wrong-sum",
-    "relayed-value",
+    "wrong-sum", "relayed-value",
     "equivocation",  # the coordinator signed different statements for two members
     # ledgers
-    "owner",
-    "row-changed",
-    "row-missing",
-    "truncated",
-    "signature",
-    "older-copy",
-]
+    "owner", "row-changed", "row-missing", "truncated", "signature", "older-copy",
+]  # fmt: skip
 RunReason: TypeAlias = Literal[
-    "missing",
-    "exists",
+    "missing", "exists", "unreadable", "unwritable", "malformed", "unfinished", "changed",
+    "other-program", "other-settings", "unusable-address",
     "in-use",  # by another process
-    "unreadable",
-    "unwritable",
-    "malformed",
-    "unfinished",
-    "changed",
     "no-folder",  # a run without folder cannot be resumed or joined
-    "other-program",
-    "other-settings",
-    "unusable-address",
     "missing-extra",  # an optional dependency is not installed
     "not-covered",  # differential privacy does not cover a model that was to be published
-]
+]  # fmt: skip
 
 DISTRUST = "stop the run: do not trust this coordinator"
 

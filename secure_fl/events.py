@@ -36,10 +36,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
     LEVEL: ClassVar[int] = logging.INFO
     TIMED: ClassVar[bool] = False
+    LINE: ClassVar[str] = ""  # of a log, with fields of the event; empty: a log leaves it out
 
     def sentence(self) -> str | None:
         """Describe the event for a log, or return None if a log leaves it out."""
-        return None
+        return self.LINE.format(self) or None
 
     def document(self) -> dict[str, Any]:
         """Return the event as JSON holds it."""
@@ -116,17 +117,13 @@ class Waiting(_OfMembers, frozen=True, tag="waiting"):
 class MembersReturned(_OfMembers, frozen=True, tag="returned"):
     """MembersLost members are connected again."""
 
-    def sentence(self) -> str:
-        """Name the members."""
-        return f"returned: {self.names}"
+    LINE: ClassVar[str] = "returned: {0.names}"
 
 
 class MemberRestarted(_OfMembers, frozen=True, tag="restarted"):
     """A member's process started again and must be gathered again."""
 
-    def sentence(self) -> str:
-        """Name the members."""
-        return f"restarted: {self.names}"
+    LINE: ClassVar[str] = "restarted: {0.names}"
 
 
 class Resumed(Event, frozen=True, tag="resumed"):
@@ -182,22 +179,18 @@ class RoundsRepeated(_OfMembers, frozen=True, tag="rounds_repeated"):
     """All members must repeat rounds, because these members lack them."""
 
     LEVEL: ClassVar[int] = logging.WARNING
+    LINE: ClassVar[str] = (
+        "all would repeat the rounds from {0.to}, because these lack them: {0.names}"
+    )
 
     to: int
-
-    def sentence(self) -> str:
-        """Name the first repeated round and the members that lack it."""
-        return f"all would repeat the rounds from {self.to}, because these lack them: {self.names}"
 
 
 class RoundsMissing(_OfMembers, frozen=True, tag="rounds_missing"):
     """Members lack rounds that they had reported as saved."""
 
     LEVEL: ClassVar[int] = logging.WARNING
-
-    def sentence(self) -> str:
-        """Name the members."""
-        return f"lacks rounds that it had saved: {self.names}"
+    LINE: ClassVar[str] = "lacks rounds that it had saved: {0.names}"
 
 
 # Faults, at the coordinator.
@@ -220,25 +213,19 @@ class MembersExcluded(_OfMembers, frozen=True, tag="excluded"):
     """The run continues without these members."""
 
     LEVEL: ClassVar[int] = logging.WARNING
+    LINE: ClassVar[str] = "excluded: {0.names}"
 
     round: int | None = None
-
-    def sentence(self) -> str:
-        """Name the members."""
-        return f"excluded: {self.names}"
 
 
 class MemberFailed(_OfMembers, frozen=True, tag="failed"):
     """A member reported that it cannot continue."""
 
     LEVEL: ClassVar[int] = logging.WARNING
+    LINE: ClassVar[str] = "failed ({0.code}): {0.names}"
 
     code: str
     round: int | None = None
-
-    def sentence(self) -> str:
-        """Name the members and the code they reported."""
-        return f"failed ({self.code}): {self.names}"
 
 
 class Refused(Event, frozen=True, tag="refused"):
@@ -263,35 +250,26 @@ class SumDisputed(_OfMembers, frozen=True, tag="sum_disputed"):
     """A party complained about a sum; an inquiry begins."""
 
     LEVEL: ClassVar[int] = logging.WARNING
+    LINE: ClassVar[str] = "a sum failed; an inquiry begins after the complaint of {0.names}"
 
     round: int
-
-    def sentence(self) -> str:
-        """Name the complaining party."""
-        return f"a sum failed; an inquiry begins after the complaint of {self.names}"
 
 
 class Withheld(_OfMembers, frozen=True, tag="withheld"):
     """A member did not show an upload that an inquiry asked for, or left the inquiry."""
 
     LEVEL: ClassVar[int] = logging.WARNING
-
-    def sentence(self) -> str:
-        """Name the member."""
-        return f"did not show the upload of a failed sum, or left the inquiry: {self.names}"
+    LINE: ClassVar[str] = "did not show the upload of a failed sum, or left the inquiry: {0.names}"
 
 
 class Convicted(_OfMembers, frozen=True, tag="convicted"):
     """Evidence shows that a member broke the protocol."""
 
     LEVEL: ClassVar[int] = logging.ERROR
+    LINE: ClassVar[str] = "convicted by evidence, and excluded: {0.names}"
 
     round: int
     evidence: str | None = None
-
-    def sentence(self) -> str:
-        """Name the member."""
-        return f"convicted by evidence, and excluded: {self.names}"
 
 
 class Stragglers(_OfMembers, frozen=True, tag="slow"):
@@ -310,9 +288,7 @@ class Stragglers(_OfMembers, frozen=True, tag="slow"):
 class StragglersAnswered(_OfMembers, frozen=True, tag="slow_answered"):
     """A step no longer waits for these members."""
 
-    def sentence(self) -> str:
-        """Name the members."""
-        return f"this step no longer waits for {self.names}"
+    LINE: ClassVar[str] = "this step no longer waits for {0.names}"
 
 
 class Stopped(Event, frozen=True, tag="stopped"):
@@ -338,13 +314,10 @@ class Warned(Event, frozen=True, tag="warning"):
     """A member noticed something that its operator should know."""
 
     LEVEL: ClassVar[int] = logging.WARNING
+    LINE: ClassVar[str] = "{0.text}"
 
     code: str
     text: str
-
-    def sentence(self) -> str:
-        """Give the text."""
-        return self.text
 
 
 class Crossing(Event, frozen=True, tag="crossing"):
@@ -446,38 +419,12 @@ class OtherEvent(ExtensionEvent, frozen=True, tag="other"):
 
 
 CORE_EVENTS: TypeAlias = (
-    PlanAccepted
-    | PlanApproved
-    | MembersGathered
-    | Waiting
-    | MembersReturned
-    | MemberRestarted
-    | Resumed
-    | MembershipChanged
-    | RoundStarted
-    | RoundSaved
-    | MembersJoined
-    | RoundsRepeated
-    | RoundsMissing
-    | MembersLost
-    | MembersExcluded
-    | MemberFailed
-    | Refused
-    | SumDisputed
-    | Withheld
-    | Convicted
-    | Stragglers
-    | StragglersAnswered
-    | Stopped
-    | Traffic
-    | Warned
-    | Crossing
-    | TrainingProgress
-    | UpdateResent
-    | Scored
-    | PrivacySpent
-    | PredictionNoise
-)
+    PlanAccepted | PlanApproved | MembersGathered | Waiting | MembersReturned | MemberRestarted
+    | Resumed | MembershipChanged | RoundStarted | RoundSaved | MembersJoined | RoundsRepeated
+    | RoundsMissing | MembersLost | MembersExcluded | MemberFailed | Refused | SumDisputed
+    | Withheld | Convicted | Stragglers | StragglersAnswered | Stopped | Traffic | Warned | Crossing
+    | TrainingProgress | UpdateResent | Scored | PrivacySpent | PredictionNoise
+)  # fmt: skip
 _DECODER = msgspec.json.Decoder(CORE_EVENTS)
 
 

@@ -109,12 +109,9 @@ class Lines:
                 handle.flush()
                 os.fsync(handle.fileno())
         except OSError as error:
-            raise RunError(
-                f"{self._what} cannot be written down ({error.strerror})",
-                fix="free disk space, then resume; nothing was revealed",
-                file=self._file,
-                reason="unwritable",
-            ) from error
+            what = f"{self._what} cannot be written down ({error.strerror})"
+            fix = "free disk space, then resume; nothing was revealed"
+            raise RunError(what, fix=fix, file=self._file, reason="unwritable") from error
 
     def _make(self) -> None:
         """An entry in a folder is lost with the power unless the folder, too, is on the disk."""

@@ -332,23 +332,21 @@ class TrainingSettings(Section):
         return given
 
     @model_validator(mode="after")
-    def _exact_norms(self) -> TrainingSettings:
-        if self.dp is not None and self.precision == "bfloat16":
-            raise ValueError("precision float32 with dp: bfloat16 norms are wrong by up to 1 %")
-        return self
-
-    @model_validator(mode="after")
     def _accounted_for(self) -> TrainingSettings:
-        if self.dp is not None and self.accumulate > 1:
+        if self.dp is None:
+            return self
+        if self.precision == "bfloat16":
+            raise ValueError("precision float32 with dp: bfloat16 norms are wrong by up to 1 %")
+        if self.accumulate > 1:
             raise ValueError("accumulate = 1 with dp; dp.physical_batch splits a batch")
-        if self.dp is not None and self.bucketing:
+        if self.bucketing:
             raise ValueError("bucketing = false with dp: each record is drawn independently")
-        if self.dp is not None and self.checkpointing:
+        if self.checkpointing:
             raise ValueError(
                 "checkpointing = false with dp, because a recomputed layer would count twice in "
                 "the gradients; dp.physical_batch and clipping ghost save memory"
             )
-        if self.dp is not None and self.class_weights == "balanced":
+        if self.class_weights == "balanced":
             raise ValueError(
                 "no class_weights with dp: they are counts of records that no noise hides, and "
                 "one record would change the gradients of all others"

@@ -69,10 +69,7 @@ class CollusionBound:
 def collusion_bound(n: int, t: int) -> CollusionBound:
     """Compute the bound (promise P3): c <= min(t-1, n-2), and c < 2t-n if the coordinator lies."""
     if not 1 <= t <= n:
-        raise KeyringError(
-            f"a threshold of {t} does not fit {n} parties",
-            fix=f"choose 1 to {n}",
-            reason="threshold",
-        )
+        what, fix = f"a threshold of {t} does not fit {n} parties", f"choose 1 to {n}"
+        raise KeyringError(what, fix=fix, reason="threshold")
     honest = min(t - 1, n - 2)
     return CollusionBound(n, t, honest, max(-1, min(2 * t - n, honest + 1) - 1))

@@ -23,8 +23,7 @@ from secure_fl.crypto.sealing.packing import Slots
 from secure_fl.crypto.sealing.public import Sum
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import SecureFLError
-from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run, make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame, Link, SurvivorLog, digest, encode, peek

@@ -37,7 +37,7 @@ from secure_fl.errors import SecureFLError, WireError
 from secure_fl.learning.exporting import CARD, export, load_exported
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import make_task
-from secure_fl.pilot import approvals, kit_files
+from secure_fl.pilot import approvals, kits
 from secure_fl.pilot.approvals import Approval
 from secure_fl.pilot.kits import CONNECTION, load_kit, write_kits
 from secure_fl.pilot.plan import read_plan, write_plan
@@ -78,7 +78,7 @@ def kit(data: bytes) -> None:
     """Open the file of a kit."""
     with folder() as place:
         (place / "north.kit").write_bytes(data)
-        kit_files.open_kit(place / "north.kit", NORTH, place / "kit")
+        kits.open_kit(place / "north.kit", NORTH, place / "kit")
 
 
 @cache
@@ -88,14 +88,14 @@ def _kit() -> Mapping[str, bytes]:
         made = write_kits(roster(), place, ["localhost"], 8443, days=3650)["north"]
         files = {file.name: file.read_bytes() for file in made.iterdir() if file.suffix != ".json"}
         files[CONNECTION] = (made / CONNECTION).read_bytes()
-    return files | {kit_files.PLAN: write_plan(plan()).encode(), kit_files.BUNDLE: BUNDLE}
+    return files | {kits.PLAN: write_plan(plan()).encode(), kits.BUNDLE: BUNDLE}
 
 
 def _kit_file(contents: bytes) -> bytes:
     """Seal contents to a site, as the coordinator can."""
     of = roster()
-    sealed = seal_to(HUB, NORTH.public, contents, kit_files._context(of))
-    file = kit_files._File(kit_files.FORMAT, "north", roster_bytes(of), sealed)
+    sealed = seal_to(HUB, NORTH.public, contents, kits._context(of))
+    file = kits._File(kits.FORMAT, "north", roster_bytes(of), sealed)
     return msgspec.msgpack.encode(file)
 
 
@@ -103,7 +103,7 @@ def kit_contents(data: bytes) -> None:
     """Open a kit with contents that its coordinator sealed, and load it."""
     with folder() as place:
         (place / "north.kit").write_bytes(_kit_file(data))
-        opened = kit_files.open_kit(place / "north.kit", NORTH, place / "kit")
+        opened = kits.open_kit(place / "north.kit", NORTH, place / "kit")
         found = load_kit(opened)
         found.warnings()
 

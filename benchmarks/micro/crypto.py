@@ -20,7 +20,7 @@ from benchmarks.micro.halves import HOST, Halves
 from benchmarks.report import Columns, Grid, Report, Target, cpu
 from secure_fl.crypto.sealing import packing
 from secure_fl.crypto.sealing.envelopes import PartyKeys
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group, Rule, Vector
 from secure_fl.settings import Protection, ProtectionSettings

@@ -31,7 +31,7 @@ PARTY = """
 import sys
 from pathlib import Path
 from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.cell import FlareParty
 from secure_fl.protocol.frames import Frame
 
 folder, url, name = sys.argv[1:]

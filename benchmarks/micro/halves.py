@@ -13,7 +13,7 @@ from secure_fl.coordinator.sum_steps import CoordinatorRules, offers_to
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress, SecureSums
-from secure_fl.federation.keys import make_keys, privacy_layer
+from secure_fl.federation.assembly import make_keys, privacy_layer
 from secure_fl.protocol.messages import Audience, Offer, Unmask, UnmaskShares
 from secure_fl.protocol.ports import BlindTotal, Group, OfferedKeys, Rule, TotalFor
 from secure_fl.settings import ProtectionSettings

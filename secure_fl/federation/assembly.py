@@ -1,6 +1,7 @@
 """The assembly of one party: its sums, its cohort, and the session of both.
 
-The coordinator's counterpart is `coordinator.assembly`. This file knows no models: a program is any
+The coordinator's counterpart is `coordinator.assembly`, whose process never loads this file: it can
+use secret keys. This file knows no models: a program is any
 coroutine over a `Cohort`, an algorithm's (`federation.prepared`) or one that is written by hand.
 """
 
@@ -9,21 +10,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from secure_fl.capture.recording import Capture, NoCapture
 from secure_fl.coordinator.assembly import links_to
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
-from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.crypto.sealing import secret
+from secure_fl.crypto.sealing.clear_sum import ClearEnvelopes, ClearSums
+from secure_fl.crypto.sealing.envelopes import Envelopes, PartyKeys
+from secure_fl.crypto.sealing.secure_sum import SecureSums
+from secure_fl.crypto.sealing.transcript import Transcript
 from secure_fl.events import EventLog
-from secure_fl.federation.keys import privacy_layer
 from secure_fl.party.cohort import Cohort, NoiseAccount
 from secure_fl.party.context import Checkpoints, Members
 from secure_fl.party.hooks import RoundHook
 from secure_fl.party.session import Program, Session
 from secure_fl.protocol.frames import Link
-from secure_fl.settings import ProtectionSettings
+from secure_fl.protocol.ports import PrivacyLayer, TranscriptLayer
+from secure_fl.seeds import seed_for
+from secure_fl.settings import Protection, ProtectionSettings
 
 COORDINATOR = "coordinator"
 
@@ -86,3 +94,36 @@ def connect(
     cards = {name: own.identity.public for name, own in keys.items()}
     ends = {n: link(run, own.identity, me.public, asks=False) for n, own in keys.items()}
     return Wires(run, ends, links_to(cards, me, run, link))
+
+
+def make_keys(mode: Protection, members: Sequence[str], host: str | None) -> dict[str, PartyKeys]:
+    """Generate keys for a federation in one process; hospitals get theirs in a key ceremony."""
+    identities = {name: Identity.generate(name) for name in members}
+    cards = {name: identity.public for name, identity in identities.items()}
+    cohort = secret.generate() if mode == "he+secagg" else None
+    tag_key, channel_key = os.urandom(32), os.urandom(32)
+    return {
+        name: PartyKeys(identities[name], cards, cohort, tag_key, channel_key) for name in members
+    }
+
+
+def privacy_layer(
+    protection: ProtectionSettings,
+    keys: PartyKeys,
+    rules: CoordinatorRules,
+    *,
+    run: bytes,
+    seed: int,
+) -> PrivacyLayer:
+    """Make the party's half of all sums of a run, with its envelopes and its transcript."""
+    name = keys.identity.name
+    if protection.mode == "none":
+        return PrivacyLayer(ClearSums(name), ClearEnvelopes(name), TranscriptLayer())
+    if protection.mode == "secagg":
+        keys = replace(keys, cohort=None)  # a ceremony deals one in every mode
+    rng = np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name)))
+    envelopes, transcript = Envelopes(keys, run), Transcript(protection.bits, rng)
+    sums = SecureSums(
+        keys, run, transcript, envelopes.digest_key, host=rules.host, threshold=rules.threshold
+    )
+    return PrivacyLayer(sums, envelopes, transcript)

@@ -22,24 +22,13 @@ from secure_fl.display.run_page import PageWriter
 from secure_fl.display.watch import watching
 from secure_fl.errors import PartyFailed, SecureFLError, nearest
 from secure_fl.events import Event, EventLog, Listener, MembershipChanged, RoundStarted
-from secure_fl.federation.assembly import COORDINATOR, connect
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation import validation
+from secure_fl.federation.assembly import COORDINATOR, connect, make_keys
 from secure_fl.federation.outcome import ResultContext, deliver, document_of, export_to
 from secure_fl.federation.prepared import Prepared, RunContext, prepare
 from secure_fl.federation.result import Result
 from secure_fl.federation.run_feature import SiteLimits, finish_run
 from secure_fl.federation.run_spec import Model, RunSpec, algorithm_of, model_of, section_of
-from secure_fl.federation.validation import (
-    check_members,
-    check_spec,
-    local_heads,
-    pooled,
-    require_labels,
-    require_silos,
-    require_trainable,
-    rules_of,
-    tasks_of,
-)
 from secure_fl.learning.metric_counts import Metric
 from secure_fl.learning.site_context import BatchedTrainer, ModelCache
 from secure_fl.learning.tasks import Task, settings_of
@@ -47,12 +36,7 @@ from secure_fl.party.session import LocalEngine, Session
 from secure_fl.protocol.messages import Ready
 from secure_fl.runs.folder import RunFolder, finished
 from secure_fl.runs.result_document import crossed, spent
-from secure_fl.settings import (
-    ProtectionSettings,
-    Section,
-    TaskSettings,
-    TrainingSettings,
-)
+from secure_fl.settings import ProtectionSettings, Section, TaskSettings, TrainingSettings
 
 MakeEngine = Callable[[Mapping[str, Session]], Engine]
 
@@ -65,14 +49,6 @@ class RunSegment:
     parties: Mapping[str, Prepared]
     rules: CoordinatorRules
     until: int | None = None  # the last round, if it is not the algorithm's
-
-    def unfinished_round(self) -> tuple[int, frozenset[str]] | None:
-        """Return a round that must end before others can join, with the parties that began it."""
-        ready = {
-            name: Ready(party.checkpoints.available(), opened=party.checkpoints.opened())
-            for name, party in self.parties.items()
-        }
-        return unfinished(ready, self.rules.host, self.rules.threshold)
 
     def train(self, engine: MakeEngine, capture: Capture, log: EventLog) -> None:
         """Lead these parties to the end, with new keys and a new run id."""
@@ -103,29 +79,18 @@ class RunSegment:
 
 
 class FederationOptions(TypedDict, total=False):
-    """Options of `Federation` that few programs need."""
+    """Options of `Federation` that few programs need; its docstring explains them."""
 
     sections: Mapping[str, Section]
-    """Settings of optional features, by the name of their section in a settings file."""
     metrics: Mapping[str, Metric] | None
-    """Metrics of the program's own, in addition to the task's."""
     listener: Listener | None
-    """A function that receives every event."""
     progress: bool | None
-    """Show progress: a table on a terminal or in a notebook, elsewhere a line per round.
-    Default: only without a listener."""
     resume: bool
-    """Continue the run in the folder after its last checkpoint."""
     keep_checkpoints: bool
-    """Keep the checkpoints of a finished run. Default: true."""
     record: bool
-    """Record each role's view in the folder, for an audit."""
     trainer: Callable[[], BatchedTrainer] | None
-    """Trains many small sites as one batch, as `features.batched_simulation` does."""
     limits: Callable[[str], SiteLimits] | None
-    """Returns the limits of a hospital by its name, whatever the run asks for."""
     settings_text: str | None
-    """The content of the folder's settings file. Default: written from the settings."""
 
 
 class Federation:
@@ -172,7 +137,7 @@ class Federation:
     ) -> None:
         """Check that these hospitals can run these settings; nothing is trained yet."""
         given = self._options = _known_options(options)
-        require_silos(silos)
+        validation.require_silos(silos)
         self.spec = RunSpec(
             algorithm_of(algorithm),
             settings_of(task) if isinstance(task, Task) else section_of(TaskSettings, task, "task"),
@@ -184,21 +149,21 @@ class Federation:
             given.get("sections", {}),
         )
         entry = self.spec.entry
-        require_trainable(silos, entry)
+        validation.require_trainable(silos, entry)
         self.hospitals = tuple(sorted(silos, key=lambda s: s.name))
-        self.silos = (pooled(self.hospitals),) if entry.pools_data else self.hospitals
+        self.silos = (validation.pooled(self.hospitals),) if entry.pools_data else self.hospitals
         self.folder = None if folder is None else Path(folder)
         self.resume, self.listener = given.get("resume", False), given.get("listener")
         self.until: int | None = None  # the last round, if it is not the algorithm's
         self._settings = given.get("settings_text") or self.spec.describe()
-        self.rules = rules_of(self.silos, self.spec.protection, entry)
+        self.rules = validation.rules_of(self.silos, self.spec.protection, entry)
         own_task = {silo.name: task for silo in self.silos if isinstance(task, Task)}
-        self.tasks = own_task or tasks_of(self.spec.task, self.silos, entry)
-        self.local_heads = local_heads(self.tasks)
-        check_spec(self.spec)
+        self.tasks = own_task or validation.tasks_of(self.spec.task, self.silos, entry)
+        self.local_heads = validation.local_heads(self.tasks)
+        validation.check_spec(self.spec)
         tiers = {silo.name: silo.tier for silo in self.silos if silo.role != "host"}
-        check_members(self.spec, tiers, self.rules)
-        require_labels(self.silos, self.tasks)
+        validation.check_members(self.spec, tiers, self.rules)
+        validation.require_labels(self.silos, self.tasks)
 
     @classmethod
     def of_spec(
@@ -324,12 +289,16 @@ class Federation:
         self, segment: RunSegment, folder: RunFolder, listen: Listener
     ) -> RunSegment | None:
         """Prepare the parties that must end a round before the others can join."""
-        unfinished = segment.unfinished_round()
-        if unfinished is None:
+        ready = {
+            name: Ready(party.checkpoints.available(), opened=party.checkpoints.opened())
+            for name, party in segment.parties.items()
+        }
+        begun = unfinished(ready, self.rules.host, self.rules.threshold)
+        if begun is None:
             return None
-        until, names = unfinished
+        until, names = begun
         silos = tuple(silo for silo in self.silos if silo.name in names)
-        rules = rules_of(silos, self.spec.protection, self.spec.entry)
+        rules = validation.rules_of(silos, self.spec.protection, self.spec.entry)
         return self._segment(silos, rules, until, folder, listen)
 
     def _report_members(self, before: frozenset[str], log: EventLog) -> None:

@@ -167,12 +167,8 @@ class Result:
 
         folder = Path(folder)
         if (folder / RESULT).exists():
-            raise RunError(
-                "this folder already holds a result",
-                fix="choose another folder",
-                file=folder,
-                reason="exists",
-            )
+            what, fix = "this folder already holds a result", "choose another folder"
+            raise RunError(what, fix=fix, file=folder, reason="exists")
         for name, model in self.models.items():
             party, _, own = name.rpartition("/")
             place = folder / "parties" / party / own if party else folder / own

@@ -28,6 +28,8 @@ from secure_fl.settings import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from secure_fl.policy.plan import Plan
+
 
 def algorithm_of(given: object) -> Algorithm:
     """Return the settings of an algorithm, given as settings, as their class, or by name."""
@@ -60,8 +62,8 @@ class RunSpec:
     sections: Mapping[str, Section] = field(default_factory=dict)  # of features, by section name
 
     @classmethod
-    def of(cls, settings: Settings) -> RunSpec:
-        """Make the specification of a settings file."""
+    def of(cls, settings: Settings | Plan) -> RunSpec:
+        """Make the specification of a settings file, or of a coordinator's plan."""
         return cls(
             settings.algorithm,
             settings.task,
@@ -107,11 +109,9 @@ def section_of(cls: type[S], given: object, name: str) -> S:
         return given
     if given is None or isinstance(given, Mapping):
         return cls(**(given or {}))
-    raise SettingsError(
-        f"found {type(given).__name__}",
-        fix=f"give {cls.__name__}(...), or a dictionary of its fields",
-        field=name,
-    )
+    what = f"found {type(given).__name__}"
+    fix = f"give {cls.__name__}(...), or a dictionary of its fields"
+    raise SettingsError(what, fix=fix, field=name)
 
 
 def model_of(given: object, owner: object) -> ModelSettings:
@@ -127,11 +127,9 @@ def model_of(given: object, owner: object) -> ModelSettings:
         return ModelSettings(name=_saved(given, Path(folder)))
     if given is None or isinstance(given, ModelSettings | Mapping):
         return section_of(ModelSettings, given, "model")
-    raise SettingsError(
-        f"found {type(given).__name__}",
-        fix="give a name or folder, a transformers model, or ModelSettings(name=..., layers=...)",
-        field="model",
-    )
+    what = f"found {type(given).__name__}"
+    fix = "give a name or folder, a transformers model, or ModelSettings(name=..., layers=...)"
+    raise SettingsError(what, fix=fix, field="model")
 
 
 def _saved(model: Any, folder: Path) -> str:
@@ -144,11 +142,9 @@ def _saved(model: Any, folder: Path) -> str:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise ModelError(
-            "the tokenizer of this model was not found",
-            model=source or type(model).__name__,
-            fix="save model and tokenizer into one folder by save_pretrained, and give the folder",
-        ) from error
+        what = "the tokenizer of this model was not found"
+        fix = "save model and tokenizer into one folder by save_pretrained, and give the folder"
+        raise ModelError(what, model=source or type(model).__name__, fix=fix) from error
     with quiet():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -23,12 +23,7 @@ from secure_fl.learning.dp.scope import (
     require_shared,
 )
 from secure_fl.learning.tasks import Task, labels_of, make_task
-from secure_fl.settings import (
-    LABELLED,
-    ModelSettings,
-    ProtectionSettings,
-    TaskSettings,
-)
+from secure_fl.settings import LABELLED, ModelSettings, ProtectionSettings, TaskSettings
 from secure_fl.thresholds import default_threshold, require_maskable
 
 
@@ -36,11 +31,9 @@ def check_spec(spec: RunSpec) -> None:
     """Refuse settings that contradict each other, or that would only seem to protect."""
     name, entry = spec.algorithm.name, spec.entry
     if unknown := spec.sections.keys() - places("settings").keys():
-        raise SettingsError(
-            f"this installation has no feature for [{min(unknown)}]",
-            fix="remove the section, or install a version with the feature",
-            field=min(unknown),
-        )
+        what = f"this installation has no feature for [{min(unknown)}]"
+        fix = "remove the section, or install a version with the feature"
+        raise SettingsError(what, fix=fix, field=min(unknown))
     if spec.training.dp is not None and not entry.trains_nothing:
         why = entry.without_dp
         require_private(spec.task.kind, name, through_fit=entry.dp_covers_all, why=why)
@@ -118,12 +111,9 @@ def require_trainable(silos: Sequence[Silo], entry: Entry) -> None:
     """Refuse a hospital without training records, if the algorithm trains."""
     for silo in silos:
         if silo.table is None and not silo.train and not entry.trains_nothing:
-            raise DataError(
-                "the training split is empty",
-                fix="give training records; with test records alone it can be evaluated",
-                party=silo.name,
-                field="train",
-            )
+            what = "the training split is empty"
+            fix = "give training records; with test records alone it can be evaluated"
+            raise DataError(what, fix=fix, party=silo.name, field="train")
 
 
 def require_silos(silos: object) -> None:
@@ -132,11 +122,9 @@ def require_silos(silos: object) -> None:
     odd = next((silo for silo in listed if not isinstance(silo, Silo)), None)
     if odd is None and isinstance(silos, list | tuple):
         return
-    raise SettingsError(
-        f"found {type(silos if odd is None else odd).__name__} instead of hospitals",
-        fix="give a list of Silo(name, train, dev, test), or of Silo.from_pandas(...)",
-        field="silos",
-    )
+    what = f"found {type(silos if odd is None else odd).__name__} instead of hospitals"
+    fix = "give a list of Silo(name, train, dev, test), or of Silo.from_pandas(...)"
+    raise SettingsError(what, fix=fix, field="silos")
 
 
 def rules_of(
@@ -178,11 +166,9 @@ def _host_of(silos: Sequence[Silo], entry: Entry) -> Silo | None:
         raise SettingsError(f"there can be one host, not {len(hosts)} ({names})")
     if not entry.has_host:
         if hosts:
-            raise SettingsError(
-                f"{hosts[0].name} is a host, and this algorithm has none",
-                fix='give it the role "party"',
-                field="role",
-            )
+            what = f"{hosts[0].name} is a host, and this algorithm has none"
+            fix = 'give it the role "party"'
+            raise SettingsError(what, fix=fix, field="role")
         return None
     if not hosts:
         raise SettingsError(
@@ -201,11 +187,9 @@ def require_ready(silo: Silo, entry: Entry, settings: TaskSettings) -> None:
     """Refuse records or settings that one site alone can recognise as unfit."""
     labelled = settings.kind in LABELLED and not entry.records
     if settings.labels is None and labelled:
-        raise SettingsError(
-            "a plan must declare all labels, because no hospital sees the records of the others",
-            fix="list them in task.labels of the plan",
-            field="task.labels",
-        )
+        what = "a plan must declare all labels, because no hospital sees the records of the others"
+        fix = "list them in task.labels of the plan"
+        raise SettingsError(what, fix=fix, field="task.labels")
     require_trainable([silo], entry)
     if entry.pools_data:
         raise SettingsError(
@@ -221,11 +205,9 @@ def _check_public(silos: Sequence[Silo]) -> None:
     lacking = [silo.name for silo in silos if not silo.public]
     if lacking:
         whose = f"with {', '.join(lacking)}" if len(lacking) < len(silos) else "anywhere"
-        raise DataError(
-            f"there are no public records {whose}, and this algorithm distils over them",
-            fix=f"give all members the same: {HOW}",
-            field="data.public",
-        )
+        what = f"there are no public records {whose}, and this algorithm distils over them"
+        fix = f"give all members the same: {HOW}"
+        raise DataError(what, fix=fix, field="data.public")
 
 
 def _check_labels(host: Silo) -> None:
@@ -233,13 +215,9 @@ def _check_labels(host: Silo) -> None:
     for split in ("train", "dev", "test"):
         row = first_unlabelled(getattr(host, split))
         if row is not None:
-            raise DataError(
-                "the label is missing, and a host needs all",
-                fix="label its records; records without labels belong to the public ones",
-                party=host.name,
-                split=split,
-                record=row + 1,
-            )
+            what = "the label is missing, and a host needs all"
+            fix = "label its records; records without labels belong to the public ones"
+            raise DataError(what, fix=fix, party=host.name, split=split, record=row + 1)
 
 
 def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dict[str, Task]:

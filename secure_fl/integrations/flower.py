@@ -6,7 +6,6 @@ At a site, `SealedClientApp` (or `sealed_mod`) gives trained arrays to the site'
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 SUPPORTED = ((1, 40), (1, 43))  # from, and below
 RECORD, BYTES = "secure_fl", "message"
-COORDINATOR = "SECURE_FL_COORDINATOR"  # environment variable with the coordinator's folder
 WEIGHT = "num-examples"
 MEAN_ONLY = ("FedAvg", "FedProx", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi")
 POLL = 0.2  # seconds between two looks for replies
@@ -154,15 +152,9 @@ class SealedStrategy:
 
     def __init__(self, inner: Strategy, folder: Path | str | None = None) -> None:
         """`folder`: plan.toml, kit/, keys/, passphrase. Default: $SECURE_FL_COORDINATOR."""
-        from secure_fl.integrations.hub import Folder
+        from secure_fl.integrations.hub import Folder, coordinator_path
 
-        place = folder or os.environ.get(COORDINATOR)
-        if not place:
-            raise SettingsError(
-                f"the coordinator's folder is missing: {COORDINATOR} is not set",
-                fix=f"set {COORDINATOR} where the server starts",
-            )
-        self._inner, self._folder = inner, Folder(Path(place))
+        self._inner, self._folder = inner, Folder(coordinator_path(folder))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -212,11 +204,9 @@ def _require_mean_only(inner: Strategy, *, opened: bool) -> None:
             fix=f"use one of {', '.join(MEAN_ONLY)}",
         )
     if not opened and owners[0] is not FedAvg:
-        raise SettingsError(
-            f"{name} changes the mean at the server, and the plan opens means to sites alone",
-            fix="use FedAvg or FedProx, or set means_to_coordinator = true in the plan",
-            field="algorithm.means_to_coordinator",
-        )
+        what = f"{name} changes the mean at the server, and the plan opens means to sites alone"
+        fix = "use FedAvg or FedProx, or set means_to_coordinator = true in the plan"
+        raise SettingsError(what, fix=fix, field="algorithm.means_to_coordinator")
 
 
 class WrappedRounds:

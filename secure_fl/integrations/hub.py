@@ -7,6 +7,7 @@ where frames are sent; the signature of each answer proves its author.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -38,7 +39,7 @@ from secure_fl.protocol.messages import Begin, Continue, Total
 INTRODUCTION = 60.0  # seconds for a node to name its site
 PATIENCE = 3600.0  # seconds to wait for missing sites
 LOOK = 1.0  # seconds between two looks for missing sites
-DUE = "due"
+COORDINATOR = "SECURE_FL_COORDINATOR"  # environment variable with the coordinator's folder
 
 Node = int | str
 Arrays = Mapping[str, Any]
@@ -203,6 +204,14 @@ def _all_failed(codes: Mapping[str, str], round: int) -> PartyFailed:
     )
 
 
+def coordinator_path(given: Path | str | None = None) -> Path:
+    """Return the coordinator's folder on this server; default: of the environment."""
+    if not (place := given or os.environ.get(COORDINATOR)):
+        what = f"the coordinator's folder is missing: {COORDINATOR} is not set"
+        raise SettingsError(what, fix=f"set {COORDINATOR} where the server starts")
+    return Path(place)
+
+
 class Folder:
     """The coordinator's folder on the server: plan.toml, kit/, keys/, passphrase and run/."""
 
@@ -214,11 +223,9 @@ class Folder:
         self.out = path / "run" if plan is None else path / "runs" / plan.run.name
         self.plan: Plan = plan or load_plan(path / "plan.toml")
         if not isinstance(self.plan.algorithm, Script):
-            raise SettingsError(
-                f"the plan is for {self.plan.algorithm.name}, and another engine trains here",
-                fix='write [algorithm] with name = "script" into plan.toml',
-                field="algorithm.name",
-            )
+            what = f"the plan is for {self.plan.algorithm.name}, and another engine trains here"
+            fix = 'write [algorithm] with name = "script" into plan.toml'
+            raise SettingsError(what, fix=fix, field="algorithm.name")
         self.algorithm: Script = self.plan.algorithm
 
     def lead(self, hub: MessageHub, patience: float = PATIENCE) -> None:

@@ -27,13 +27,13 @@ from secure_fl.crypto.keys.vault import Cost
 from secure_fl.crypto.sealing import secret
 from secure_fl.errors import CohortError
 from secure_fl.features.scripts.algorithm import Script
+from secure_fl.integrations.hub import COORDINATOR
 from secure_fl.integrations.program import SITE
 from secure_fl.pilot.kits import write_kits
 from secure_fl.pilot.site_file import Rules, write_site
 from secure_fl.policy.plan import Plan
 
 SERVER = "server"
-COORDINATOR = "SECURE_FL_COORDINATOR"
 DAYS = 1
 QUICK = Cost(log_n=10)  # of a passphrase that is stored next to its keys
 START = 180.0  # seconds for a service to start

@@ -1,18 +1,10 @@
 """A person's signed approval of one plan under a site's rules, for the programs that run it.
 
-Specified in docs/protocol-bytes.md 3.5.
-
-A change of plan, rules or programs voids an approval.
-
-People have their own keys (`secure-fl keys identity anna --keys anna`), whose fingerprints are in
-the site's rules. So the user who starts `join` cannot approve for somebody else.
-
-A plan names its algorithm, and an installed package decides what that name does. So an approval
-signs the package too. Only files of these packages count: a digest says nothing about Python, torch
-or other dependencies.
-
-Editing the site's file cannot remove an approval rule: the ledger has the rule of the last approved
-plan, and the people that it names must approve the change too.
+A change of plan, rules or programs voids an approval (docs/protocol-bytes.md 3.5). People have
+their own keys, so the user who starts `join` cannot approve for somebody else. A plan only names
+its algorithm, so an approval signs the installed packages too: a digest of their files, which says
+nothing about Python, torch or other dependencies. The ledger has the rule of the last approved
+plan: editing the site's file cannot remove it without the people that it names.
 """
 
 from __future__ import annotations

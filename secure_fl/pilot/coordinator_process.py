@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from secure_fl import events
 from secure_fl.coordinator.assembly import lead_run, links_to
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.coordinator.machine import Coordinator, Engine
@@ -30,24 +31,9 @@ from secure_fl.errors import (
     UnusableKeys,
     WireError,
 )
-from secure_fl.events import (
-    EventLog,
-    MemberFailed,
-    MemberRestarted,
-    MembersExcluded,
-    MembersGathered,
-    MembersLost,
-    MembersReturned,
-    Refused,
-    Stopped,
-    Traffic,
-    Waiting,
-    Withheld,
-)
 from secure_fl.pilot.member_faults import FaultBudget, lost_state_error
-from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.plan import RESTARTED, rules_of_roster, run_id, write_plan
 from secure_fl.pilot.progress import EarlierEvents
-from secure_fl.pilot.run_id import RESTARTED, rules_of_roster, run_id
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Link
 from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite
@@ -84,7 +70,7 @@ class Gathering:
     me: Identity
     roster: Roster
     plan: Plan
-    log: EventLog
+    log: events.EventLog
 
     def links(self, run: bytes, names: Iterable[str]) -> dict[str, Link]:
         """Make the coordinator's ends of links to these members."""
@@ -104,7 +90,7 @@ class Gathering:
         answers = dict(self._ask(gathered, Gather(nonces)))
         failed = {p: answer for p, answer in answers.items() if isinstance(answer, Failed)}
         for party, message in failed.items():
-            self.log.event(Refused(parties=(party,), code=message.code))
+            self.log.event(events.Refused(parties=(party,), code=message.code))
         self._exclude(members, Counter(one.about for one in failed.values() if one.about))
         for party, answer in answers.items():
             if isinstance(answer, Failed):
@@ -113,14 +99,14 @@ class Gathering:
                 raise PlanRefused(what, fix=fix, party=party)
             if not isinstance(answer, Gathered) or answer.run != run:
                 raise WireError("a site computed another run's id", party=party)
-        self.log.event(MembersGathered(members=members))
+        self.log.event(events.MembersGathered(members=members))
         return run, members
 
     def _exclude(self, members: Collection[str], refused: Mapping[str, int]) -> None:
         """Gather again without a member with which most members take part in no run."""
         for name, count in refused.items():
             if name in members and 2 * count > len(members):
-                self.log.event(MembersExcluded(parties=(name,)))
+                self.log.event(events.MembersExcluded(parties=(name,)))
                 raise GatherAgain("most members take part in no run with this one", party=name)
 
     def _accepted(self, links: Mapping[str, Link], invitation: Invite) -> dict[str, bytes]:
@@ -128,7 +114,7 @@ class Gathering:
         nonces: dict[str, bytes] = {}
         for party, message in self._ask(links, invitation):
             if isinstance(message, Failed):
-                self.log.event(Refused(parties=(party,), code=message.code))
+                self.log.event(events.Refused(parties=(party,), code=message.code))
                 raise PlanRefused(f"this site refuses the plan ({message.code})", party=party)
             if isinstance(message, Hello):
                 nonces[party] = message.nonce
@@ -151,7 +137,7 @@ class Gathering:
             try:
                 answers.append((party, links[party].unpack(frame)))
             except SecureFLError as error:
-                self.log.event(MembersLost(parties=(party,), code=error.code))
+                self.log.event(events.MembersLost(parties=(party,), code=error.code))
         return answers
 
 
@@ -164,7 +150,7 @@ class RunLeader:
         me: Identity,
         roster: Roster,
         plan: Plan,
-        recorder: EventLog,
+        recorder: events.EventLog,
         *,
         patience: float = 3600.0,
         earlier: EarlierEvents | None = None,
@@ -198,7 +184,7 @@ class RunLeader:
             while not self._tried():
                 pass
         except SecureFLError as error:
-            self._recorder.event(Stopped(code=error.code, member=error.party, final=True))
+            self._recorder.event(events.Stopped(code=error.code, member=error.party, final=True))
             raise
 
     def _tried(self) -> bool:
@@ -222,11 +208,11 @@ class RunLeader:
         except Misconduct as error:
             self._go_on_without(error)
         except UnusableKeys as error:  # it counts for all; at the limit they are left out
-            self._recorder.event(MemberFailed(parties=error.members, code=error.reason))
+            self._recorder.event(events.MemberFailed(parties=error.members, code=error.reason))
             self._faults.failed += error.members
         except PartyFailed as error:
             if error.reason == RESTARTED:
-                self._recorder.event(MemberRestarted(parties=error.members))
+                self._recorder.event(events.MemberRestarted(parties=error.members))
                 for member in error.members:
                     self._faults.restarted(member)
             elif error.reason == TooFewParties.code:
@@ -255,7 +241,7 @@ class RunLeader:
         """Count an inquiry without a conviction, and the member that is named for it, if any."""
         named = tuple(self._gathered.intersection([error.party]))
         if named:
-            self._recorder.event(Withheld(parties=named))
+            self._recorder.event(events.Withheld(parties=named))
         self._faults.unsolved.append("".join(named))
 
     def _wait(self, error: CohortError, *, missing: bool = True) -> None:
@@ -271,7 +257,7 @@ class RunLeader:
             until = round(time.time() + self._patience - self._waited)
             more = max(0, self._least - len(here - self._named - self._faults.exhausted))
             self._recorder.event(
-                Waiting(code=error.code, parties=tuple(awaited), more=more, until=until)
+                events.Waiting(code=error.code, parties=tuple(awaited), more=more, until=until)
             )
             self._awaited = awaited
         self._wait_a_little()
@@ -319,7 +305,7 @@ class RunLeader:
                 if self._coordinator.inquired and not isinstance(error, Misconduct):
                     self._note_unsolved(error)
                 raise
-        self._recorder.event(Traffic(bytes=self.traffic()))
+        self._recorder.event(events.Traffic(bytes=self.traffic()))
 
     def traffic(self) -> dict[str, dict[str, int]]:
         """Return the bytes from and to each member, over all gatherings."""
@@ -349,12 +335,12 @@ class RunLeader:
 
     def _between(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
         """Between rounds, stop for the operator, or gather again after a return."""
-        self._recorder.event(Traffic(bytes=self.traffic()))
+        self._recorder.event(events.Traffic(bytes=self.traffic()))
         self._require_not_stopping()
         if exhausted := sorted(self._faults.exhausted.intersection(members)):
-            self._recorder.event(MembersExcluded(parties=tuple(exhausted)))
+            self._recorder.event(events.MembersExcluded(parties=tuple(exhausted)))
             raise GatherAgain(f"the others continue without {', '.join(exhausted)}")
-        if newcomers and not self._joinable:
+        if newcomers and not self._plan.joinable:
             self._leave_out(members, newcomers)
         if not self._begun:  # a silent connected member is invited again after a round
             self._begun = True
@@ -365,8 +351,8 @@ class RunLeader:
         back = sorted((self._hub.connected() & self._known) - set(members))
         if self._coordinator.repeating:
             return  # a repeated round is finished by the members that began it
-        if back and self._joinable:
-            self._recorder.event(MembersReturned(parties=tuple(back)))
+        if back and self._plan.joinable:
+            self._recorder.event(events.MembersReturned(parties=tuple(back)))
             raise GatherAgain(f"{', '.join(back)} returned", fix="the run continues with all")
 
     def _require_not_stopping(self) -> None:
@@ -378,15 +364,10 @@ class RunLeader:
         """The members that are invited when they are connected."""
         return set(self._roster.names) - self._named - self._faults.exhausted
 
-    @property
-    def _joinable(self) -> bool:
-        """True if newcomers can receive the state of the run."""
-        return self._plan.joinable
-
     def _leave_out(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
         """Continue without members that lack a round and cannot receive it."""
         able = frozenset(members) - set(newcomers)
-        self._recorder.event(MembersExcluded(parties=newcomers))
+        self._recorder.event(events.MembersExcluded(parties=newcomers))
         raise Unfinished(
             f"{', '.join(newcomers)} lack the last round, and cannot receive its state in this run",
             able=able if len(able) >= self._least else frozenset(),

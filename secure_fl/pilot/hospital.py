@@ -17,8 +17,7 @@ from msgspec import structs
 from secure_fl.crypto.sealing.anonymous_file import require_memory_files
 from secure_fl.errors import CohortError, SecureFLError, TamperError, WireError
 from secure_fl.events import PlanAccepted, Refused, Waiting
-from secure_fl.pilot.plan import read_plan
-from secure_fl.pilot.run_id import NONCE, RESTARTED, run_id
+from secure_fl.pilot.plan import NONCE, RESTARTED, read_plan, run_id
 from secure_fl.pilot.site_run import HospitalContext, SiteRun
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame, Link, Received
@@ -181,21 +180,17 @@ class HospitalProcess:
 
     def _require_known(self, names: Collection[str]) -> None:
         if strangers := set(names) - set(self._roster.names):
-            raise CohortError(
-                f"the coordinator names {len(strangers)} members that are not on the roster",
-                fix="do not trust this coordinator; nothing was sent",
-                party=self.name,
-            )
+            what = f"the coordinator names {len(strangers)} members that are not on the roster"
+            fix = "do not trust this coordinator; nothing was sent"
+            raise CohortError(what, fix=fix, party=self.name)
 
     def _check(self, message: Gather, nonce: bytes) -> None:
         received = message.nonces.get(self.name, b"")
         self._require_known(message.nonces)
         if not hmac.compare_digest(received, nonce):
-            raise CohortError(
-                "the coordinator gathers with another nonce than this site's",
-                fix="do not trust this coordinator; nothing was sent",
-                party=self.name,
-            )
+            what = "the coordinator gathers with another nonce than this site's"
+            fix = "do not trust this coordinator; nothing was sent"
+            raise CohortError(what, fix=fix, party=self.name)
 
     def _advance(self, run: SiteRun, received: Received) -> Frame:
         """Let the session answer, or report that the run could not be finished here."""

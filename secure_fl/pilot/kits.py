@@ -3,26 +3,34 @@
 KIT/roster.json        the members, signed by the dealer
 KIT/connection.json    the coordinator's address and name, and the owner of the kit
 KIT/rootCA.pem, client.{crt,key} or server.{crt,key}
+
+A member's kit is one sealed file, which can be sent by mail: only the member can open it. It is
+sealed to the identity on the member's card, and specified in docs/protocol-bytes.md 3.4. The roster
+is in clear, because the site needs the coordinator's key from it; people compare its fingerprint by
+phone.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import msgspec
 
-from secure_fl.crypto.keys.files import read_bounded, write_atomic
-from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.files import OWN_FOLDER, read_bounded, write_atomic
+from secure_fl.crypto.keys.identity import Identity, open_sealed, seal_to
 from secure_fl.crypto.keys.roster import Roster
-from secure_fl.crypto.keys.roster_files import load_roster, roster_bytes
-from secure_fl.engines.flare.tls import TlsFiles
-from secure_fl.errors import KeyringError, SettingsError
+from secure_fl.crypto.keys.roster_files import load_roster, read_roster, roster_bytes
+from secure_fl.engines.flare.tls import ROOT, SITE, TlsFiles
+from secure_fl.errors import CryptoError, KeyringError, SettingsError
+from secure_fl.files import sync
 from secure_fl.pilot.certificates import DAYS, Authority
 
 COORDINATOR = "coordinator"
@@ -117,12 +125,9 @@ def load_kit(folder: Path) -> Kit:
     try:
         connection = msgspec.json.decode(read_bounded(folder / CONNECTION), type=Connection)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise KeyringError(
-            f"is not a kit's connection: {error}",
-            file=folder / CONNECTION,
-            fix="copy the whole kit that `secure-fl pilot init` wrote for this machine",
-            reason="malformed",
-        ) from None
+        what = f"is not a kit's connection: {error}"
+        fix = "copy the whole kit that `secure-fl pilot init` wrote for this machine"
+        raise KeyringError(what, file=folder / CONNECTION, fix=fix, reason="malformed") from None
     roster = load_roster(folder / ROSTER)
     roster.verify()
     if connection.name not in (roster.coordinator.name, *roster.names):
@@ -130,20 +135,13 @@ def load_kit(folder: Path) -> Kit:
         raise KeyringError(what, file=folder, fix=fix, reason="not-listed")
     if connection.hub != roster.coordinator.name:
         what = f"the roster's coordinator is not {connection.hub!r}"
-        raise KeyringError(
-            what,
-            file=folder,
-            fix="get the kit again: its files are from different kits",
-            reason="mixed-kits",
-        )
+        fix = "get the kit again: its files are from different kits"
+        raise KeyringError(what, file=folder, fix=fix, reason="mixed-kits")
     kit = Kit(folder, connection, roster)
     if (owner := kit.tls.common_name()) != connection.name:
-        raise KeyringError(
-            f"the certificate is of {owner!r}, and the kit is of {connection.name!r}",
-            file=folder,
-            fix="use the files of the kit that was made for this machine",
-            reason="mixed-kits",
-        )
+        what = f"the certificate is of {owner!r}, and the kit is of {connection.name!r}"
+        fix = "use the files of the kit that was made for this machine"
+        raise KeyringError(what, file=folder, fix=fix, reason="mixed-kits")
     _require_valid(kit.tls, datetime.now(UTC))
     return kit
 
@@ -168,16 +166,111 @@ def _require_valid(tls: TlsFiles, now: datetime) -> None:
     """Refuse certificates that the other side would refuse, with the reason."""
     begin, end = tls.validity()
     if now >= end:
-        raise KeyringError(
-            f"the certificates of this kit expired on {end:%Y-%m-%d %H:%M} UTC",
-            file=tls.certificate,
-            fix=RENEW["certificates"],
-            reason="expired",
-        )
+        what = f"the certificates of this kit expired on {end:%Y-%m-%d %H:%M} UTC"
+        raise KeyringError(what, file=tls.certificate, fix=RENEW["certificates"], reason="expired")
     if now < begin:
+        what = f"the certificates of this kit are valid from {begin:%Y-%m-%d %H:%M} UTC"
+        fix = "correct this machine's clock"
+        raise KeyringError(what, file=tls.certificate, fix=fix, reason="not-yet-valid")
+
+
+BUNDLE, PLAN = "cohort.bundle", "plan.toml"
+MEMBERS = frozenset({CONNECTION, ROOT, f"{SITE}.crt", f"{SITE}.key", BUNDLE, PLAN})
+ANOTHER = "use the file with this site's name that the coordinator's `pilot init` wrote"
+
+
+class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    format: str
+    name: str
+    roster: bytes
+    sealed: bytes
+
+
+FORMAT = "secure-fl/kit/3"
+
+
+def write_sealed_kits(
+    roster: Roster,
+    hub: Identity,
+    bundles: Path,
+    folder: Path,
+    address: tuple[list[str], int],
+    *,
+    plan: str | None = None,
+    days: int = DAYS,
+) -> dict[str, Path]:
+    """Write the coordinator's kit as a folder, and a sealed file for each member."""
+    paths = {}
+    with TemporaryDirectory(dir=folder.parent) as place:
+        for name, kit in write_kits(roster, Path(place), *address, days=days).items():
+            if name == hub.name:
+                folder.mkdir(parents=True, exist_ok=True)
+                paths[name] = kit.rename(folder / name)
+                continue
+            (kit / BUNDLE).write_bytes(read_bounded(bundles / f"{name}.bundle"))
+            if plan is not None:
+                (kit / PLAN).write_text(plan)
+            paths[name] = folder / f"{name}.kit"
+            write_atomic(paths[name], _sealed(kit, roster, hub, name))
+    return paths
+
+
+def open_kit(file: Path, me: Identity, folder: Path) -> Path:
+    """Open this site's kit into a folder."""
+    try:
+        read = msgspec.msgpack.decode(read_bounded(file), type=_File)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         raise KeyringError(
-            f"the certificates of this kit are valid from {begin:%Y-%m-%d %H:%M} UTC",
-            file=tls.certificate,
-            fix="correct this machine's clock",
-            reason="not-yet-valid",
+            "is not a kit, or is incomplete", file=file, fix=ANOTHER, reason="malformed"
+        ) from None
+    if read.format != FORMAT:
+        what, fix = (
+            f"has the format {read.format[:64]!r}",
+            f"ask for a kit of this release ({FORMAT})",
         )
+        raise KeyringError(what, file=file, fix=fix, reason="other-format")
+    if read.name != me.name:
+        what = f"this kit is for {read.name[:64]!r}, and this site is {me.name!r}"
+        raise KeyringError(what, file=file, fix=ANOTHER, reason="other-recipient")
+    roster = read_roster(read.roster, file=str(file))
+    roster.require(me.public)
+    try:
+        plain = open_sealed(me, roster.coordinator, read.sealed, _context(roster))
+        contents = msgspec.msgpack.decode(plain, type=dict[str, bytes])
+    except (CryptoError, msgspec.MsgspecError, UnicodeDecodeError):
+        what = "cannot be opened with this site's keys: it was changed, or sealed to another card"
+        fix = "check that the coordinator has the card that this site's `site init` wrote"
+        raise KeyringError(what, file=file, fix=fix, reason="cannot-open") from None
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, data in contents.items():
+        if name in MEMBERS:  # other names could be paths outside the folder
+            write_atomic(folder / name, data, mode=0o600)
+    write_atomic(folder / ROSTER, read.roster)
+    return folder
+
+
+def put_in_place(opened: Path, folder: Path) -> Path:
+    """Replace the kit in use by an opened one, so that files of two kits are never mixed."""
+    before = folder.with_name(f".{folder.name}.before")
+    try:
+        shutil.rmtree(before, ignore_errors=True)
+        if folder.exists():
+            folder.rename(before)
+        opened.rename(folder)
+        sync(folder.parent)
+        shutil.rmtree(before, ignore_errors=True)
+    except OSError as error:
+        what = f"the kit cannot be written here: {error.strerror}"
+        raise KeyringError(what, file=folder, fix=OWN_FOLDER, reason="unwritable") from None
+    return folder
+
+
+def _sealed(kit: Path, roster: Roster, hub: Identity, name: str) -> bytes:
+    contents = {file.name: file.read_bytes() for file in kit.iterdir() if file.name in MEMBERS}
+    plain = msgspec.msgpack.encode(contents)
+    sealed = seal_to(hub, roster.member(name).identity, plain, _context(roster))
+    return msgspec.msgpack.encode(_File(FORMAT, name, roster_bytes(roster), sealed))
+
+
+def _context(roster: Roster) -> bytes:
+    return b"secure-fl kit" + roster.digest()

@@ -17,7 +17,7 @@ from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.errors import CohortError, PartyFailed
 from secure_fl.events import EventLog, Stragglers, StragglersAnswered, Waiting
-from secure_fl.pilot.run_id import RESTARTED
+from secure_fl.pilot.plan import RESTARTED
 
 RESTARTS = 5  # of one party's process per round; one more ends the run
 MOST_RESTARTS = 25  # of one party over the run

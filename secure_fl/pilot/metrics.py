@@ -13,26 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
+from secure_fl import events
 from secure_fl.errors import RunError
-from secure_fl.events import (
-    Crossing,
-    Event,
-    MemberRestarted,
-    MembersExcluded,
-    MembersGathered,
-    MembersLost,
-    MembersReturned,
-    PlanAccepted,
-    PredictionNoise,
-    PrivacySpent,
-    Refused,
-    RoundSaved,
-    RoundStarted,
-    Scored,
-    Stopped,
-    Traffic,
-    Waiting,
-)
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -80,20 +62,22 @@ class Meter:
         self.slow: Callable[[], Mapping[str, float]] = dict  # seconds; of a step's answers
         self._awaited: dict[str, float] = {}  # when the run began to wait for each
 
-    def note(self, event: Event) -> None:
+    def note(self, event: events.Event) -> None:
         """Count one event of a recorder."""
         with self._lock:
             self._last = self._clock()
             match event:
-                case Waiting(parties=parties):
+                case events.Waiting(parties=parties):
                     self._wait(parties)
-                case RoundStarted(round=number, members=members):
+                case events.RoundStarted(round=number, members=members):
                     self._round(number, members)
-                case RoundSaved(round=number, members=members):
+                case events.RoundSaved(round=number, members=members):
                     self._round(number, members)
-                case Refused(code=code):
+                case events.Refused(code=code):
                     self._add("refused_total", code=code)
-                case Stopped(code=code, final=False):  # a final one repeats how a round ended
+                case events.Stopped(
+                    code=code, final=False
+                ):  # a final one repeats that a round ended
                     self._add("stopped_total", code=code)
                 case _ if self._party is None:
                     self._of_coordinator(event)
@@ -114,47 +98,47 @@ class Meter:
             for reason, count in dropped.items()
         }
 
-    def _of_coordinator(self, event: Event) -> None:
+    def _of_coordinator(self, event: events.Event) -> None:
         match event:
-            case MembersGathered(members=members):
+            case events.MembersGathered(members=members):
                 self._wait(())
                 self._add("gathered_total")
                 self._members(members)
-            case MembersLost(parties=parties, code=code):
+            case events.MembersLost(parties=parties, code=code):
                 for name in parties:
                     self._add("lost_total", member=name)
                     self._set("member_present", 0, member=name)
                 if code is not None:
                     self._add("refused_total", code=code)
-            case MembersReturned(parties=parties):
+            case events.MembersReturned(parties=parties):
                 for name in parties:
                     self._add("returned_total", member=name)
-            case MemberRestarted(parties=parties):
+            case events.MemberRestarted(parties=parties):
                 for name in parties:
                     self._add("restarted_total", member=name)
-            case MembersExcluded(parties=parties):
+            case events.MembersExcluded(parties=parties):
                 for name in parties:
                     self._set("member_present", 0, member=name)
-            case Traffic(bytes=sizes):
+            case events.Traffic(bytes=sizes):
                 for name, of_member in sizes.items():
                     for direction in ("up", "down"):
                         amount = of_member[direction]
                         self._set("bytes_total", amount, member=name, direction=direction)
 
-    def _of_hospital(self, event: Event) -> None:
+    def _of_hospital(self, event: events.Event) -> None:
         match event:
-            case PlanAccepted():
+            case events.PlanAccepted():
                 self._add("gathered_total")
-            case Crossing(direction=direction):
+            case events.Crossing(direction=direction):
                 direction = "up" if direction == "out" else "down"
                 self._add("bytes_total", event.size, direction=direction)
-            case Scored(split=split):
+            case events.Scored(split=split):
                 family = "pooled_score" if event.pooled else "score"
                 for name, value in event.numbers().items():
                     self._set(family, value, split=split, metric=name)
-            case PrivacySpent(epsilon=float(spent)):
+            case events.PrivacySpent(epsilon=float(spent)):
                 self._set("epsilon", spent, of="training")
-            case PredictionNoise(facts={"epsilon": float(spent)}):
+            case events.PredictionNoise(facts={"epsilon": float(spent)}):
                 self._set("epsilon", spent, of="sums")
 
     def _round(self, number: int, members: Collection[str]) -> None:
@@ -211,11 +195,9 @@ def serving(meter: Meter, port: int | None) -> Iterator[int | None]:
     try:
         server = make_server(HERE, port, page, Server, MetricsHandler)
     except OSError as error:
-        raise RunError(
-            f"cannot show metrics on port {port}: {error.strerror}",
-            fix="choose another port for --metrics",
-            reason="unusable-address",
-        ) from None
+        what = f"cannot show metrics on port {port}: {error.strerror}"
+        fix = "choose another port for --metrics"
+        raise RunError(what, fix=fix, reason="unusable-address") from None
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="metrics", daemon=True)
     thread.start()
     try:

@@ -1,8 +1,18 @@
-"""A coordinator's proposal: the shared part of a run's settings, as TOML, read strictly."""
+"""A coordinator's proposal: the shared part of a run's settings, as TOML, read strictly.
+
+The id of its run is specified in docs/protocol-bytes.md 3.6. Every key stream and every proof of a
+run is bound to its id. A coordinator that could repeat an id could repeat masks, so each party
+contributes a nonce and computes the id itself:
+
+    run = H(roster, plan, members, nonce of each)
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +22,18 @@ from secure_fl.config import toml as config_toml
 from secure_fl.config.build import algorithm_settings, plain
 from secure_fl.config.toml import SettingsText, Table, odd_values
 from secure_fl.config.validation import validate
-from secure_fl.errors import SettingsError
-from secure_fl.federation.run_spec import RunSpec, feature_sections
+from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.keys.roster import Roster
+from secure_fl.errors import CohortError, SettingsError
+from secure_fl.federation.run_spec import RunSpec
 from secure_fl.field_errors import sections
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import RUN_NAME
+from secure_fl.thresholds import require_maskable
 
 DATASET = "dataset"
+NONCE = RUN = 16
+RESTARTED = "restarted"  # code of a site whose process restarted since it joined
 
 # Only the form in which plans are written: parsing any TOML could take hours for deep keys, lists
 # over many lines or very long numbers.
@@ -64,12 +79,9 @@ def load_plan(file: Path) -> Plan:
 def require_run_name(name: str, file: str | None = None) -> None:
     """Refuse a run's name that could lead out of the folder of runs or of approvals."""
     if RUN_NAME.fullmatch(name) is None:
-        raise SettingsError(
-            f"the name of a run is a file's name, not {name[:80]!r}",
-            fix="use 1 to 64 letters, digits, '.', '_' or '-', a letter or digit first",
-            field="run.name",
-            file=file,
-        )
+        what = f"the name of a run is a file's name, not {name[:80]!r}"
+        fix = "use 1 to 64 letters, digits, '.', '_' or '-', a letter or digit first"
+        raise SettingsError(what, fix=fix, field="run.name", file=file)
 
 
 def _checked(tables: Table, where: SettingsText) -> Plan:
@@ -107,12 +119,30 @@ def spec_of(plan: Plan, ledger: Path) -> RunSpec:
     if protection.noise is not None:
         noise = protection.noise.model_copy(update=place)
         protection = protection.model_copy(update={"noise": noise})
-    return RunSpec(
-        plan.algorithm,
-        plan.task,
-        plan.model,
-        training,
-        protection,
-        plan.run.seed,
-        sections=feature_sections(plan),
-    )
+    return replace(RunSpec.of(plan), training=training, protection=protection)
+
+
+def run_id(roster: Roster, plan: str, nonces: Mapping[str, bytes]) -> bytes:
+    """Compute the id of the run of these members under this plan."""
+    parts = [b"secure_fl/1 run", roster.canonical(), plan.encode()]
+    for name in sorted(nonces):
+        parts += [name.encode(), nonces[name]]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()[:RUN]
+
+
+def rules_of_roster(roster: Roster, plan: Plan, members: tuple[str, ...]) -> CoordinatorRules:
+    """Derive the run's rules from the signed roster, not from the coordinator."""
+    host = roster.host.name if roster.host is not None else None
+    parties, least = [name for name in members if name != host], plan.protection.min_cohort
+    threshold = max(roster.t, plan.protection.threshold or 0)
+    if len(parties) < max(threshold, least):
+        raise CohortError(
+            f"{len(parties)} parties accepted; sums need {threshold}, and at least {least}",
+            fix="wait for the others",
+        )
+    if plan.protection.mode != "none":
+        require_maskable(len(parties))
+    return CoordinatorRules(host, least, threshold, goes_back=False, spares=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from secure_fl import events
 from secure_fl.config import toml
 from secure_fl.display.run_history import (  # `runs` would load torch
     EVENTS,
@@ -15,33 +16,6 @@ from secure_fl.display.run_history import (  # `runs` would load torch
     events_of,
 )
 from secure_fl.errors import RunError
-from secure_fl.events import (
-    Convicted,
-    Crossing,
-    Event,
-    MemberFailed,
-    MemberRestarted,
-    MembersExcluded,
-    MembersGathered,
-    MembersJoined,
-    MembersLost,
-    MembersReturned,
-    OtherEvent,
-    PlanApproved,
-    Refused,
-    Resumed,
-    RoundSaved,
-    RoundsMissing,
-    RoundsRepeated,
-    RoundStarted,
-    Stopped,
-    Stragglers,
-    StragglersAnswered,
-    SumDisputed,
-    Traffic,
-    Waiting,
-    Withheld,
-)
 
 NOTES = 8  # last events that are shown
 
@@ -67,74 +41,68 @@ class _Progress:
         for name in names:
             self.member(name)["state"] = state
 
-    def follow(self, event: Event) -> None:
+    def follow(self, event: events.Event) -> None:
         """Take one event into account."""
         self._follow_run(event)
         self._follow_members(event)
         if type(event) in NOTED and (text := event.sentence()):
             self.notes.append(text)
 
-    def _follow_run(self, event: Event) -> None:
+    def _follow_run(self, event: events.Event) -> None:
         match event:
-            case MembersGathered():
+            case events.MembersGathered():
                 self.state, self.waits = "running", None
-            case RoundStarted(round=number) | RoundSaved(round=number):
+            case events.RoundStarted(round=number) | events.RoundSaved(round=number):
                 self.round = max(self.round, number)
                 self.state, self.waits = "running", None
-            case MembersLost():
+            case events.MembersLost():
                 self.state = "running"
-            case PlanApproved(by=by):
+            case events.PlanApproved(by=by):
                 self.approvals = by
-            case Waiting(parties=names, at=at, until=until):
+            case events.Waiting(parties=names, at=at, until=until):
                 self.state = "waiting"
                 self.waits = {"for": list(names), "since": at, "until": until}
-            case Stragglers(parties=names, at=at, seconds=seconds):
+            case events.Stragglers(parties=names, at=at, seconds=seconds):
                 self.waits = {"for": list(names), "since": (at or 0) - seconds, "until": None}
-            case StragglersAnswered(parties=names) if self.state != "waiting" and self.waits:
+            case events.StragglersAnswered(parties=names) if self.state != "waiting" and self.waits:
                 late = [name for name in self.waits["for"] if name not in names]
                 self.waits = {**self.waits, "for": late} if late else None
-            case Resumed(after=after):
+            case events.Resumed(after=after):
                 self.state = "gathering"
                 self.notes.append(f"resumed in round {after}")
-            case Stopped(final=True, code=code):
+            case events.Stopped(final=True, code=code):
                 self.state, self.waits = f"stopped ({code})", None
 
-    def _follow_members(self, event: Event) -> None:
+    def _follow_members(self, event: events.Event) -> None:
         match event:
-            case MembersGathered(members=names) | RoundStarted(members=names):
+            case (
+                events.MembersGathered(members=names)
+                | events.RoundStarted(members=names)
+                | events.RoundSaved(members=names)
+            ):
                 self.mark(names, "here")
-            case RoundSaved(members=names):
-                self.mark(names, "here")
-            case Traffic(bytes=sizes):
+            case events.Traffic(bytes=sizes):
                 for name, of_member in sizes.items():
                     self.member(name).update(of_member)
-            case MembersLost(parties=names):
+            case events.MembersLost(parties=names):
                 self.mark(names, "lost")
-            case Convicted(parties=names):
+            case events.Convicted(parties=names):
                 self.mark(names, "convicted")
                 self.convicted += [name for name in names if name not in self.convicted]
-            case MembersExcluded(parties=names):
+            case events.MembersExcluded(parties=names):
                 self.mark(names, "excluded")
-            case Refused(parties=names, code=code, round=None):
+            case events.Refused(parties=names, code=code, round=None):
                 self.mark(names, f"refused ({code})")
-            case Waiting(parties=names, members=here):
+            case events.Waiting(parties=names, members=here):
                 self.mark(names, "away")
                 self.mark(here, "here")
 
 
 NOTED = (
-    Convicted,
-    MemberFailed,
-    MemberRestarted,
-    MembersExcluded,
-    MembersLost,
-    MembersReturned,
-    OtherEvent,
-    Refused,
-    RoundsMissing,
-    RoundsRepeated,
-    Withheld,
-)
+    events.Convicted, events.MemberFailed, events.MemberRestarted, events.MembersExcluded,
+    events.MembersLost, events.MembersReturned, events.OtherEvent, events.Refused,
+    events.RoundsMissing, events.RoundsRepeated, events.Withheld,
+)  # fmt: skip
 """The events that `secure-fl status` lists."""
 
 
@@ -184,24 +152,24 @@ class EarlierEvents:
         return cls.read(events_of(folder / EVENTS))
 
     @classmethod
-    def read(cls, events: Iterable[Event]) -> EarlierEvents:
+    def read(cls, log: Iterable[events.Event]) -> EarlierEvents:
         """Read a coordinator's events; an inquiry without an end counts as unsolved, with ""."""
         convicted, unsolved, saved = set[str](), list[str](), dict[str, int]()
         under_way = False
-        for event in events:
+        for event in log:
             match event:
-                case SumDisputed():
+                case events.SumDisputed():
                     unsolved += [""] * under_way
                     under_way = True
-                case Convicted(parties=names):
+                case events.Convicted(parties=names):
                     convicted.update(names)
                     under_way = False
-                case Withheld(parties=names):
+                case events.Withheld(parties=names):
                     unsolved += names
                     under_way = False
-                case RoundStarted(members=names, round=number):
+                case events.RoundStarted(members=names, round=number):
                     saved |= dict.fromkeys(names, number - 1)
-                case MembersJoined(parties=names) | RoundsMissing(parties=names):
+                case events.MembersJoined(parties=names) | events.RoundsMissing(parties=names):
                     saved |= dict.fromkeys(names, 0)
         return cls(frozenset(convicted), (*unsolved, *[""] * under_way), saved)
 
@@ -209,6 +177,6 @@ class EarlierEvents:
 def _crossed(transcript: Path) -> dict[str, int]:
     sizes = {"up": 0, "down": 0}
     for event in events_of(transcript):
-        if isinstance(event, Crossing):
+        if isinstance(event, events.Crossing):
             sizes["up" if event.direction == "out" else "down"] += event.size
     return sizes

@@ -47,18 +47,11 @@ def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
     """Read this site's files of records."""
     files = site.sets.get(plan.dataset)
     if files is None:
-        raise DataError(
-            f"this site has no records called {plan.dataset!r}",
-            fix=f'add [[data.set]] with name = "{plan.dataset}" to {site.file.name}',
-            party=me.name,
-        )
+        what = f"this site has no records called {plan.dataset!r}"
+        fix = f'add [[data.set]] with name = "{plan.dataset}" to {site.file.name}'
+        raise DataError(what, fix=fix, party=me.name)
     mine = PartyFiles(
-        name=me.name,
-        train=files.train,
-        dev=files.dev,
-        test=files.test,
-        role=me.role,
-        tier=me.tier,
+        name=me.name, train=files.train, dev=files.dev, test=files.test, role=me.role, tier=me.tier
     )
     data = PartyData(party=(mine,), public=files.public, format=files.format, columns=files.columns)
     entry = ALGORITHMS[plan.algorithm.name]
@@ -109,11 +102,9 @@ class SiteMemory:
             if line["run"] == run:
                 known |= line.get("sites", {})
         if passed := sorted(name for name in cards.keys() & known if cards[name] != known[name]):
-            raise CohortError(
-                f"the run {run!r} began with another site under the name {', '.join(passed)}",
-                fix="start a new run with another seed: this run's sums cannot be repeated",
-                field="roster",
-            )
+            what = f"the run {run!r} began with another site under the name {', '.join(passed)}"
+            fix = "start a new run with another seed: this run's sums cannot be repeated"
+            raise CohortError(what, fix=fix, field="roster")
         if not cards.keys() <= known.keys():
             self._lines.append({"run": run, "sites": cards})
 

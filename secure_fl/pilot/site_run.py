@@ -29,8 +29,7 @@ from secure_fl.federation.validation import (
 )
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.context import Checkpoints
-from secure_fl.pilot.plan import spec_of
-from secure_fl.pilot.run_id import rules_of_roster
+from secure_fl.pilot.plan import rules_of_roster, spec_of
 from secure_fl.pilot.site_memory import OpenedQuestions, SiteMemory
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import EquivocationProof, Link
@@ -149,12 +148,9 @@ class SiteRun:
                 else:
                     case.check(context.keys, coordinator)
             except (OSError, SecureFLError) as error:
-                raise RunError(
-                    f"this is not evidence against {name}: it was changed, or is of other keys",
-                    fix="remove the file if you do not know its origin",
-                    file=file,
-                    reason="changed",
-                ) from error
+                what = f"this is not evidence against {name}: it was changed, or is of other keys"
+                fix = "remove the file if you do not know its origin"
+                raise RunError(what, fix=fix, file=file, reason="changed") from error
             if name != case.accused or name in (coordinator.name, *self._members):
                 raise CohortError(
                     f"{name} takes part, and is convicted of spoiling a sum of this run or of "
@@ -195,12 +191,10 @@ class SiteRun:
         except SecureFLError as error:
             raise error.at(party=party) from None
         except Exception as error:  # libraries that write models raise their own errors
+            what = f"the model could not be written ({type(error).__name__}: {error})"
+            fix = "the last round is saved: free disk space, then restart the coordinator"
             raise RunError(
-                f"the model could not be written ({type(error).__name__}: {error})",
-                fix="the last round is saved: free disk space, then restart the coordinator",
-                file=self._folder.path,
-                party=party,
-                reason="unwritable",
+                what, fix=fix, file=self._folder.path, party=party, reason="unwritable"
             ) from error
 
     def close(self) -> None:

@@ -113,19 +113,13 @@ def load(folder: Path) -> dict[str, Any]:
         form = document["format"]
         state = _state(document["state"], tensors) if form == FORMAT else {}
     except Exception as error:
-        raise RunError(
-            f"the checkpoint cannot be read ({error})",
-            fix="delete this folder; --resume then continues from the round before",
-            file=folder,
-            reason="unreadable",
-        ) from error
+        what = f"the checkpoint cannot be read ({error})"
+        fix = "delete this folder; --resume then continues from the round before"
+        raise RunError(what, fix=fix, file=folder, reason="unreadable") from error
     if form != FORMAT:
-        raise RunError(
-            f"unknown checkpoint format {form!r}",
-            fix="resume with the version of secure_fl that started the run",
-            file=folder,
-            reason="malformed",
-        )
+        what = f"unknown checkpoint format {form!r}"
+        fix = "resume with the version of secure_fl that started the run"
+        raise RunError(what, fix=fix, file=folder, reason="malformed")
     return state
 
 
@@ -142,11 +136,9 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     try:
         return _state(json.loads(data[8:end]), safetensors.torch.load(data[end:]))
     except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError) as error:
-        raise RunError(
-            "a state from another party cannot be read",
-            fix="install the same version at all sites",
-            reason="unreadable",
-        ) from error
+        what = "a state from another party cannot be read"
+        fix = "install the same version at all sites"
+        raise RunError(what, fix=fix, reason="unreadable") from error
 
 
 def _beside(folder: Path, state: str) -> Path:
@@ -172,11 +164,9 @@ def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         case None | bool() | int() | float() | str():
             return {"value": value}
         case _:
-            raise RunError(
-                f"a checkpoint cannot hold a {type(value).__name__}",
-                fix="return tensors, arrays, numbers, texts, lists and mappings from state_dict",
-                reason="malformed",
-            )
+            what = f"a checkpoint cannot hold a {type(value).__name__}"
+            fix = "return tensors, arrays, numbers, texts, lists and mappings from state_dict"
+            raise RunError(what, fix=fix, reason="malformed")
 
 
 def _state(node: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -52,11 +52,8 @@ class RunFolder:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)  # models, temporary files
             lock = (path / ".lock").open("w")
         except OSError as error:
-            raise RunError(
-                f"the run's folder cannot be written ({error.strerror})",
-                file=path,
-                reason="unwritable",
-            ) from error
+            what = f"the run's folder cannot be written ({error.strerror})"
+            raise RunError(what, file=path, reason="unwritable") from error
         fresh = not (path / SETTINGS).exists()
         try:
             _claim(path, lock, settings, resume=resume)
@@ -90,12 +87,9 @@ class RunFolder:
             self._files[file].write(event.line())
             self._files[file].flush()
         except OSError as error:
-            raise RunError(
-                f"events cannot be written ({error.strerror})",
-                fix="free disk space, then run again with --resume",
-                file=file,
-                reason="unwritable",
-            ) from error
+            what = f"events cannot be written ({error.strerror})"
+            fix = "free disk space, then run again with --resume"
+            raise RunError(what, fix=fix, file=file, reason="unwritable") from error
 
     def spent(self) -> dict[str, Any]:
         """Seconds and bytes of earlier sessions of this run, as in a result."""
@@ -157,12 +151,9 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
         if found.read_text() != settings:  # other parties
             write_whole(found, settings)
     elif found.exists():
-        raise RunError(
-            "there is a run in this folder already",
-            fix="choose another folder, or add --resume to continue it",
-            file=path,
-            reason="exists",
-        )
+        what = "there is a run in this folder already"
+        fix = "choose another folder, or add --resume to continue it"
+        raise RunError(what, fix=fix, file=path, reason="exists")
     else:
         write_whole(found, settings)
 
@@ -207,12 +198,9 @@ def _require_same(found: Path, settings: str) -> None:
     try:
         before = tomllib.loads(found.read_text())
     except (OSError, ValueError) as error:
-        raise RunError(
-            f"this run's settings cannot be read ({error})",
-            fix="start a new run in another folder",
-            file=found,
-            reason="unreadable",
-        ) from error
+        what = f"this run's settings cannot be read ({error})"
+        fix = "start a new run in another folder"
+        raise RunError(what, fix=fix, file=found, reason="unreadable") from error
     resuming.require_same(before, tomllib.loads(settings), JOINING, found.parent)
 
 

@@ -65,11 +65,9 @@ class PartyCheckpoints(Checkpoints):
         state = checkpoint.from_bytes(data)
         given, sums = state.get("shared"), state.get("sums")
         if not isinstance(given, dict) or not isinstance(sums, dict) or set(given) != set(shared):
-            raise RunError(
-                "the state handed over by another party is of another program",
-                fix="install the same version at all sites, and give them the same settings",
-                reason="other-program",
-            )
+            what = "the state handed over by another party is of another program"
+            fix = "install the same version at all sites, and give them the same settings"
+            raise RunError(what, fix=fix, reason="other-program")
         for name, thing in shared.items():
             thing.load_state_dict(given[name])
         return sums
@@ -91,12 +89,9 @@ class PartyCheckpoints(Checkpoints):
         """Load one round."""
         state = checkpoint.load(self._path(round))
         if set(state["keep"]) != set(keep):
-            raise RunError(
-                "the checkpoint is of another program",
-                fix="resume with the algorithm and version that the run began with",
-                file=self._path(round),
-                reason="other-program",
-            )
+            what = "the checkpoint is of another program"
+            fix = "resume with the algorithm and version that the run began with"
+            raise RunError(what, fix=fix, file=self._path(round), reason="other-program")
         for name, thing in keep.items():
             thing.load_state_dict(state["keep"][name])
         self._site.load_state_dict(state["site"])
@@ -124,11 +119,8 @@ class PartyCheckpoints(Checkpoints):
             self._evidence.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_whole(self._evidence / party, evidence, mode=0o600)
         except OSError as error:
-            raise RunError(
-                f"evidence against {party} cannot be written down ({error.strerror})",
-                file=self._evidence,
-                reason="unwritable",
-            ) from error
+            what = f"evidence against {party} cannot be written down ({error.strerror})"
+            raise RunError(what, file=self._evidence, reason="unwritable") from error
         self.leave_out(party)
 
     def keep_statement(self, statement: SurvivorStatement) -> None:
@@ -140,12 +132,9 @@ class PartyCheckpoints(Checkpoints):
             with self._told.open("a") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise RunError(
-                f"what the coordinator signed cannot be written down ({error.strerror})",
-                fix="free disk space, then resume; nothing was revealed",
-                file=self._told,
-                reason="unwritable",
-            ) from error
+            what = f"what the coordinator signed cannot be written down ({error.strerror})"
+            fix = "free disk space, then resume; nothing was revealed"
+            raise RunError(what, fix=fix, file=self._told, reason="unwritable") from error
 
     def statements(self) -> Sequence[SurvivorStatement]:
         """All whole lines; what a crash cut off is left out."""
@@ -188,12 +177,9 @@ class OpenedSumsLog:
                 replace_whole(elsewhere, beside.read_bytes(), mode=0o600)
                 beside.unlink()
             except OSError as error:
-                raise RunError(
-                    f"the record of opened sums cannot be moved ({error.strerror})",
-                    fix="free disk space, then start again; nothing was revealed",
-                    file=elsewhere,
-                    reason="unwritable",
-                ) from error
+                what = f"the record of opened sums cannot be moved ({error.strerror})"
+                fix = "free disk space, then start again; nothing was revealed"
+                raise RunError(what, fix=fix, file=elsewhere, reason="unwritable") from error
         return cls(elsewhere or beside)
 
     def rounds(self, after: int = 0) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
@@ -260,11 +246,9 @@ class OpenedSumsLog:
     def note_handover(self, after: int, holders: tuple[str, ...]) -> None:
         """Record the holders of a round after which others join; refuse it after a later sum."""
         if later := [round for round, *_ in self.rounds() if round > after]:
-            raise CohortError(
-                f"sums of round {later[0]} were opened before, so nobody can join after {after}",
-                fix="finish that round with exactly the parties that began it",
-                round=after,
-            )
+            what = f"sums of round {later[0]} were opened before, so nobody can join after {after}"
+            fix = "finish that round with exactly the parties that began it"
+            raise CohortError(what, fix=fix, round=after)
         self._note(after, JOINED, holders)
 
     def _note(self, round: int, number: int, survivors: tuple[str, ...], what: str = "") -> None:

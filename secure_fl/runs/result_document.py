@@ -18,15 +18,9 @@ from secure_fl.events import Counts, EventLog
 
 SCHEMA = "secure-fl/result/1"
 PACKAGES = (
-    "sealed-federation",
-    "torch",
-    "transformers",
-    "tenseal",
-    "opacus",
-    "peft",
-    "cryptography",
+    "sealed-federation", "torch", "transformers", "tenseal", "opacus", "peft", "cryptography",
     "numpy",
-)
+)  # fmt: skip
 
 PROTECTING = ("seal", "unmask", "open")
 

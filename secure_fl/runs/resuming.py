@@ -23,12 +23,9 @@ def require_run(settings: Path) -> None:
 def require_same(before: Tree, after: Tree, ignored: tuple[str, ...], folder: Path) -> None:
     """Refuse different settings, and name each of them."""
     if changed := differences(before, after, ignored):
-        raise RunError(
-            "the settings are not those this run began with:\n  " + "\n  ".join(changed),
-            fix="put these back to resume, or start a new run in another folder",
-            file=folder,
-            reason="other-settings",
-        )
+        what = "the settings are not those this run began with:\n  " + "\n  ".join(changed)
+        fix = "put these back to resume, or start a new run in another folder"
+        raise RunError(what, fix=fix, file=folder, reason="other-settings")
 
 
 def differences(before: Tree, after: Tree, ignored: tuple[str, ...]) -> list[str]:

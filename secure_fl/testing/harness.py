@@ -34,8 +34,7 @@ from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.events import Event, EventLog
-from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import COORDINATOR, PartyContext, connect, join_run, make_keys
 from secure_fl.party.cohort import Cohort, NoiseAccount
 from secure_fl.party.context import Checkpoints
 from secure_fl.party.hooks import RoundHook

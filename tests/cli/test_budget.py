@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from scipy.stats import norm
 
-from secure_fl.cli.main import main
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
 from secure_fl.crypto.privacy.planning import (
     PREDICTIONS,
@@ -27,13 +26,10 @@ from secure_fl.crypto.privacy.planning import (
 from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.errors import BudgetError
 from secure_fl.settings import DPSettings
+from tests.support.command_line import ran
 from tests.support.raising import raises
 
-
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(main, ["budget", *arguments])
-    assert done.exit_code == code, done.output
-    return done
+run = partial(ran, "budget")
 
 
 def test_the_designs_example() -> None:
@@ -202,11 +198,8 @@ def test_a_file_is_answered_with_the_table_of_its_plan(study: Path) -> None:
 
 
 def test_a_run_of_the_file_is_refused_with_the_same_table(study: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(
-        main, ["train", str(study), "--out", str(tmp_path / "run"), "--set",
-               "algorithm.counted=parties", "--set", "model.layers=1"],
-    )  # fmt: skip
-    assert done.exit_code == 7
+    options = ("--set", "algorithm.counted=parties", "--set", "model.layers=1")
+    done = ran("train", study, "--out", tmp_path / "run", *options, code=7)
     assert shown(FIFTH) in done.stderr
     sent = [f.read_text() for f in (tmp_path / "run" / "parties").glob("*/transcript.jsonl")]
     assert len(sent) == 6 and not any("SumInput" in text for text in sent)

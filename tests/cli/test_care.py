@@ -12,12 +12,11 @@ from typing import cast
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from secure_fl.cli.main import main
 from secure_fl.cli.options import FiniteRange
 from secure_fl.pilot.plan import write_plan
-from tests.support.command_line import run
+from tests.support.command_line import ran, run
 from tests.support.local_pilot import plan_of
 from tests.support.stories import STUDY, written
 
@@ -35,8 +34,8 @@ from tests.support.stories import STUDY, written
     ],
 )
 def test_a_mistyped_word_gets_a_suggestion(arguments: tuple[str, ...], meant: str) -> None:
-    found = run(*arguments)
-    assert found.exit_code == 2 and meant in found.stderr and not found.stdout
+    found = ran(*arguments, code=2)
+    assert meant in found.stderr and not found.stdout
 
 
 LIGHT = """
@@ -51,31 +50,13 @@ for arguments in json.loads(sys.argv[1]):
     print("LOADED", *arguments, *sorted(heavy & set(sys.modules)), sep="|")
 """
 LOOKING_UP = [
-    "init study",
-    "init other --algorithm fedid",
-    "settings",
-    "settings run",
-    "settings fedkd",
-    "docs settings",
-    "docs commands",
-    "docs no-such-page",
-    "runs",
-    "runs show nosuch",
-    "status nosuch",
-    "status pilot",
-    "audit nosuch",
-    "report nosuch",
-    "compare nosuch neither",
-    "predict nosuch text",
-    "push nosuch there",
-    "docs",
-    "data corpora",
-    "train nosuch.toml",
-    "train syntax.toml",
-    "tune nosuch.toml",
-    "evaluate nosuch --plan nosuch.toml",
+    "init study", "init other --algorithm fedid", "settings", "settings run", "settings fedkd",
+    "docs settings", "docs commands", "docs no-such-page", "runs", "runs show nosuch",
+    "status nosuch", "status pilot", "audit nosuch", "report nosuch", "compare nosuch neither",
+    "predict nosuch text", "push nosuch there", "docs", "data corpora", "train nosuch.toml",
+    "train syntax.toml", "tune nosuch.toml", "evaluate nosuch --plan nosuch.toml",
     "preflight nosuch.toml",
-]
+]  # fmt: skip
 
 
 def test_what_looks_up_loads_nothing_heavy(tmp_path: Path) -> None:
@@ -117,16 +98,12 @@ def test_a_start_that_fails_leaves_nothing_in_the_way(tmp_path: Path) -> None:
     broken = run("train", study, "--set", "model.name=./nomodel", *short)
     assert broken.exit_code != 0 and not out.exists()
     assert "model ./nomodel: there is no such folder" in broken.stderr
-    done = run("train", study, *short)
-    assert done.exit_code == 0, done.output
+    ran("train", study, *short)
     assert not list(out.glob("parties/*/checkpoints/round-*"))  # it is finished
-    again = run("train", study, "--resume", "--json", *short[:2], *short[3:])
-    assert again.exit_code == 0, again.output
+    again = ran("train", study, "--resume", "--json", *short[:2], *short[3:])
     assert json.loads(again.stdout) == json.loads((out / "result.json").read_text())
-    kept = run(
-        "train", study, "--set", "run.keep_checkpoints=true", *short[:3], "--out", f"{out}-2"
-    )
-    assert kept.exit_code == 0 and list(Path(f"{out}-2").glob("parties/*/checkpoints/round-*"))
+    ran("train", study, "--set", "run.keep_checkpoints=true", *short[:3], "--out", f"{out}-2")
+    assert list(Path(f"{out}-2").glob("parties/*/checkpoints/round-*"))
 
 
 def test_runs_are_removed_but_not_what_is_needed(tmp_path: Path) -> None:
@@ -144,8 +121,8 @@ def test_runs_are_removed_but_not_what_is_needed(tmp_path: Path) -> None:
 
 
 def test_a_section_is_found_by_its_last_word_and_a_command_behind_a_folder() -> None:
-    found = run("settings", "dp")
-    assert found.exit_code == 0 and "[training.dp]" in found.stdout and "[site.dp]" in found.stdout
+    found = ran("settings", "dp")
+    assert "[training.dp]" in found.stdout and "[site.dp]" in found.stdout
     assert run("settings", "data.party").exit_code == 0
     assert "did you mean secure-fl runs show?" in run("runs", "shw").stderr
 
@@ -170,18 +147,17 @@ def test_no_number_may_be_odd() -> None:
     tried = 0
     for path, option in every_number():
         for odd in ("nan", "inf", "-1", "x"):
-            found = run(*path, f"{option}={odd}")
-            assert found.exit_code == 2, (path, option, odd, found.output)
+            found = ran(*path, f"{option}={odd}", code=2)
             assert f"{option}: " in found.stderr, (path, found.stderr)
             tried += 1
     assert tried > 100
 
 
 def test_a_question_without_a_terminal_says_so() -> None:
-    found = run("site", "init", "north")
-    assert found.exit_code == 2 and "use options" in found.stderr
-    found = run("site", "init", "bad name")
-    assert found.exit_code == 2 and "NAME: found 'bad name'; allowed" in found.stderr
+    found = ran("site", "init", "north", code=2)
+    assert "use options" in found.stderr
+    found = ran("site", "init", "bad name", code=2)
+    assert "NAME: found 'bad name'; allowed" in found.stderr
 
 
 def of_path(path: tuple[str, ...]) -> click.Command:
@@ -210,8 +186,7 @@ def test_every_help_fits_80_columns_says_all_and_explains_each_option() -> None:
         command = of_path(path)
         unexplained = [p.opts for p in command.params if isinstance(p, click.Option) and not p.help]
         assert not unexplained, (path, unexplained)
-        done = CliRunner().invoke(main, [*path, "--help"], terminal_width=80)
-        assert done.exit_code == 0, path
+        done = ran(*path, "--help", terminal_width=80)
         long = [one for one in done.output.splitlines() if len(one) > 80]
         assert not [one for one in long if not any(part in one for part in FILE)], (path, long)
         listed = done.output.partition("Commands:")[2].partition("\n\n")[0]
@@ -220,8 +195,8 @@ def test_every_help_fits_80_columns_says_all_and_explains_each_option() -> None:
 
 def test_columns_of_other_names_are_told_as_each_reader_takes_them(tmp_path: Path) -> None:
     (tmp_path / "n.csv").write_text("note,code\nit hurts,yes\nall well,no\n")
-    found = run("data", "describe", tmp_path / "n.csv")
-    assert found.exit_code == 2 and "--column text=..." in found.stderr
+    found = ran("data", "describe", tmp_path / "n.csv", code=2)
+    assert "--column text=..." in found.stderr
     named = ("--column", "text=note", "--column", "label=code")
     assert run("data", "describe", tmp_path / "n.csv", *named).exit_code == 0
     way = 'columns = { text = "..." }'
@@ -230,8 +205,7 @@ def test_columns_of_other_names_are_told_as_each_reader_takes_them(tmp_path: Pat
     (tmp_path / "study.toml").write_text(
         f'[data]\nsource = "n.csv"\nparties = 3\n{columns}\n[algorithm]\nname = "fedavg"\n'
     )
-    few = run("train", tmp_path / "study.toml")  # it reads them: there are too few
-    assert few.exit_code == 2
+    few = ran("train", tmp_path / "study.toml", code=2)
     assert "2 records are too few for 3 parties of 10 or more" in few.stderr
     assert "alpha" not in few.stderr  # which plays no part
 

@@ -1,4 +1,4 @@
-"""Commands around a run: data, init, doctor."""
+"""Commands around a run: data, init, settings, doctor."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.registry import ALGORITHMS, BUILT_IN
 from secure_fl.cli.doctor import TESTED
 from secure_fl.cli.init import CORPORA
+from secure_fl.cli.settings import describe_fields, sections
 from secure_fl.config import load as config
 from secure_fl.corpora import NAMES
 from secure_fl.data.splits import load
 from secure_fl.display.figures import WITHOUT_SUMS
+from secure_fl.features.evaluation.algorithm import Evaluate
 from secure_fl.federation.federation import Federation
-from tests.support.command_line import run
+from secure_fl.policy.policy_file import SitePolicy
+from secure_fl.settings import DPSettings, Section, TrainingSettings
+from tests.support.command_line import ran, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,8 +39,7 @@ COLUMNS = ("--column", "text=note", "--column", "label=code")
 
 
 def test_describing_counts_and_quotes_nothing(notes: Path) -> None:
-    found = run("data", "describe", notes, *COLUMNS)
-    assert found.exit_code == 0, found.output
+    found = ran("data", "describe", notes, *COLUMNS)
     assert "60 records" in found.stdout
     assert "66.7 %" in found.stdout
     assert "secret" not in found.stdout
@@ -68,8 +72,7 @@ def test_splitting_loses_nothing_and_repeats(notes: Path, tmp_path: Path) -> Non
 
 def test_splitting_over_hospitals_gives_each_a_folder(notes: Path, tmp_path: Path) -> None:
     options = ("--parties", 3, "--dev", 0, "--partition", "dirichlet_class", "--alpha", 9)
-    found = run("data", "split", notes, "--out", tmp_path / "h", *options, *COLUMNS)
-    assert found.exit_code == 0, found.output
+    ran("data", "split", notes, "--out", tmp_path / "h", *options, *COLUMNS)
     files = sorted(p.relative_to(tmp_path / "h") for p in (tmp_path / "h").glob("*/*"))
     assert files == [Path(f"hospital-{k}/{p}.jsonl") for k in (1, 2, 3) for p in ("test", "train")]
     assert sum(len(load(tmp_path / "h" / f, "classification")) for f in files) == 60
@@ -86,8 +89,7 @@ def test_files_are_replaced_only_when_asked(notes: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", NAMES)
 def test_corpora_are_made_and_can_be_read_again(name: str, tmp_path: Path) -> None:
-    found = run("data", "make", name, "--out", tmp_path, "--parties", 2, "--size", 12)
-    assert found.exit_code == 0, found.output
+    ran("data", "make", name, "--out", tmp_path, "--parties", 2, "--size", 12)
     kind = next(k for k, corpus in CORPORA.items() if corpus == name)
     assert len(load(tmp_path / "hospital-2" / "train.jsonl", kind)) == 12  # type: ignore[arg-type]
 
@@ -103,16 +105,13 @@ def test_corpora_are_made_and_can_be_read_again(name: str, tmp_path: Path) -> No
         (("make", "adee", "--out", "{out}"), "did you mean ade?"),
     ],
 )
-def test_wrong_data_exits_with_2(
-    arguments: tuple[str, ...], text: str, notes: Path, tmp_path: Path
-) -> None:
-    found = run("data", *(a.format(notes=notes, out=tmp_path / "out") for a in arguments))
-    assert found.exit_code == 2
+def test_bad_data_exits(arguments: tuple[str, ...], text: str, notes: Path, tmp_path: Path) -> None:
+    found = ran("data", *(a.format(notes=notes, out=tmp_path / "out") for a in arguments), code=2)
     assert text in found.output
     assert not (tmp_path / "out").exists()
 
 
-# --- init --------------------------------------------------------------------
+# --- init -----------------------------------------------------------------------------------------
 
 
 PAIRS = {  # each task with one algorithm and with one that has a host, each algorithm with one task
@@ -129,9 +128,7 @@ def test_what_needs_no_sum_is_written_as_the_registry_has_it() -> None:
 
 
 @pytest.mark.parametrize(("task", "algorithm"), sorted(PAIRS))
-def test_every_file_that_init_writes_is_ready_to_run(
-    task: str, algorithm: str, tmp_path: Path
-) -> None:
+def test_every_file_of_init_is_ready_to_run(task: str, algorithm: str, tmp_path: Path) -> None:
     found = run("init", tmp_path / "new", "--task", task, "--algorithm", algorithm)
     if ALGORITHMS[algorithm].has_host and task not in ("classification", "pair"):
         assert found.exit_code == 2 and "--task" in found.output
@@ -165,7 +162,7 @@ def test_init_replaces_only_when_asked(tmp_path: Path) -> None:
     assert "algorithm" in tomllib.loads((tmp_path / "federation.toml").read_text())
 
 
-# --- doctor ------------------------------------------------------------------
+# --- doctor ---------------------------------------------------------------------------------------
 
 
 def test_the_doctor_reports_on_everything() -> None:
@@ -193,7 +190,63 @@ def test_the_doctor_knows_the_versions_that_are_tested() -> None:
 def test_the_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secure_fl.cli.doctor.TESTED", {"no-such-package": "1.0"})
     monkeypatch.setattr("secure_fl.cli.doctor.LINKED", ("no_such_folder",))
-    found = run("doctor")
-    assert found.exit_code == 1
+    found = ran("doctor", code=1)
     assert "pip install no-such-package==1.0" in found.stdout
     assert "core.symlinks" in found.stdout
+
+
+# --- init with differential privacy ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "algorithm", "noise"),
+    [
+        ((), "probe", "shared"),
+        (("--task", "ner"), "fedavg", "local"),
+        (("--algorithm", "fedsgd"), "fedsgd", "shared"),
+        (("--algorithm", "fedkd"), "fedkd", "local"),
+    ],
+)
+def test_init_chooses_noise(
+    given: tuple[str, ...], algorithm: str, noise: str, tmp_path: Path
+) -> None:
+    found = ran("init", tmp_path, "--dp", 3, "--parties", 4, *given)
+    assert "next: secure-fl budget" in found.output
+    settings = config.load(tmp_path / "federation.toml")
+    assert settings.algorithm.name == algorithm and settings.training.dp is not None
+    assert (settings.training.dp.epsilon, settings.training.dp.noise) == (3.0, noise)
+    if noise == "shared":
+        assert settings.algorithm.rounds == 60  # each is a step
+    shown = ran("budget", tmp_path / "federation.toml")
+    assert "ε" in shown.output
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_every_field_is_described_once() -> None:
+    for title, section in sections().items():
+        names = [d.name for d in describe_fields(section)]
+        assert len(set(names)) == len(names) > 0, title
+    classes: list[type[Section]] = [DPSettings, TrainingSettings, SitePolicy]
+    for section in (*classes, *(entry.settings for entry in BUILT_IN.values())):
+        names = [d.name for d in describe_fields(section)]
+        assert names == list(section.model_fields), section
+
+
+def test_types_bounds_and_docstrings_are_read_off() -> None:
+    found = {d.name: d for d in describe_fields(DPSettings)}
+    assert found["epsilon"].allowed == "number > 0" and found["epsilon"].default == ""
+    assert found["unit"].allowed == '"record", "patient"' and found["unit"].default == '"record"'
+    assert found["delta"].allowed == "number in (0, 1)"
+    assert "outlives runs" in found["ledger"].help
+    inherited = {d.name: d.help for d in describe_fields(Evaluate)}["epochs"]
+    assert inherited == {d.name: d.help for d in describe_fields(FedAvg)}["epochs"] != ""
+
+
+def test_one_section_is_shown_and_a_wrong_name_lists_all() -> None:
+    shown = ran("settings", "fedid")
+    assert "distill_epochs = 1" in shown.output
+    assert run("settings").output.splitlines() == list(sections())
+    wrong = ran("settings", "nope", code=2)
+    assert "no section 'nope'" in wrong.output

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from secure_fl.algorithms.inclusivefl import InclusiveFL
-from secure_fl.cli.main import main
 from secure_fl.pilot.plan import write_plan
 from secure_fl.settings import ProtectionSettings
+from tests.support.command_line import ran
 from tests.support.local_pilot import plan_of
 
 NAMES = ("north", "south", "east")
 
 
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(main, ["keys", *arguments], prog_name="secure-fl")
-    assert done.exit_code == code, done.output
-    return done
+run = partial(ran, "keys")
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +73,7 @@ def test_kits_of_a_plan_with_tiers_show_which_layers_are_summed_over_whom() -> N
     plan = plan_of(InclusiveFL(tiers={"weak": 2, "strong": 3}), protection=ProtectionSettings())
     Path("plan.toml").write_text(write_plan(plan))
     init = ["pilot", "init", "roster.json", "--host", "localhost", "--plan", "plan.toml"]
-    done = CliRunner().invoke(main, [*init, "--keys", "hub"])
-    assert done.exit_code == 0, done.output
+    done = ran(*init, "--keys", "hub")
     assert (
         "sums: layer 1: summed over east, north, south; layer 2, output: kept at east, north, "
         "south; layer 3: kept at east"
@@ -88,8 +85,7 @@ def test_signing_asks_first() -> None:
     run("roster", *[f"{n}.card.json" for n in NAMES], "--coordinator", "hub.card.json")
     before = Path("roster.json").read_bytes()
     deal = ["keys", "ceremony", "roster.json", "--keys", "north"]
-    done = CliRunner().invoke(main, deal, input="n\n")
-    assert done.exit_code == 6
+    ran(*deal, input="n\n", code=6)
     assert Path("roster.json").read_bytes() == before
 
 
@@ -106,7 +102,7 @@ def test_failures_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "another passphrase" not in wrong.output
 
 
-def test_the_passphrase_comes_from_a_private_file_or_a_prompt(
+def test_a_passphrase_is_in_a_file_or_typed(
     workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SECURE_FL_PASSPHRASE")
@@ -117,10 +113,8 @@ def test_the_passphrase_comes_from_a_private_file_or_a_prompt(
     run("identity", "north", *options, code=6)
     file.chmod(0o600)
     run("identity", "north", *options)
-    typed = CliRunner().invoke(
-        main, ["keys", "show", "--keys", "north"], input="a long enough one\n"
-    )
-    assert typed.exit_code == 0 and "a long enough one" not in typed.output
+    typed = ran("keys", "show", "--keys", "north", input="a long enough one\n")
+    assert "a long enough one" not in typed.output
     assert "--passphrase-file" in run("show", "--keys", "north", code=6).output
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from secure_fl.cli.main import main
 from secure_fl.crypto.keys.roster_files import card_bytes
 from secure_fl.crypto.privacy.accounting import GaussianRelease, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger
 from secure_fl.crypto.privacy.ledger_store import connected
+from tests.support.command_line import ran
 from tests.support.key_sites import site
 
 
@@ -26,10 +26,7 @@ def file(tmp_path: Path) -> Path:
     return made.path
 
 
-def run(*arguments: object, code: int = 0) -> Result:
-    done = CliRunner().invoke(main, ["ledger", *map(str, arguments)])
-    assert done.exit_code == code, done.output
-    return done
+run = partial(ran, "ledger")
 
 
 def test_show_recomposes(file: Path) -> None:

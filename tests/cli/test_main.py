@@ -15,14 +15,13 @@ from click.testing import CliRunner, Result
 from secure_fl import errors
 from secure_fl.cli.group import Lazy, Program
 from secure_fl.cli.main import COMMANDS, STATUSES
-from tests.support.command_line import run
+from tests.support.command_line import ran, run
 
 HERE = "tests.cli.test_main"
 
 
 def test_help_names_every_command_and_exit_status() -> None:
-    found = run("--help")
-    assert found.exit_code == 0
+    found = ran("--help")
     for name, entry in COMMANDS.items():
         assert f"  {name}" in found.output
         assert entry.help in found.output
@@ -42,8 +41,7 @@ def test_every_command_exists_and_explains_itself_with_examples(name: str) -> No
     entry = COMMANDS[name]
     command = getattr(import_module(entry.module), entry.name)
     assert isinstance(command, click.Command)
-    found = run(name, "--help")
-    assert found.exit_code == 0, found.output
+    found = ran(name, "--help")
     if not isinstance(command, click.Group):
         assert f"secure-fl {name}" in found.output
 
@@ -75,15 +73,13 @@ def test_the_version_is_the_package_s() -> None:
 
 @pytest.mark.parametrize("arguments", [["bogus"], ["train"], ["runs", "show"], ["init", "--x"]])
 def test_wrong_command_lines_exit_with_2(arguments: list[str]) -> None:
-    found = run(*arguments)
-    assert found.exit_code == 2
+    found = ran(*arguments, code=2)
     assert found.stderr.startswith("error: ") and "--help" in found.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_call_the_program(shell: str) -> None:
-    found = run("completion", shell)
-    assert found.exit_code == 0
+    found = ran("completion", shell)
     assert "_SECURE_FL_COMPLETE" in found.output
     assert "secure-fl" in found.output
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import run
+from tests.support.command_line import ran, run
 
 
 @pytest.fixture(autouse=True)
@@ -23,39 +23,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "runs lst",
-        "runs show runs/frist",
-        "runs rm runs/frist --yes",
-        "report runs/frist",
-        "predict runs/frist text",
-        "audit runs/frist",
-        "compare runs/frist runs/frist",
-        "status runs/frist",
-        "train frist.toml",
-        "ledger show frist.sqlite",
+        "runs lst", "runs show runs/frist", "runs rm runs/frist --yes", "report runs/frist",
+        "predict runs/frist text", "audit runs/frist", "compare runs/frist runs/frist",
+        "status runs/frist", "train frist.toml", "ledger show frist.sqlite",
     ],
-)
+)  # fmt: skip
 def test_a_missing_path_is_a_wrong_command_line(command: str) -> None:
-    found = run(*command.split())
-    assert found.exit_code == 2, found.output
+    found = ran(*command.split(), code=2)
     if "runs/frist" in command:
         assert "did you mean runs/first?" in found.stderr
 
 
 def test_a_missing_kit_and_a_second_init_are_wrong_command_lines() -> None:
-    made = run("site", "init", "north", "--dataset", "notes", "--train", "train.csv")
-    assert made.exit_code == 0, made.output
+    ran("site", "init", "north", "--dataset", "notes", "--train", "train.csv")
     Path("north.kit").write_bytes(b"")
-    found = run("site", "check", "site.toml", "--kit", "nroth.kit")
-    assert found.exit_code == 2 and "did you mean north.kit?" in found.stderr
+    found = ran("site", "check", "site.toml", "--kit", "nroth.kit", code=2)
+    assert "did you mean north.kit?" in found.stderr
     assert run("init", "pilot").exit_code == 0
-    again = run("init", "pilot")
-    assert again.exit_code == 2 and "--force" in again.stderr
+    again = ran("init", "pilot", code=2)
+    assert "--force" in again.stderr
 
 
 def test_a_page_that_does_not_exist_gets_a_suggestion() -> None:
-    found = run("docs", "pilots")
-    assert found.exit_code == 2 and "did you mean pilot?" in found.stderr
+    found = ran("docs", "pilots", code=2)
+    assert "did you mean pilot?" in found.stderr
     assert "\n  pilot " in run("docs").output
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from secure_fl.cli.main import main
 from secure_fl.data.loaders import load
 from secure_fl.learning.dp.scope import sampling_units
 from secure_fl.policy.policy_file import load_site
 from secure_fl.settings import DPSettings
+from tests.support.command_line import ran, run
 
 CSV = "note,harm,person\nrash after tablets,ade,p1\nno complaints,none,p2\n"
 
@@ -26,10 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def init(*options: str, train: str = "north.csv") -> Result:
-    found: Result = CliRunner().invoke(
-        main, ["site", "init", "north", "--dataset", "notes", "--train", train, *options]
-    )
-    return found
+    return run("site", "init", "north", "--dataset", "notes", "--train", train, *options)
 
 
 def test_columns_that_nobody_can_read_are_refused_and_nothing_is_left() -> None:
@@ -45,15 +42,11 @@ def test_named_columns_are_written_and_read() -> None:
     assert found.exit_code == 0, found.output
     (records,) = load_site("site.toml").sets.values()
     assert (records.columns.text, records.columns.patient) == ("note", "person")
-    wrong = CliRunner().invoke(main, ["site", "init", "x", "--column", "words=note"])
-    assert wrong.exit_code == 2
+    ran("site", "init", "x", "--column", "words=note", code=2)
 
 
 def test_made_up_notes_can_have_patients(folder: Path) -> None:
-    made = CliRunner().invoke(
-        main, ["data", "make", "ade", "--out", "made", "--size", "24", "--patients"]
-    )
-    assert made.exit_code == 0, made.output
+    ran("data", "make", "ade", "--out", "made", "--size", "24", "--patients")
     parts = [load(f"made/hospital-1/{part}.jsonl", "classification") for part in ("train", "test")]
     train, test = ({one.id.partition("/")[0] for one in part} for part in parts)
     assert not train & test

@@ -7,10 +7,10 @@ import time
 from contextlib import chdir
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from secure_fl.cli.main import main
 from secure_fl.crypto.keys.vault import Cost
+from tests.support.command_line import run
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import PilotFolders, make_pilot_folders
 
@@ -26,12 +26,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> PilotFolders:
 
 def at_north(made: PilotFolders, command: str, answer: str = "y\n") -> Result:
     with chdir(made.of("north")):
-        return CliRunner().invoke(main, command.split(), answer, prog_name="secure-fl")
+        return run(*command.split(), input=answer)
 
 
-def test_a_person_approves_and_a_stranger_does_not(
-    made: PilotFolders, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_known_person_approves(made: PilotFolders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECURE_FL_SCRYPT_LOG_N", "10")
     monkeypatch.setattr("secure_fl.engines.flare.diagnosis.PATIENCE", 0.2)  # nobody is there
     (made.of("north") / "kit" / "plan.toml").write_text(made.plan.read_text())

@@ -6,17 +6,17 @@ import json
 from contextlib import chdir
 from pathlib import Path
 
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from secure_fl.cli.main import main
 from secure_fl.pilot.plan import write_plan
+from tests.support.command_line import run
 from tests.support.local_pilot import plan_of
 from tests.support.stories import STUDY, written
 
 
 def status(folder: Path, *arguments: str) -> Result:
     with chdir(folder):
-        return CliRunner().invoke(main, ["status", *arguments], prog_name="secure-fl")
+        return run("status", *arguments)
 
 
 def test_before_anybody_is_there(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from secure_fl.cli.main import main
 from secure_fl.cli.train import custom_code
 from secure_fl.events import Scored
+from tests.support.command_line import ran, run
 
 STUDY = """\
 [run]
@@ -44,9 +44,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def train(positive: str) -> Result:
     Path("study.toml").write_text(STUDY.format(positive=positive), encoding="utf-8")
-    found: Result = CliRunner().invoke(main, ["train", "study.toml"])
-    assert found.exit_code == 0, found.output
-    return found
+    return ran("train", "study.toml")
 
 
 def test_reversed_labels_are_named_before_training(study: Path) -> None:
@@ -62,11 +60,11 @@ def test_the_table_the_card_and_the_log_name_the_class(study: Path) -> None:
     assert "test f1 (ade)" in found.stdout and "The model has not learned" in found.stdout
     card = Path("runs/study/model/README.md").read_text(encoding="utf-8")
     assert "| precision (ade) |" in card and "**The model has not learned" in card
-    listed = CliRunner().invoke(main, ["runs"]).output
+    listed = run("runs").output
     assert "f1 (ade)" in listed
-    shown = CliRunner().invoke(main, ["runs", "show", "runs/study"]).output
+    shown = run("runs", "show", "runs/study").output
     assert "test f1 (ade)" in shown and "The model has not learned" in shown
-    compared = CliRunner().invoke(main, ["compare", "runs/study", "runs/study"]).output
+    compared = run("compare", "runs/study", "runs/study").output
     assert "(ade)" in compared
 
 

@@ -19,8 +19,7 @@ from secure_fl.coordinator.sum_steps import CoordinatorRules, StepContext, SumSt
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.sealing.blind_sum import blind_totals
 from secure_fl.errors import SecureFLError, WireError
-from secure_fl.federation.assembly import PartyContext, join_run
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import PartyContext, join_run, make_keys
 from secure_fl.party import context
 from secure_fl.protocol import frames as wire
 from secure_fl.protocol import messages

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from secure_fl.cli.rosters import as_text, describe
+from secure_fl.cli.keys import as_text, describe
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Member, Roster, make_roster
 from secure_fl.crypto.keys.roster_files import card_bytes, read_card, read_roster, roster_bytes

@@ -16,7 +16,7 @@ from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.crypto.sealing.transcript import Scales, Transcript
 from secure_fl.errors import BudgetError, CohortError, CryptoError, TamperError, TrainingError
-from secure_fl.federation.keys import make_keys, privacy_layer
+from secure_fl.federation.assembly import make_keys, privacy_layer
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Audience

@@ -95,9 +95,7 @@ def test_from_a_settings_file_to_models_that_others_can_load(settings: str, tmp_
 
 @pytest.mark.parametrize("mode", [pytest.param("none", marks=SLOW), "he+secagg"])
 @pytest.mark.parametrize("name", mostly_slow(HOSTED, "fedid", "feddf"))
-def test_a_central_model_that_learns_no_label_itself_learns_what_the_parties_know(
-    name: str, mode: Any
-) -> None:
+def test_a_central_model_without_labels_learns_what_the_parties_know(name: str, mode: Any) -> None:
     """Two phrases to tell apart, each in half of the records: guessing is right in half."""
     made: Any = ALGORITHMS[name].settings
     rounds = {} if name == "gong" else {"rounds": 2}

@@ -26,8 +26,7 @@ from nvflare.fuel.f3.streaming.stream_const import (
 )
 
 from secure_fl.engines.flare import cell
-from secure_fl.engines.flare.cell import ACK_EVERY, HUB, SETTINGS, CellEnd, cell_name
-from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.cell import ACK_EVERY, HUB, SETTINGS, CellEnd, FlareParty, cell_name
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.errors import RunError, SettingsError, WireError
@@ -179,9 +178,7 @@ def by_hand(kits: Kits) -> Iterator[tuple[Inbox, FlareParty, list[bytes]]]:
     inbox.end.close()
 
 
-def test_doubled_and_outdated_steps_are_not_done_again(
-    by_hand: tuple[Inbox, FlareParty, list[bytes]],
-) -> None:
+def test_old_steps_are_not_done_again(by_hand: tuple[Inbox, FlareParty, list[bytes]]) -> None:
     inbox, _, seen = by_hand
     life = b"l" * 16
     first, second = (
@@ -204,9 +201,7 @@ def test_doubled_and_outdated_steps_are_not_done_again(
     assert inbox.wait(6)[5] == TransportMessage(MessageKind.ANSWER, again.step, Frame(b"3"))
 
 
-def test_a_party_says_when_it_does_not_know_a_step_and_survives_a_bad_one(
-    by_hand: tuple[Inbox, FlareParty, list[bytes]],
-) -> None:
+def test_a_party_survives_a_bad_step(by_hand: tuple[Inbox, FlareParty, list[bytes]]) -> None:
     inbox, party, _ = by_hand
     step = StepId(b"l" * 16, 7)
     inbox.end.send("east", TransportMessage(MessageKind.ASK, step))
@@ -303,9 +298,7 @@ def test_a_taken_port_and_a_wrong_address_are_said(kits: Kits) -> None:
         FlareParty("east", "file:///tmp", kits.sites["east"])
 
 
-def test_flare_reads_no_settings_that_lie_about(
-    kits: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flare_reads_no_file(kits: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would load code from a folder that a file anywhere below the current one names."""
     hidden = tmp_path / "data" / "deep"
     hidden.mkdir(parents=True)
@@ -348,7 +341,7 @@ def exchanged(kits: Kits, bulk: bytes) -> Heard:
         return heard
 
 
-def test_a_small_exchange_is_one_message_each_way_and_a_last_word(
+def test_a_small_exchange_is_one_message_each_way(
     kits: Kits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = exchanged(kits, b"")

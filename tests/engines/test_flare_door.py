@@ -26,8 +26,8 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from secure_fl.cli.join import MOST_REFUSALS, log_refusals
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.engines.flare import diagnosis as flare_door
+from secure_fl.engines.flare.cell import FlareParty
 from secure_fl.engines.flare.diagnosis import EXCEPT, VARIABLES, diagnose, explaining, proxy_to
-from secure_fl.engines.flare.flare_party import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.errors import KeyringError, WireError
@@ -126,16 +126,12 @@ def test_a_kit_that_fits_is_let_in(kits: tuple[Kits, Kits], url: str) -> None:
     assert diagnose(url, kits[0].sites["north"]) == ""
 
 
-def test_a_kit_of_another_pilot_does_not_trust_the_coordinator(
-    kits: tuple[Kits, Kits], url: str
-) -> None:
+def test_a_kit_of_another_pilot_is_refused(kits: tuple[Kits, Kits], url: str) -> None:
     said = diagnose(url, kits[1].sites["north"])
     assert "has another certificate" in said and "pilot init" in said
 
 
-def test_a_certificate_that_the_coordinator_does_not_take(
-    kits: tuple[Kits, Kits], url: str
-) -> None:
+def test_a_certificate_that_the_coordinator_refuses(kits: tuple[Kits, Kits], url: str) -> None:
     """Half of an old kit: its coordinator is known, its own certificate is not."""
     ours, theirs = (kit.sites["north"] for kit in kits)
     said = diagnose(url, TlsFiles(ours.root, theirs.certificate, theirs.key))
@@ -187,7 +183,7 @@ def test_the_same_reason_is_told_once_until_it_was_connected(kits: tuple[Kits, K
     assert len(said) == 2
 
 
-def test_a_frame_that_is_not_answered_is_told_to_who_runs_join(
+def test_unanswered_frames_are_logged(
     kits: tuple[Kits, Kits], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A coordinator with another identity than the roster's: its line is genuine, its words not."""
@@ -258,9 +254,7 @@ def test_frames_pass_through_a_proxy_with_and_without_a_password(
         assert set(way.asked) == {url.removeprefix("grpc://")} and len(way.asked) >= 2
 
 
-def test_what_a_proxy_refuses_is_said_without_the_password(
-    of_two: Kits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_s_refusal_has_no_password(of_two: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
     north, url = of_two.sites["north"], "grpc://hub.example.org:8443"
     with proxy("ward:right") as way:
         monkeypatch.setenv("https_proxy", f"http://ward:wrong-one@127.0.0.1:{way.port}")
@@ -272,7 +266,7 @@ def test_what_a_proxy_refuses_is_said_without_the_password(
     assert "cannot be reached" in diagnose(url, north)  # it has closed
 
 
-def test_a_proxy_that_opens_tls_is_refused_and_named(
+def test_a_proxy_that_opens_tls(
     of_two: Kits, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     Authority("Hospital Web Filter").coordinator(tmp_path, ["localhost"])

@@ -22,8 +22,7 @@ from typing import Any
 import pytest
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 
-from secure_fl.engines.flare.cell import CellEnd
-from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.cell import CellEnd, FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.engines.transport_message import MessageKind, TransportMessage
@@ -97,9 +96,7 @@ class Exchange(threading.Thread):
         self.answers = dict(hub.exchange(frames, deadline))
 
 
-def test_a_party_killed_in_the_middle_of_a_round_and_restarted_still_answers(
-    kits: Kits, folder: Path
-) -> None:
+def test_a_party_killed_in_a_round_and_restarted_answers(kits: Kits, folder: Path) -> None:
     url, done = free_url(), Counter[bytes]()
 
     def counting(frame: Frame) -> Frame:
@@ -127,9 +124,7 @@ def test_a_party_killed_in_the_middle_of_a_round_and_restarted_still_answers(
             assert time.monotonic() - began < 15  # not the deadline of 30
 
 
-def test_a_party_that_stands_still_is_not_yielded_and_goes_on_later(
-    kits: Kits, folder: Path
-) -> None:
+def test_a_party_that_stands_still_goes_on_later(kits: Kits, folder: Path) -> None:
     url = free_url()
     with FlareHub(url, kits.coordinator, ["east"]) as hub:
         with process("party", str(folder), url, "east") as east:
@@ -147,9 +142,7 @@ def test_a_party_that_stands_still_is_not_yielded_and_goes_on_later(
             assert not ByteStreamer.tx_task_map  # nothing is left that would delay the end
 
 
-def test_a_coordinator_killed_and_restarted_finds_the_same_parties(
-    kits: Kits, folder: Path
-) -> None:
+def test_a_coordinator_that_restarts_finds_the_same_parties(kits: Kits, folder: Path) -> None:
     url, counts = free_url(), Counter[str]()
     asked = threading.Barrier(len(SITES) + 1)  # the kill comes once every party has the frame
 
@@ -249,9 +242,7 @@ def test_a_connection_cut_in_the_middle_of_a_frame_is_made_up_for(kits: Kits, wa
     assert 42_000_000 < proxy.carried[way] < 90_000_000  # once in part, and once
 
 
-def test_loss_doubling_and_delay_change_nothing(
-    kits: Kits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loss_copies_and_delay_change_nothing(kits: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
     dice, done = random.Random(3), Counter[tuple[str, bytes]]()
     happened, send = Counter[str](), CellEnd.send
 

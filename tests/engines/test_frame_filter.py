@@ -39,13 +39,11 @@ from nvflare.fuel.f3.streaming.stream_const import (
 )
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
-from secure_fl.engines.flare.cell import HUB, CellEnd, new_cell
-from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.cell import HUB, CellEnd, FlareParty, new_cell
 from secure_fl.engines.flare.frame_filter import CHANNEL, MAX_STREAMS, TOPIC, FrameFilter
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
-from secure_fl.errors import WireError
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.protocol.frames import Frame
 from tests.support.hubs import echo, free_url, parties
@@ -153,9 +151,7 @@ def test_a_site_cannot_speak_as_another(coordinator: Coordinator, east: Any, gua
 
 
 @both
-def test_a_site_cannot_speak_as_a_part_of_itself(
-    kits: Kits, coordinator: Coordinator, guarded: bool
-) -> None:
+def test_a_site_does_not_speak_as_part(kits: Kits, coordinator: Coordinator, guarded: bool) -> None:
     files = credentials(kits.sites["east"])
     with running(new_cell("east.child", coordinator.url, files, {})) as child:
         assert eventually(lambda: child.core_cell.is_cell_connected(HUB))
@@ -231,9 +227,7 @@ def test_nobody_says_whom_to_dial(coordinator: Coordinator, east: Any, guarded: 
 
 
 @both
-def test_no_memory_is_kept_for_what_is_only_announced(
-    coordinator: Coordinator, east: Any, guarded: bool
-) -> None:
+def test_announced_bytes_take_no_memory(coordinator: Coordinator, east: Any, guarded: bool) -> None:
     throw(east, data(1, size=300_000_000, seq=0), b"x")
     if guarded:
         assert eventually(lambda: coordinator.refused == {"size": 1})
@@ -243,9 +237,7 @@ def test_no_memory_is_kept_for_what_is_only_announced(
 
 
 @both
-def test_streams_that_never_begin_do_not_pile_up(
-    coordinator: Coordinator, east: Any, guarded: bool
-) -> None:
+def test_streams_do_not_pile_up(coordinator: Coordinator, east: Any, guarded: bool) -> None:
     count = 3 * MAX_STREAMS
     for stream in range(count):
         throw(east, data(stream, seq=5), b"x")
@@ -259,9 +251,7 @@ def test_streams_that_never_begin_do_not_pile_up(
 
 
 @both
-def test_only_its_receiver_can_stop_a_stream(
-    coordinator: Coordinator, east: Any, guarded: bool
-) -> None:
+def test_only_a_receiver_stops_a_stream(coordinator: Coordinator, east: Any, guarded: bool) -> None:
     core = coordinator.end._cell.core_cell
     stream = BlobStream(b"x" * 10, {})
     task = TxTask(core, 2**20, CHANNEL, TOPIC, "north", {}, stream, False, False, True)
@@ -357,16 +347,6 @@ def test_no_byte_more_than_announced_and_one_large_stream_at_a_time() -> None:
 
 def test_nothing_malformed_passes_or_crashes() -> None:
     random.seed(7)
-    whole = b"".join(PARCEL.to_buffers())
-    for _ in range(2000):
-        broken = bytearray(whole[: random.randrange(len(whole) + 1)])
-        for _ in range(random.randrange(3)):
-            if broken:
-                broken[random.randrange(len(broken))] = random.randrange(256)
-        try:
-            assert TransportMessage.from_bytes(broken).kind in MessageKind
-        except WireError:
-            assert bytes(broken) != whole
     odd: list[Any] = [None, 0, -1, 2**70, "", "east", b"", [], {}, {"a": 1}, True, 1.5, "\ud800"]
     cell = new_cell("fuzzed", free_url(), {"connection_security": "clear"}, {}).core_cell
     guard = FrameFilter(HUB, SITES, 1000)
@@ -448,9 +428,7 @@ def stub(kits: Kits, url: str) -> tuple[grpc.Channel, StreamerStub]:
 
 
 @pytest.mark.parametrize("guarded", [True])
-def test_nothing_is_heard_before_the_handshake_nor_a_giant_piece(
-    kits: Kits, coordinator: Coordinator
-) -> None:
+def test_nothing_is_heard_before_the_handshake(kits: Kits, coordinator: Coordinator) -> None:
     headers = msgpack.packb(message().headers | data(1, size=len(PARCEL.frame.head)))
     start = bytearray(PREFIX_LEN)
     length = PREFIX_LEN + len(headers) + 1
@@ -461,10 +439,7 @@ def test_nothing_is_heard_before_the_handshake_nor_a_giant_piece(
         frames = iter([GrpcFrame(seq=1, data=early), GrpcFrame(seq=2, data=giant)])
         for _ in streamer.Stream(frames, timeout=10):
             pass
-    assert refused.value.code() in (
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.CANCELLED,
-    )
+    assert refused.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
     assert coordinator.heard == []
     assert not RxTask.rx_task_map
     with parties(kits, coordinator.url, {"east": echo}):

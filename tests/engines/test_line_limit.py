@@ -12,8 +12,7 @@ import pytest
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
 
 from secure_fl.engines.flare import cell
-from secure_fl.engines.flare.cell import GRPC, SETTINGS
-from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.cell import GRPC, SETTINGS, FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.flare.tls import TlsFiles
 from secure_fl.pilot.certificates import Kits, make_kits
@@ -62,9 +61,7 @@ def connects(kits: Kits, number: int, patience: float) -> bool:
                 return not hub.wait_for(["east"], patience)
 
 
-def test_silent_streams_of_one_certificate_keep_nobody_out(
-    kits: Kits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_streams_keep_nobody_out(kits: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {"max_workers": 8, "options": list(GRPC.items())}
     monkeypatch.setitem(SETTINGS, "grpc", few)
     assert connects(kits, 12, patience=15)
@@ -76,9 +73,7 @@ def test_more_streams_than_the_server_has_workers_keep_nobody_out(kits: Kits) ->
     assert connects(kits, 260, patience=20)
 
 
-def test_a_stream_without_a_handshake_is_closed(
-    kits: Kits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_never_greets_is_closed(kits: Kits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell, "HANDSHAKE", 0.5)
     monkeypatch.setattr(cell, "TICK", 0.1)
     url = free_url()

@@ -114,9 +114,7 @@ def killed(run: Any) -> None:
         run.run()
 
 
-def test_a_kill_leaves_the_reservation_and_a_repeated_round_is_a_second_release(
-    hooks: dict[str, Hook], tmp_path: Path
-) -> None:
+def test_a_kill_leaves_the_reservation_of_a_round(hooks: dict[str, Hook], tmp_path: Path) -> None:
     def die(site: Site, round: int) -> None:
         if (site.name, round) == ("north", 2):
             raise Killed

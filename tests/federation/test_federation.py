@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from secure_fl import Centralized, FedAdam, FedAvg, Local, Silo
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.cli.main import main
 from secure_fl.corpora import make
 from secure_fl.corpora.entities import OWN
 from secure_fl.learning.anatomy import trainable
@@ -27,6 +25,7 @@ from secure_fl.party.session import LocalEngine
 from secure_fl.runs import checkpoint
 from secure_fl.settings import DPSettings, Protection, TrainingSettings
 from secure_fl.testing.hospitals import frozen, silos, small
+from tests.support.command_line import ran
 from tests.support.equality import equal, weights
 from tests.support.killing import Killed, after, kill_when
 from tests.support.token_hospitals import HEAD, NAMES, corpora, ner
@@ -164,9 +163,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
 @pytest.mark.parametrize("algorithm", [FedAvg(rounds=2), FedAdam(rounds=2)], ids=lambda a: a.name)
-def test_encoders_are_one_and_heads_are_their_own(
-    algorithm: Algorithm, mode: str, sent: list[str]
-) -> None:
+def test_encoders_are_one_and_heads_own(algorithm: Algorithm, mode: str, sent: list[str]) -> None:
     result = ner(algorithm, mode).run()
     assert set(result.models) == {f"{name}/model" for name in NAMES}
     weights = [trainable(result.models[f"{name}/model"]) for name in NAMES]
@@ -217,9 +214,7 @@ def test_local_heads_under_differential_privacy(sent: list[str]) -> None:
     [FedAvg(rounds=3), FedAdam(rounds=3), FedKD(rounds=3, student_layers=1)],
     ids=lambda a: a.name,
 )
-def test_who_joins_late_brings_its_own_head(
-    algorithm: Algorithm, mode: Any, tmp_path: Path
-) -> None:
+def test_a_newcomer_brings_its_own_head(algorithm: Algorithm, mode: Any, tmp_path: Path) -> None:
     """It is given what is equal at all, never the head of another hospital, and keeps its own."""
     splits = make("ner", parties=4, seed=1, size=24, labels="own")
     four = [Silo(f"hospital-{i}", s.train, s.dev) for i, s in enumerate(splits, 1)]
@@ -271,10 +266,7 @@ def test_the_command_line_shows_entity_types(tmp_path: Path) -> None:
         'layers = 1\n[training]\ndevice = "cpu"\n[protection]\nmode = "none"\n'
         '[algorithm]\nname = "fedavg"\nrounds = 1\n'
     )
-    shown = CliRunner().invoke(
-        main, ["train", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run")]
-    )
-    assert shown.exit_code == 0, shown.output
+    shown = ran("train", tmp_path / "study.toml", "--out", tmp_path / "run")
     table = shown.stdout.split("test F1 of each entity type")[1]
     for text in ("Disease", "Drug", "hospital-2", "mean"):
         assert text in table

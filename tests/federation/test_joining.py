@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from secure_fl import FedAdam, FedAvg, Scaffold, Silo
 from secure_fl.algorithms.base import Algorithm
-from secure_fl.cli.main import main
 from secure_fl.config import load as config
 from secure_fl.coordinator.resume import Unfinished
 from secure_fl.data.examples import Text
@@ -24,6 +22,7 @@ from secure_fl.protocol.messages import HandedOver, Handover, SumInput
 from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
 from secure_fl.testing.hospitals import silos, small
 from tests.support.attacker import Wiretap
+from tests.support.command_line import ran
 from tests.support.equality import equal, kept_model, weights
 from tests.support.joining import FOUR, LATE, THREE, stopped, stopped_after_3, tampered
 from tests.support.killing import Killed, after, kill_when, within
@@ -196,9 +195,7 @@ def test_the_coordinator_cannot_read_what_is_handed_over(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("bad", "mode"), [(0, "he+secagg"), (1, "none")])
-def test_a_holder_with_a_wrong_state_is_found_and_named(
-    tmp_path: Path, mode: Any, bad: int
-) -> None:
+def test_a_holder_with_a_wrong_state_is_named(tmp_path: Path, mode: Any, bad: int) -> None:
     stopped_after_3(tmp_path, mode=mode)
     tampered(tmp_path, THREE[bad].name)
     with raises(Disagreement, party=THREE[bad].name):
@@ -259,15 +256,14 @@ def test_a_settings_file_that_gained_and_lost_a_party_is_resumed(tmp_path: Path)
         Federation.of(settings, out, listener=kill_when(after(2))).run()
     now = [THREE[0], *FOUR[2:]]  # one left, one joined
     command = ["train", str(study(tmp_path, now)), "--out", str(out), "--resume"]
-    found = CliRunner().invoke(main, command)
-    assert found.exit_code == 0, found.output
+    found = ran(*command)
     assert f"joining with round 3: {LATE}" in found.stderr
     assert f"left: {THREE[1].name}" in found.stderr
     written = config.load(out / "settings.toml")
     assert config.names(written.data) == tuple(silo.name for silo in now)
     assert json.loads((out / "result.json").read_text())["parties"] == [s.name for s in now]
-    again = CliRunner().invoke(main, command)  # nothing more has changed
-    assert again.exit_code == 0 and "joining" not in again.stderr
+    again = ran(*command)
+    assert "joining" not in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -278,9 +274,7 @@ def test_a_settings_file_that_gained_and_lost_a_party_is_resumed(tmp_path: Path)
         (f'train = "{LATE}.csv"', f'train = "{LATE}.csv"\nrole = "host"', "role"),
     ],
 )
-def test_anything_else_that_changed_is_refused(
-    tmp_path: Path, old: str, new: str, named: str
-) -> None:
+def test_any_other_change_is_refused(tmp_path: Path, old: str, new: str, named: str) -> None:
     out = tmp_path / "run"
     settings = config.load(study(tmp_path, THREE))
     (out / "parties").mkdir(parents=True)

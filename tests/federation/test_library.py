@@ -58,9 +58,7 @@ def test_a_model_by_name_dictionary_or_settings(hospitals: list[Silo]) -> None:
         assert Federation(hospitals, "fedavg", model=given).spec.model == wanted
 
 
-def test_a_model_in_memory_starts_the_run_with_its_weights(
-    hospitals: list[Silo], tmp_path: Path
-) -> None:
+def test_a_model_in_memory_keeps_its_weights(hospitals: list[Silo], tmp_path: Path) -> None:
     saved = save_family(tmp_path / "bert", "bert")
     model = transformers.AutoModel.from_pretrained(saved.name)
     with torch.no_grad():
@@ -212,9 +210,7 @@ def test_a_silo_is_short_and_quotes_no_record(hospitals: list[Silo]) -> None:
     ("texts", "pairs", "found"),
     [("one", None, "one text"), ([1], None, "int"), (["a"], [], "0 pairs"), (["a"], [2], "int")],
 )
-def test_what_is_no_list_of_texts_is_not_predicted(
-    texts: Any, pairs: Any, found: str, done: Result
-) -> None:
+def test_others_are_not_predicted(texts: Any, pairs: Any, found: str, done: Result) -> None:
     with raises(DataError, found):
         done.predict(texts, pairs=pairs)
 
@@ -234,9 +230,7 @@ def test_a_result_is_saved_and_loaded(done: Result, tmp_path: Path) -> None:
         Result.load(tmp_path)
 
 
-def test_models_that_stay_at_home_are_saved_and_loaded(
-    hospitals: list[Silo], tmp_path: Path
-) -> None:
+def test_own_models_are_saved_and_loaded(hospitals: list[Silo], tmp_path: Path) -> None:
     alone = small(Local(rounds=1), silos=hospitals).run()
     loaded = Result.load(alone.save(tmp_path / "kept"))
     assert set(loaded.models) == {f"{silo.name}/model" for silo in hospitals}
@@ -269,9 +263,7 @@ def test_a_plot_is_shown_and_saved(done: Result, tmp_path: Path) -> None:
         done.plot("nothing")
 
 
-def test_scores_go_to_a_table_where_that_is_asked_for(
-    hospitals: list[Silo], tmp_path: Path
-) -> None:
+def test_scores_go_to_a_table_if_asked_for(hospitals: list[Silo], tmp_path: Path) -> None:
     file = tmp_path / "scores.csv"
     result = small(FedAvg(rounds=2), silos=hospitals, listener=to_csv(file, hospitals=True)).run()
     table = pandas.read_csv(file)
@@ -281,9 +273,7 @@ def test_scores_go_to_a_table_where_that_is_asked_for(
     assert last.set_index("name").value["accuracy"] == pytest.approx(own["accuracy"])
 
 
-def test_a_model_is_evaluated_on_records_that_it_never_saw(
-    done: Result, hospitals: list[Silo]
-) -> None:
+def test_a_model_is_evaluated_on_other_records(done: Result, hospitals: list[Silo]) -> None:
     everybody = [record for silo in hospitals for record in silo.test]
     assert done.evaluate(everybody)["accuracy"] == pytest.approx(done.pooled("test")["accuracy"])
 

@@ -16,7 +16,7 @@ from secure_fl.crypto.privacy.planning import PredictionPlan, plan_predictions
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSums
 from secure_fl.errors import BudgetError, SettingsError
-from secure_fl.federation.keys import make_keys, privacy_layer
+from secure_fl.federation.assembly import make_keys, privacy_layer
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group, Rule

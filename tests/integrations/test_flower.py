@@ -16,28 +16,14 @@ from tests.support.carried_pilot import NAMES, CarriedPilot, carried_pilot, carr
 
 pytest.importorskip("flwr")
 
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedYogi, Krum
 
 from secure_fl.errors import Disagreement, PartyFailed, SettingsError
 from secure_fl.integrations import flower
 from secure_fl.integrations.flower import SealedStrategy, sealed_mod
-from secure_fl.integrations.site_messages import (
-    Answer,
-    Failure,
-    Turn,
-    Who,
-    encode,
-    read_reply,
-)
+from secure_fl.integrations.site_messages import Answer, Failure, Turn, Who, encode, read_reply
 from secure_fl.pilot.plan import write_plan
 from tests.support.flower_grid import LocalGrid
 from tests.support.raising import raises
@@ -90,9 +76,7 @@ def off(one: Mapping[str, Any], record: ArrayRecord) -> float:
     return max(float(np.abs(one[name] - record[name].numpy()).max()) for name in record)
 
 
-def test_sites_get_the_model_of_plain_averaging_and_the_server_none(
-    pilot: CarriedPilot, apps: Any, tmp_path: Path
-) -> None:
+def test_only_sites_get_the_averaged_model(pilot: CarriedPilot, apps: Any, tmp_path: Path) -> None:
     sealed, plain, task = apps
     expected, _ = start(FedAvg(**all_of()), plain, task)
     result, grid = start(SealedStrategy(FedAvg(**all_of())), sealed, task)
@@ -201,7 +185,7 @@ def refused(reply: Message) -> Failure:
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
-def test_a_message_without_a_sealed_sum_does_not_reach_the_app(
+def test_unsealed_messages_do_not_reach_an_app(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = LocalGrid(ClientApp(), NAMES)
@@ -225,9 +209,7 @@ def test_a_site_that_wired_no_service_refuses(
         assert refused(reply).code and text in capsys.readouterr().err
 
 
-def test_other_rounds_than_the_plan_has_are_refused_before_anything_is_sent(
-    tmp_path: Path, apps: Any
-) -> None:
+def test_other_rounds_than_the_plan_has_are_refused(tmp_path: Path, apps: Any) -> None:
     sealed, _, task = apps
     (tmp_path / "plan.toml").write_text((EXAMPLE / "plan.toml").read_text())
     grid, arrays = LocalGrid(sealed, NAMES), ArrayRecord(task.initial_model())
@@ -252,7 +234,7 @@ class Saves(FedAdam):  # type: ignore[misc]
         (FedAvg(weighted_by_key="patients"), True, "weighted by 'patients'"),
     ],
 )
-def test_a_strategy_that_needs_more_than_the_mean_is_refused(
+def test_other_strategies_are_refused(
     tmp_path: Path, inner: FedAvg, opened: bool, text: str
 ) -> None:
     (tmp_path / "plan.toml").write_text(write_plan(carried_plan(opened=opened)))
@@ -263,9 +245,7 @@ def test_a_strategy_that_needs_more_than_the_mean_is_refused(
 
 
 @pytest.mark.parametrize("found", ["1.39.1", "1.43.0", "2.0.0"])
-def test_an_untested_version_of_flower_is_refused(
-    found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_untested_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     flower.require_flower()
     monkeypatch.setattr(flower, "version", lambda name: found)
     with raises(SettingsError, f"Flower {found}", "1.40 to 1.42"):
@@ -283,7 +263,7 @@ class Apart(FedAvg):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("pilot", [False, True], indirect=True)
-def test_a_server_that_sends_sites_unlike_models_opens_nothing(
+def test_unlike_models_at_sites_open_nothing(
     pilot: CarriedPilot, apps: Any, tmp_path: Path
 ) -> None:
     sealed, _, task = apps

@@ -23,5 +23,4 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., LocalPilot]]:
 
     yield make
     for made in towns:
-        for seat in made.processes.values():
-            seat.close()
+        made.close()

@@ -166,8 +166,7 @@ def test_a_run_tells_who_approved_it(site: Site, tmp_path: Path) -> None:
     site.approve(ANNA)
     facts = [one.facts() for one in ApprovalFiles(site.approving.folder, "north").of("run")]
     made.approvals["hospital-1"] = lambda plan: facts
-    made.kill("hospital-1")
-    made.start("hospital-1")
+    made.restart("hospital-1")
     made.lead().run()
     run = tmp_path / "runs" / "hospital-1" / "run"
     assert progress(run)["approvals"] == facts
@@ -196,9 +195,7 @@ def test_a_plan_for_approval_is_not_named_as_a_path(site: Site, name: str) -> No
     assert sorted(one.name for one in site.folder.iterdir()) == ["plan.toml", "site.toml"]
 
 
-def test_without_the_check_an_approval_is_written_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_of_names_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "RUN_NAME", re.compile(".*"))
     (tmp_path / "a" / "b").mkdir(parents=True)
     run = plan_of().run.model_copy(update={"name": "../../escaped"})
@@ -255,9 +252,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_changed_package_of_an_algorithm_needs_another_approval(
-    site: Site, plugin: Path, what: str
-) -> None:
+def test_a_changed_package_needs_another_approval(site: Site, plugin: Path, what: str) -> None:
     site.rules(asking(ANNA))
     mine = ALGORITHMS["mine"].settings(name="mine")
     plan = site.plan.model_copy(update={"algorithm": mine})

@@ -97,7 +97,7 @@ def test_a_site_that_falls_silent_stops_nobody(tmp_path: Path, heard: int) -> No
 
 
 @pytest.mark.parametrize("lies", [False, True])
-def test_a_site_that_returns_after_the_sums_takes_no_part(
+def test_a_late_site_takes_no_part(
     tmp_path: Path, lies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has counted nothing. A coordinator that gathers it nevertheless gets a refusal."""
@@ -114,7 +114,7 @@ def test_a_site_that_returns_after_the_sums_takes_no_part(
     made.lead().run()
     made.kill(late)
     assert not made.processes[late].done and len(made.seen("gathered")) == 1 + lies
-    refused = [event["why"] for event in made.seen("refused") if event["party"] == late]
+    refused = [event["why"] for event in made.seen("refused", late)]
     assert ["before this hospital joined" in why for why in refused] == [True] * lies
     found = [tables_at(tmp_path, name) for name in made.members if name != late]
     assert found[0] == found[1] == found[2] and found[0]["status"] == "answered"

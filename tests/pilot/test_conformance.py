@@ -24,7 +24,7 @@ from secure_fl.algorithms.registry import ALGORITHMS, Entry
 from secure_fl.config.build import RunSettings
 from secure_fl.data.silo import Silo
 from secure_fl.display.run_page import PAGE
-from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.cell import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import CohortError
 from secure_fl.events import EventLog

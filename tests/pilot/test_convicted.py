@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from msgspec import structs
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.cli.main import main
+from secure_fl.crypto.blame.evidence import FalseShare
+from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.display.run_page import write_run_page
-from secure_fl.errors import CohortError, SecureFLError
-from secure_fl.pilot.progress import EarlierEvents
-from secure_fl.settings import ProtectionSettings
+from secure_fl.errors import CohortError, SecureFLError, TooFewParties
+from secure_fl.pilot.plan import write_plan
+from secure_fl.pilot.progress import EarlierEvents, progress
+from secure_fl.protocol.messages import UnmaskShares
+from tests.support.command_line import ran
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
 from tests.support.spoiling import Spoiler
@@ -23,8 +29,7 @@ LIAR = "hospital-3"
 
 def five(folder: Path) -> LocalPilot:
     """A pilot of five, one of which spoils its contributions from round 2 on."""
-    protection = ProtectionSettings(min_cohort=3)
-    made = local_pilot(folder, plan_of(FedAvg(rounds=3), protection=protection), 5)
+    made = local_pilot(folder, plan_of(FedAvg(rounds=3)), 5)
     made.faults[LIAR] = Spoiler(made.keys[LIAR], when=lambda sent: sent.at[0] >= 2).faults
     return made
 
@@ -35,14 +40,12 @@ def test_the_others_go_on_without_who_spoiled_a_sum(tmp_path: Path) -> None:
     lead.run()
     assert lead.document()["convicted"] == [LIAR]
     honest = sorted(set(made.members) - {LIAR})
-    assert {name for name, process in made.processes.items() if process.done} == set(honest)
+    assert made.finished() == set(honest)
     models = {(tmp_path / name / "run" / "model" / "model.safetensors") for name in honest}
     assert len({file.read_bytes() for file in models}) == 1
-    named = [
-        event["parties"] for event in made.seen("convicted") if event["party"] == "coordinator"
-    ]
+    named = [event["parties"] for event in made.seen("convicted", "coordinator")]
     assert named == [[LIAR]]
-    last = [event for event in made.seen("round_started") if event["party"] == "coordinator"][-1]
+    last = made.seen("round_started", "coordinator")[-1]
     assert last["members"] == honest
     for name in honest:  # nobody's keys count as attacked, and all have the evidence
         notes = [line.keys() for line in made.processes[name]._memory._lines]
@@ -58,9 +61,9 @@ def test_whoever_reads_of_the_run_is_told_who_spoiled_it(tmp_path: Path) -> None
     assert json.loads((run / "result.json").read_text())["convicted"] == [LIAR]
     assert said in write_run_page(run).read_text()
     for command in (["status"], ["runs", "show"]):
-        told = CliRunner().invoke(main, [*command, str(run)])
+        told = ran(*command, run)
         assert said in " ".join(told.output.split()), told.output
-    heard = [event for event in made.seen("convicted") if event["party"] == "hospital-1"]
+    heard = made.seen("convicted", "hospital-1")
     assert len(heard) == 1  # and `join` says it once
 
 
@@ -91,7 +94,7 @@ def test_a_coordinator_that_has_forgotten_who_was_named_is_refused(tmp_path: Pat
     with raises(CohortError, party="hospital-1"):
         made.lead(patience=0).run()
     made.lead(patience=0, earlier=EarlierEvents(frozenset({LIAR}))).run()
-    assert {n for n, process in made.processes.items() if process.done} == {*made.members} - {LIAR}
+    assert made.finished() == {*made.members} - {LIAR}
 
 
 def test_a_site_does_not_go_on_by_evidence_that_was_edited(tmp_path: Path) -> None:
@@ -101,7 +104,62 @@ def test_a_site_does_not_go_on_by_evidence_that_was_edited(tmp_path: Path) -> No
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with raises(CohortError, party="hospital-1"):
         made.lead(patience=0, earlier=EarlierEvents(frozenset({LIAR}))).run()
-    refused = [event for event in made.seen("refused") if event["party"] == "hospital-1"]
+    refused = made.seen("refused", "hospital-1")
     assert refused[-1]["code"] == "run"
-    for process in made.processes.values():  # the others had begun
-        process.close()
+    made.close()  # the others had begun
+
+
+# --- false shares ---------------------------------------------------------------------------------
+
+
+FALSE = "hospital-2"
+
+
+def lying(first: int, absent: str = "") -> Any:
+    """Reveal a false share from this sum on; another member leaves once in that sum."""
+    honest, fails = StepKeys.reveal, [absent]
+
+    def reveal(
+        keys: StepKeys, signatures: Mapping[str, bytes], signers: Mapping[str, PublicIdentity]
+    ) -> UnmaskShares:
+        shares = honest(keys, signatures, signers)
+        if keys.index >= first and keys.me in fails:
+            fails.remove(keys.me)
+            raise TooFewParties("this member waits once")
+        false = {"hospital-1": bytes(17)} if keys.me == FALSE and keys.index >= first else {}
+        return structs.replace(shares, seeds={**shares.seeds, **false})
+
+    return reveal
+
+
+def test_no_honest_member_is_lost_if_the_others_have_no_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would refuse to repeat a sum without the liar, and the run would end as if by them."""
+    monkeypatch.setattr(StepKeys, "reveal", lying(first=2, absent="hospital-3"))
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=3)), count=4)
+    with pytest.raises(CohortError, match=f"{FALSE}, which is convicted") as raised:
+        made.lead(patience=5).run()
+    assert "start a new run with another seed" in str(raised.value)
+    assert not made.seen("lost") and len(made.seen("gathered")) == 2
+    made.close()
+
+
+def test_the_others_keep_the_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepKeys, "reveal", lying(first=2))
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=3)), count=4)
+    made.lead(patience=0).run()
+    assert FALSE in made.connected()  # it is there all the time, and not gathered again
+    assert made.finished() == (set(made.members) - {FALSE})
+    made.processes[FALSE].close()  # it waits for a coordinator that asks it no more
+    (named,), gathered = made.seen("convicted"), made.seen("gathered")
+    assert named["parties"] == [FALSE] and len(gathered) == 1
+    FalseShare.read(named["evidence"]).check({m.name: m.identity for m in made.roster.members})
+
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    (folder / "settings.toml").write_text(write_plan(made.plan))
+    lines = [json.dumps(event) for event in (*gathered, named)]
+    (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
+    told = progress(folder)
+    assert told["members"][FALSE]["state"] == "convicted" and FALSE in told["notes"][-1]

@@ -19,7 +19,7 @@ from secure_fl.crypto.keys.identity import Identity, PublicIdentity
 from secure_fl.crypto.sealing.clear_sum import ClearTotal
 from secure_fl.engines.transport_message import HEADER, MessageKind, StepId, TransportMessage
 from secure_fl.errors import SecureFLError, WireError
-from secure_fl.pilot.run_id import rules_of_roster
+from secure_fl.pilot.plan import rules_of_roster
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Frame, Link, peek
 from secure_fl.settings import Protection, ProtectionSettings

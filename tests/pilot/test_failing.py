@@ -24,8 +24,7 @@ SICK = "hospital-2"
 
 
 def four(folder: Path, rounds: int = 3) -> LocalPilot:
-    protection = ProtectionSettings(min_cohort=3)
-    return local_pilot(folder, plan_of(FedAvg(rounds=rounds), protection=protection), 4)
+    return local_pilot(folder, plan_of(FedAvg(rounds=rounds)), 4)
 
 
 def answering(
@@ -50,9 +49,7 @@ def answering(
 
 
 @pytest.mark.parametrize("other", [Failed("training"), Boundary(1), SumInput("host", ())])  # type: ignore[arg-type]
-def test_who_fails_or_contradicts_is_lost_and_comes_back(
-    tmp_path: Path, other: messages.FromParty
-) -> None:
+def test_who_fails_or_contradicts_comes_back(tmp_path: Path, other: messages.FromParty) -> None:
     made = four(tmp_path)
     answering(made, other, 1)
     made.lead(patience=0).run()
@@ -64,7 +61,7 @@ def test_who_fails_each_time_is_asked_no_more(tmp_path: Path) -> None:
     answering(made, Failed("training"))
     made.lead(patience=0).run()
     made.kill(SICK)  # it was left where it was
-    assert {name for name, one in made.processes.items() if one.done} == {*made.members} - {SICK}
+    assert made.finished() == {*made.members} - {SICK}
     assert len(made.seen("failed")) == MOST_FAILURES + 1
 
 
@@ -84,13 +81,12 @@ def test_what_most_fail_by_alike_names_none_of_them(tmp_path: Path, others: int)
     answering(made, Failed("training"), sick=[*made.members][others:])
     with raises(PartyFailed, "all for the same reason") as caught:
         made.lead(patience=0).run()
-    for process in made.processes.values():
-        process.close()
+    made.close()
     assert "party" not in caught.value.where and caught.value.reason == "training"
 
 
 @pytest.mark.parametrize("other", [Failed("training"), Boundary(9)], ids=["fails", "contradicts"])
-def test_who_stays_away_from_a_round_that_cannot_end_without_it_is_named(
+def test_who_stays_away_from_a_needed_round_is_named(
     tmp_path: Path, other: messages.FromParty
 ) -> None:
     """It was in the first sum of a round, and fails since; then another is lost for a while.
@@ -108,17 +104,16 @@ def test_who_stays_away_from_a_round_that_cannot_end_without_it_is_named(
     made.after = after
     with pytest.raises(PartyFailed) as caught:
         made.lead(patience=50).run()
-    for process in made.processes.values():
-        process.close()
+    made.close()
     assert killed and caught.value.where["party"] == SICK and caught.value.reason == FAILED
 
 
 @pytest.mark.parametrize("mode", ["he+secagg", "none"])
-def test_who_sums_up_another_model_is_set_apart_and_named(
+def test_another_model_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Protection
 ) -> None:
     """Each of two kinds of sums would be over too few: the others would wait without end."""
-    plan = plan_of(FedAvg(rounds=4), protection=ProtectionSettings(mode=mode, min_cohort=3))
+    plan = plan_of(FedAvg(rounds=4), protection=ProtectionSettings(mode=mode))
     made = local_pilot(tmp_path, plan, 4)
     train = updates.local_update
 
@@ -131,7 +126,7 @@ def test_who_sums_up_another_model_is_set_apart_and_named(
     monkeypatch.setattr("secure_fl.algorithms.fedavg.local_update", wider)
     made.lead(patience=0).run()
     made.kill(SICK)
-    assert {name for name, one in made.processes.items() if one.done} == {*made.members} - {SICK}
+    assert made.finished() == {*made.members} - {SICK}
     apart = made.seen("refused")
     assert {*apart[0]["parties"]} == {SICK} and apart[0]["code"] == "disagreement"
     assert len(apart) == MOST_FAILURES + 1  # then it is asked no more

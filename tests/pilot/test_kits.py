@@ -10,15 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from secure_fl.cli.main import main
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Member, Roster, make_roster
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import KeyringError
 from secure_fl.pilot import certificates
 from secure_fl.pilot.kits import load_kit, write_kits
+from tests.support.command_line import ran
 from tests.support.local_pilot import plan_of
 from tests.support.mutants import cut, flipped, longer
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
@@ -134,12 +133,6 @@ def roster(days: float = 365) -> Roster:
     return made
 
 
-def run(*arguments: object, code: int = 0) -> Result:
-    done = CliRunner().invoke(main, list(map(str, arguments)), prog_name="secure-fl")
-    assert done.exit_code == code, done.output
-    return done
-
-
 def day(days: float) -> str:
     return f"{datetime.now(UTC) + timedelta(days=days):%Y-%m-%d}"
 
@@ -169,21 +162,19 @@ def test_a_fortnight_before_it_is_said(tmp_path, kit_days, roster_days, warned):
     assert len(found) == len(warned)
     for text in found:
         assert "pilot init" in text or "keys roster --after" in text
-    shown = run("doctor", "--kit", kits["north"]).output
+    shown = ran("doctor", "--kit", kits["north"]).output
     assert f"for north, valid until {day(min(kit_days, roster_days))}" in shown
     assert shown.count("last day of this kit's") == len(warned)
 
 
 @pytest.mark.parametrize(("control", "noted"), [("cubic", True), ("bbr", False), (None, False)])
-def test_a_kernel_that_slows_down_at_each_lost_packet_is_said(
-    tmp_path, monkeypatch, control, noted
-):
+def test_a_kernel_that_slows_down_at_lost_packets_is_said(tmp_path, monkeypatch, control, noted):
     file = tmp_path / "control"
     if control is not None:  # else this system does not tell
         file.write_text(f"{control}\n")
     monkeypatch.setattr("secure_fl.engines.flare.diagnosis.CONGESTION", file)
     kits = write_kits(roster(), tmp_path, ("localhost",), 8443)
-    shown = run("doctor", "--kit", kits["north"]).output
+    shown = ran("doctor", "--kit", kits["north"]).output
     assert ("secure-fl.sysctl.conf" in shown) == noted
 
 
@@ -194,7 +185,7 @@ def test_what_is_over_is_refused_and_says_what_to_do(tmp_path, old):
             load_kit(kit)
         assert "pilot init" in caught.value.fix
     old.undo()
-    shown = run("doctor", "--kit", kits["hub"], code=1).output
+    shown = ran("doctor", "--kit", kits["hub"], code=1).output
     assert "expired on" in shown and "pilot init" in shown
 
 
@@ -216,10 +207,10 @@ def trial(tmp_path: Path, old: pytest.MonkeyPatch) -> PilotFolders:
 def test_join_and_coordinate_refuse_before_they_dial(trial):
     kit = ["--kit", trial.of("north") / "kit"]
     secret = ["--passphrase-file", trial.of("north") / "passphrase"]
-    joined = run("join", trial.of("north") / "site.toml", *kit, *secret, code=6)
+    joined = ran("join", trial.of("north") / "site.toml", *kit, *secret, code=6)
     assert "expired on" in joined.output
     kit = ["--kit", trial.of(HUB) / "kit", "--keys", trial.of(HUB) / "keys"]
     secret = ["--passphrase-file", trial.of(HUB) / "passphrase"]
     out = trial.of(HUB) / "run"
-    said = run("coordinate", trial.plan, *kit, *secret, "--out", out, code=6).output
+    said = ran("coordinate", trial.plan, *kit, *secret, "--out", out, code=6).output
     assert "expired on" in said and not out.exists()

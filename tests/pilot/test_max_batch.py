@@ -87,9 +87,7 @@ def test_what_dp_sgd_draws_at_random_is_held_in_parts(batches: list[int]) -> Non
 
 
 @pytest.mark.parametrize("allowed", [MOST, 256])
-def test_a_site_s_file_holds_for_a_whole_run(
-    tmp_path: Path, batches: list[int], allowed: int
-) -> None:
+def test_a_site_s_file_holds_for_a_run(tmp_path: Path, batches: list[int], allowed: int) -> None:
     training = TrainingSettings(learning_rate=2e-3, batch_size=MOST, device="cpu")
     asked = plan_of(DSFL(rounds=1), training=training, protection=ProtectionSettings())
     clinic = Clinic(tmp_path, asked, rules=f"max_batch = {allowed}")

@@ -21,7 +21,7 @@ from secure_fl.errors import CohortError, DataError, KeyringError, RunError
 from secure_fl.events import Event, EventLog, MembersGathered, RoundStarted, Waiting
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.plan import write_plan
-from secure_fl.pilot.site_memory import MOST_FORGED, SiteMemory
+from secure_fl.pilot.site_memory import MOST_FORGED, OpenedQuestions, SiteMemory
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.runs.folder import RunFolder
@@ -86,7 +86,7 @@ def test_keys_under_which_a_sum_was_forged_open_nothing_more(tmp_path: Path) -> 
         made.plan = plan_of(FedAvg(rounds=1), run=settings)
         forge(made)
     victim = "hospital-1"
-    refused = [told["code"] for told in made.seen("refused") if told["party"] == victim]
+    refused = [told["code"] for told in made.seen("refused", victim)]
     assert refused == ["tamper"] * MOST_FORGED
     made.events.clear()
     made.start(victim)  # also after a new start of the process
@@ -195,3 +195,25 @@ def test_any_trace_of_a_run_keeps_its_settings(tmp_path, trace):
     with raises(RunError, reason="other-settings"):
         RunFolder.open(tmp_path, write_plan(GOOD), resume=True)
     assert (tmp_path / "settings.toml").read_text() == write_plan(BAD)
+
+
+# --- opened questions -----------------------------------------------------------------------------
+
+
+CARDS = {"north": "1", "south": "2", "west": "3"}
+
+
+def test_a_question_is_answered_over_the_same_sites_or_not_at_all(tmp_path: Path) -> None:
+    notes = OpenedQuestions(tmp_path, CARDS)
+    notes.admit(("how many",), ("south", "north", "west"))
+    again = OpenedQuestions(tmp_path, CARDS)  # the process was started again
+    again.admit(("how many",), ("north", "south", "west"))
+    again.admit(("how old",), ("north", "south"))
+    with raises(CohortError, "north, south, west", field="survivors"):
+        again.admit(("how many",), ("north", "south"))
+
+
+def test_a_name_that_has_passed_to_another_site_is_another_one(tmp_path: Path) -> None:
+    OpenedQuestions(tmp_path, CARDS).admit(("how many",), tuple(CARDS))
+    with raises(CohortError, field="survivors"):
+        OpenedQuestions(tmp_path, {**CARDS, "west": "4"}).admit(("how many",), tuple(CARDS))

@@ -31,7 +31,7 @@ from secure_fl.events import (
 )
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.metrics import HERE, Meter, MetricsHandler, registry_of, serving
-from tests.support.local_pilot import local_pilot, plan_of
+from tests.support.local_pilot import LocalPilot, at_frames, local_pilot, plan_of
 from tests.support.raising import raises
 
 
@@ -63,15 +63,7 @@ def test_a_run_s_events_become_numbers(tmp_path, served):
     """A run that loses a hospital, waits and goes on: the numbers are those of its events."""
     meter, port = served
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
-    count = 0
-
-    def before(town, party):
-        nonlocal count
-        count += party == "hospital-1"
-        if party == "hospital-1" and count == 7:
-            town.kill(party)
-
-    made.before = before
+    made.before = at_frames("hospital-1", {7}, LocalPilot.kill)
     noted: list[dict[str, Any]] = []  # by the coordinator; the hospitals' events are none of it
 
     def record(event: Event) -> None:

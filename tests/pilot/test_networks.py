@@ -82,9 +82,7 @@ def over(
     return model, logs
 
 
-def test_a_slow_lossy_line_behind_a_firewall_that_forgets(
-    made: PilotFolders, calm: bytes, tmp_path: Path
-) -> None:
+def test_a_slow_line_behind_a_firewall(made: PilotFolders, calm: bytes, tmp_path: Path) -> None:
     def bad(network: Network, run: Path) -> None:
         for line in network.lines.values():
             line.delay, line.loss, line.rate = 0.04, 0.01, 20e6 / 8
@@ -94,9 +92,7 @@ def test_a_slow_lossy_line_behind_a_firewall_that_forgets(
     assert model == calm
 
 
-def test_a_blackout_and_an_address_that_changes(
-    made: PilotFolders, calm: bytes, tmp_path: Path
-) -> None:
+def test_a_blackout_and_another_address(made: PilotFolders, calm: bytes, tmp_path: Path) -> None:
     """Longer than a broken line is noticed, than the grace, and than TCP's first tries."""
 
     def dark(network: Network, run: Path) -> None:
@@ -120,9 +116,7 @@ def test_a_blackout_and_an_address_that_changes(
         assert opened
 
 
-def test_a_coordinator_that_moved_to_another_address(
-    made: PilotFolders, calm: bytes, tmp_path: Path
-) -> None:
+def test_a_coordinator_that_moved(made: PilotFolders, calm: bytes, tmp_path: Path) -> None:
     model, logs = over(made, tmp_path / "trial", lambda _, run: wait_for_round(run, 2), moves=True)
     assert model == calm
     assert logs[HUB].count("listening on") == 2

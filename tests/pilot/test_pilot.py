@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 
 import pytest
@@ -10,18 +10,19 @@ import torch
 from safetensors.torch import load_file
 
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.algorithms.fedkd import FedKD
+from secure_fl.algorithms.fedid import FedID
 from secure_fl.crypto.privacy.ledger import load_chain, totals
-from secure_fl.errors import CohortError, SettingsError, TooFewParties
+from secure_fl.errors import CohortError, TooFewParties
 from secure_fl.pilot.coordinator_process import OperatorStop
-from secure_fl.pilot.plan import read_plan, write_plan
-from secure_fl.pilot.run_id import run_id
+from secure_fl.pilot.plan import run_id, write_plan
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Gather, Hello, Invite, Stop
-from secure_fl.settings import ProtectionSettings, TrainingSettings
-from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
+from secure_fl.settings import Protection, ProtectionSettings, TaskSettings, TrainingSettings
+from secure_fl.testing.hospitals import LABELS, frozen
+from tests.support.clinic import Clinic
+from tests.support.local_pilot import LocalPilot, at_frames, local_pilot, plan_of
 from tests.support.raising import raises
 
 
@@ -30,26 +31,12 @@ def exported(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def dies(party: str, at: int, *, answered: bool) -> Callable[[LocalPilot, str], None]:
-    """A process that ends at the n-th frame it gets, before or after it was answered."""
-    count = 0
-
-    def hook(town: LocalPilot, name: str) -> None:
-        nonlocal count
-        count += name == party and name not in town.down
-        if count == at and name == party and name not in town.down:
-            town.kill(party)
-            count += 1
-
-    return hook
-
-
 @pytest.mark.parametrize(
     ("at", "answered"), [(3, False), (6, True), (9, False), (12, True), (15, False)]
 )
 def test_a_party_killed_at_any_phase_comes_back_and_the_run_ends(tmp_path, at, answered):
     made = local_pilot(tmp_path, count=4)
-    hook = dies("hospital-2", at, answered=answered)
+    hook = at_frames("hospital-2", {at}, LocalPilot.kill)
     setattr(made, "after" if answered else "before", hook)
     # It comes back while the others go on.
     original, lost = made.exchange, []
@@ -74,16 +61,7 @@ def test_a_party_killed_at_any_phase_comes_back_and_the_run_ends(tmp_path, at, a
 def test_a_restart_without_the_hub_noticing_is_told(tmp_path):
     """The process begins anew between two frames: it says so, and all gather again."""
     made = local_pilot(tmp_path)
-    count = 0
-
-    def before(town: LocalPilot, party: str) -> None:
-        nonlocal count
-        count += party == "hospital-3"
-        if party == "hospital-3" and count == 9:
-            town.kill(party)
-            town.start(party)
-
-    made.before = before
+    made.before = at_frames("hospital-3", {9}, LocalPilot.restart)
     made.lead().run()
     assert made.seen("restarted") and len(made.seen("gathered")) == 2
     assert all(seat.done for seat in made.processes.values())
@@ -91,7 +69,7 @@ def test_a_restart_without_the_hub_noticing_is_told(tmp_path):
 
 def test_below_the_threshold_it_waits_and_goes_on(tmp_path):
     made = local_pilot(tmp_path)  # 3 of 3
-    made.before = dies("hospital-1", 7, answered=False)
+    made.before = at_frames("hospital-1", {7}, LocalPilot.kill)
     made.lead().run()
     assert made.seen("waiting")
     assert all(seat.done for seat in made.processes.values())
@@ -99,7 +77,7 @@ def test_below_the_threshold_it_waits_and_goes_on(tmp_path):
 
 def test_without_patience_it_stops_and_another_lead_goes_on(tmp_path):
     made = local_pilot(tmp_path)
-    made.before = dies("hospital-1", 12, answered=False)
+    made.before = at_frames("hospital-1", {12}, LocalPilot.kill)
     with pytest.raises(TooFewParties):
         made.lead(patience=0).run()
     made.start("hospital-1")
@@ -111,15 +89,11 @@ def test_without_patience_it_stops_and_another_lead_goes_on(tmp_path):
 @pytest.mark.parametrize("when", ["invited", "within a round", "waiting"])
 def test_an_operator_stops_after_a_round_and_while_it_waits(tmp_path, when):
     made = local_pilot(tmp_path)  # 3 of 3
-    frames = 0
 
-    def before(town: LocalPilot, party: str) -> None:
-        nonlocal frames
-        frames += party == "hospital-1"
-        if frames == (1 if when == "invited" else 7):
-            town.kill("hospital-1") if when == "waiting" else lead.stop()
+    def act(town: LocalPilot, party: str) -> None:
+        town.kill(party) if when == "waiting" else lead.stop()
 
-    made.before = before
+    made.before = at_frames("hospital-1", {1 if when == "invited" else 7}, act)
     made.nap = lambda seconds: lead.stop()  # type: ignore[method-assign]
     lead = made.lead()
     with pytest.raises(OperatorStop):
@@ -224,22 +198,6 @@ def test_frames_of_strangers_are_not_answered(tmp_path):
     assert link.unpack(made.processes["hospital-1"].step(late)).code == "restarted"
 
 
-def test_plans_are_read_strictly():
-    plan = plan_of(FedKD(rounds=3, student_layers=1), protection=ProtectionSettings(bits=12))
-    assert read_plan(write_plan(plan)) == plan
-    text = write_plan(plan)
-    for bad in (
-        text + "\n[data]\ncorpus = 'ade'\n",
-        text.replace("bits = 12", "bits = 13"),
-        text.replace("student_layers", "teacher_layers"),
-        text.replace('name = "fedkd"', 'name = "os.system"'),
-        text.replace('dataset = "notes"', ""),
-        "not toml",
-    ):
-        with pytest.raises(SettingsError):
-            read_plan(bad)
-
-
 def test_a_run_of_another_name_spends_from_the_same_budget(tmp_path):
     # All records in each batch: accounting for sampled ones takes twenty seconds.
     training = {"learning_rate": 2e-3, "batch_size": 16, "device": "cpu"}
@@ -259,3 +217,41 @@ def test_a_run_of_another_name_spends_from_the_same_budget(tmp_path):
         (total,) = totals(chain)
         assert total.runs == 2  # the second fitted its noise into what the first had left
         assert 0.5 < total.spent <= total.budget == 1.0
+
+
+# --- a host, and warnings at a hospital -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["he+secagg", "secagg"])
+def test_fedid_runs_with_what_is_in_the_kits(tmp_path: Path, mode: Protection) -> None:
+    training = TrainingSettings(learning_rate=2e-3, batch_size=8, device="cpu")
+    protection = ProtectionSettings(mode=mode)
+    clinic = Clinic(tmp_path, plan_of(FedID(rounds=1), protection=protection, training=training))
+    clinic.run()
+    assert all(process.done for process in clinic.processes.values())
+    clinic.close()
+    for name in clinic.roster.names:
+        result = json.loads((tmp_path / name / "runs" / "run" / "result.json").read_text())
+        assert result["status"] == "finished"
+
+
+def test_join_reports_both_and_the_coordinator_hears_of_neither(tmp_path: Path) -> None:
+    assert LABELS == ("ade", "no-ade")
+    pilot = local_pilot(tmp_path, plan_of(FedAvg(rounds=1), training=frozen()))
+    pilot.lead().run()
+    warned = [event for event in pilot.events if event["event"] == "warning"]
+    texts = {(one["party"], one["code"]): one["text"] for one in warned}
+    for name in pilot.members:
+        assert "scores of 'no-ade'" in texts[name, "positive class"]
+        assert "has not learned" in texts[name, "not learned"]
+    assert {party for party, _ in texts} == set(pilot.members)
+    scored = [one for one in pilot.events if one["event"] == "scores"]
+    assert {one["scored_class"] for one in scored} == {"no-ade"}
+
+
+def test_a_named_class_and_a_model_that_learns_need_no_warning(tmp_path: Path) -> None:
+    task = TaskSettings(labels=LABELS, positive="ade", max_length=32)
+    pilot = local_pilot(tmp_path, plan_of(FedAvg(rounds=1), task=task, training=frozen()))
+    pilot.lead().run()
+    codes = [event.get("code") for event in pilot.events if event["event"] == "warning"]
+    assert "positive class" not in codes

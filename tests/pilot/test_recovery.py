@@ -31,7 +31,7 @@ def plotted(folder: Path, plot: Plot, way: str = "fedavg", mode: Any = "secagg")
 
 
 def require_one_model(town: Storm) -> None:
-    ended = [name for name, process in town.processes.items() if process.done]
+    ended = town.finished()
     models = [newest(town, name)["keep"]["model"] for name in ended]
     assert models and all(equal_nested(models[0], model) for model in models)
     require_no_second_sum(town)
@@ -70,10 +70,7 @@ def test_a_repeated_round_waits_for_who_is_lost_in_it(tmp_path: Path) -> None:
     """Going on without, some would agree to a sum that others refuse, and nobody could go on."""
     town = plotted(
         tmp_path,
-        [
-            ("Total", "hospital-1", "coordinator killed"),
-            ("Agreed", "hospital-3", "stalled"),
-        ],
+        [("Total", "hospital-1", "coordinator killed"), ("Agreed", "hospital-3", "stalled")],
     )
     with pytest.raises(CoordinatorKilled):
         town.lead().run()
@@ -120,9 +117,7 @@ def test_a_holder_lost_while_somebody_joins_only_delays_it(tmp_path: Path, lost:
 
 
 @pytest.mark.parametrize("fault", ["killed before", "killed once answered"])
-def test_a_newcomer_lost_before_it_is_given_the_state_costs_the_others_nothing(
-    tmp_path: Path, fault: str
-) -> None:
+def test_a_newcomer_lost_before_it_has_the_state_costs_nothing(tmp_path: Path, fault: str) -> None:
     """Storms 144 and 159: all that had the round refused to go on from it."""
     town = plotted(
         tmp_path, [("Agreed", "hospital-2", "killed before"), ("Begin", "hospital-2", fault)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from secure_fl import corpora
 from secure_fl.cli.keyring import open_ring
@@ -20,9 +20,9 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster_files import card_bytes, load_card, load_roster
 from secure_fl.data.splits import write
 from secure_fl.errors import KeyringError, SettingsError
-from secure_fl.pilot.kit_files import open_kit
-from secure_fl.pilot.kits import load_kit, require_host, require_own
+from secure_fl.pilot.kits import load_kit, open_kit, require_host, require_own
 from secure_fl.policy.policy_file import SitePolicy, load_site
+from tests.support.command_line import run
 from tests.support.processes import free_port, killed_after, start_program
 from tests.support.raising import raises
 
@@ -79,7 +79,7 @@ class Places:
     def type(self, who: str, command: str, answer: str = "y\n") -> Result:
         self.typed.append((who, command))
         with chdir(self.folder / who):
-            done = CliRunner().invoke(main, shlex.split(command), answer, prog_name="secure-fl")
+            done = run(*shlex.split(command), input=answer)
         self.printed += done.output
         return done
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from secure_fl.cli.coordinate import log_line
-from secure_fl.cli.main import main
 from secure_fl.errors import TooFewParties
 from secure_fl.events import EventLog, RoundStarted, Waiting
 from secure_fl.pilot.member_faults import StragglerWatch, arrived
@@ -19,8 +17,9 @@ from secure_fl.pilot.metrics import Meter
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.protocol.messages import Failed, Invite
+from tests.support.command_line import ran
 from tests.support.event_documents import event_of, into
-from tests.support.local_pilot import LocalPilot, local_pilot
+from tests.support.local_pilot import LocalPilot, at_frames, local_pilot
 
 NAMES = ("north", "south", "west")
 
@@ -66,14 +65,9 @@ def test_a_step_that_takes_long_names_who_is_late_and_again_when_it_takes_twice_
     hub = Hub()
     look, over = StragglerWatch(hub, EventLog("c", into(events))), threading.Event()
     expected = {
-        59.0: None,
-        61.0: "slow",
-        66.0: None,
-        121.0: None,
-        123.0: "slow",
-        130.0: None,
+        59.0: None, 61.0: "slow", 66.0: None, 121.0: None, 123.0: "slow", 130.0: None,
         247.0: "slow",
-    }
+    }  # fmt: skip
     for seconds, event in expected.items():
         before, hub.late = len(events), {"west": seconds}
         look(over)
@@ -107,21 +101,9 @@ def test_status_forgets_who_is_no_longer_waited_for(tmp_path: Path) -> None:
         assert progress(run)["waits"] == waits
 
 
-def lost_at(frame: int) -> Any:
-    count = 0
-
-    def hook(town: LocalPilot, name: str) -> None:
-        nonlocal count
-        count += name == "hospital-1"
-        if count == frame and name == "hospital-1":
-            town.kill(name)
-
-    return hook
-
-
 def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path: Path) -> None:
     made = local_pilot(tmp_path)  # three of three are needed
-    made.before = lost_at(9)
+    made.before = at_frames("hospital-1", {9}, LocalPilot.kill)
     naps = [0]
 
     def nap(seconds: float) -> None:
@@ -130,11 +112,11 @@ def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path
     made.nap = nap  # type: ignore[method-assign]
     with pytest.raises(TooFewParties):
         made.lead(patience=60).run()
-    of_two = [e for e in made.seen("waiting") if e["party"] == "hospital-2"]
+    of_two = made.seen("waiting", "hospital-2")
     (event,) = of_two
     assert event["parties"] == ["hospital-1"] and naps[0] == 60
-    assert len([e for e in made.seen("plan_accepted") if e["party"] == "hospital-2"]) <= 2
-    at_the_hub = [e for e in made.seen("waiting") if e["party"] == "coordinator"]
+    assert len(made.seen("plan_accepted", "hospital-2")) <= 2
+    at_the_hub = made.seen("waiting", "coordinator")
     assert noted(at_the_hub) == [["hospital-1"]]
     said = [line for event in made.events if (line := log_line(event_of(event), 2))]
     assert sum(line.startswith("stopped") for line in said) == 1  # once, when patience was over
@@ -143,7 +125,7 @@ def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path
     assert found["state"] == "waiting" and found["waits"]["for"] == ["hospital-1"]
     assert found["members"]["hospital-1"]["state"] == "away"
     assert found["members"]["hospital-2"]["up"] > 0
-    shown = CliRunner().invoke(main, ["status", str(run)]).output
+    shown = ran("status", run).output
     assert "waits for hospital-1 since 20" in shown and "hospital-2" in shown
 
 

@@ -97,9 +97,7 @@ def test_a_file_with_an_empty_policy_allows_nothing(site: Path) -> None:
         ("[keys]", "[kys]", 17, "kys", "did you mean keys?"),
     ],
 )
-def test_faults_name_file_line_and_field(
-    site: Path, old: str, new: str, line: int, field: str, said: str
-) -> None:
+def test_faults_name_line(site: Path, old: str, new: str, line: int, field: str, said: str) -> None:
     error = faulty(site, old, new)
     assert (error.where["line"], error.where["field"]) == (line, field)
     assert said in str(error)
@@ -139,9 +137,7 @@ UNREADABLE: list[tuple[Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(("spoil", "said"), UNREADABLE)
-def test_a_file_that_cannot_be_read_says_why(
-    site: Path, spoil: Callable[[Path], object], said: str
-) -> None:
+def test_unreadable_files_say_why(site: Path, spoil: Callable[[Path], object], said: str) -> None:
     spoil(site)
     with pytest.raises(SettingsError, match=said):
         load_site(site)

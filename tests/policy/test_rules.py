@@ -12,6 +12,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config import load as config
 from secure_fl.errors import SettingsError
+from secure_fl.policy.describe import describe
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import DPLimits, NoiseLimits, OwnFields, SitePolicy
 from secure_fl.policy.rules import Company, PolicyRefusal, check
@@ -22,6 +23,8 @@ from tests.support.policy_plans import (
     COMPANY,
     FEDID,
     HOSTED,
+    OPEN,
+    OURS,
     OWN_HOST,
     POLICY,
     TODAY,
@@ -63,9 +66,7 @@ def test_the_table_above_has_every_field_of_the_policy() -> None:
         ({"noise": True, "noise__ledger": "fresh"}, "protection.noise.ledger"),
     ],
 )
-def test_a_plan_names_no_place_at_the_site_whatever_the_policy_says(
-    changes: dict[str, Any], shown: str
-) -> None:
+def test_a_plan_names_no_place_under_any_policy(changes: dict[str, Any], shown: str) -> None:
     (found,) = refused(POLICY, plan(**changes), COMPANY)
     assert (found.rule, found.asked) == ("plan.places", shown)
     assert "nothing here" in found.fix
@@ -214,3 +215,34 @@ def test_company_is_what_the_signed_roster_says() -> None:
     assert found == Company("north", roster.names, "clinic", 3, fingerprint, None)
     assert found.parties == 3
     check(policy(FEDID, rosters=(fingerprint,)), plan(name="fedid"), found, today=TODAY)
+
+
+# --- a policy in sentences ------------------------------------------------------------------------
+
+
+def test_a_policy_describes_itself() -> None:
+    assert describe(SitePolicy())[0].startswith("No run is allowed")
+    text = "\n".join(describe(policy(FEDID, protection="secagg", min_cohort=2, recording=True)))
+    for said in (
+        "2026-06-01",
+        OURS,
+        "clinic",
+        "fedid",
+        "tiny",
+        "0.6667",
+        "per patient",
+        "ε = 1",
+        "secagg IS WEAKER",  # what is unusual is loud
+        "MAY BE RECORDED",
+        "SUM OVER 2",
+        "NOT REQUIRED",
+    ):
+        assert said in text
+
+
+@pytest.mark.parametrize("change", [case[-1] for case in CASES], ids=str)
+def test_a_description_leaves_no_field_out(change: dict[str, Any]) -> None:
+    changed = policy(OPEN, **change)
+    strict = policy(SitePolicy(), **change)
+    assert changed == OPEN or describe(changed) != describe(OPEN)
+    assert strict == SitePolicy() or describe(strict) != describe(SitePolicy())

@@ -57,7 +57,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         f"{BLAME}::test_names_that_fill_the_table_of_contributors_name_their_author",
     ),
     "14 silent streams": (
-        "tests/engines/test_line_limit.py::test_silent_streams_of_one_certificate_keep_nobody_out",
+        "tests/engines/test_line_limit.py::test_silent_streams_keep_nobody_out",
         "tests/engines/test_line_limit.py::"
         "test_more_streams_than_the_server_has_workers_keep_nobody_out",
     ),
@@ -69,7 +69,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     ),
     "18 approval written elsewhere": (
         f"{APPROVALS}::test_a_plan_for_approval_is_not_named_as_a_path",
-        f"{APPROVALS}::test_without_the_check_an_approval_is_written_elsewhere",
+        f"{APPROVALS}::test_the_check_of_names_is_needed",
     ),
     "20 evaluation of one record": (
         f"{SCORES}::test_a_model_made_for_one_note_shows_its_label_only_without_noise",
@@ -78,9 +78,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "finding 13d guessed ballots": (
         "tests/features/guard/test_guard.py::test_a_vote_is_not_removed_by_guesses",
     ),
-    "finding 13e changed program": (
-        f"{APPROVALS}::test_a_changed_package_of_an_algorithm_needs_another_approval",
-    ),
+    "finding 13e changed program": (f"{APPROVALS}::test_a_changed_package_needs_another_approval",),
     "finding 13f changed package": (
         "tests/test_release.py::test_a_wheel_that_an_index_changed_is_refused",
     ),

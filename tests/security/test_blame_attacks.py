@@ -16,7 +16,7 @@ from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CohortError, CryptoError, Misconduct, TamperError, UnusableKeys
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.frames import digest
 from secure_fl.protocol.messages import (

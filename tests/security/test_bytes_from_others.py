@@ -53,9 +53,9 @@ from secure_fl.learning.exporting import export as export_model
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import make_task
-from secure_fl.pilot import approvals, kit_files
+from secure_fl.pilot import approvals, kits
 from secure_fl.pilot.approvals import Approval
-from secure_fl.pilot.kit_files import open_kit
+from secure_fl.pilot.kits import open_kit
 from secure_fl.runs import checkpoint
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
 from secure_fl.settings import ModelSettings, TaskSettings
@@ -116,10 +116,8 @@ def test_a_kit_with_text_that_is_not_utf8_is_refused(roster: Roster, tmp_path: P
     file.write_bytes(b"\x94" + NOT_TEXT + NOT_TEXT + b"\xc4\x00\xc4\x00")
     with raises(KeyringError, reason="malformed"):
         open_kit(file, NORTH, tmp_path / "kit")
-    sealed = seal_to(
-        HUB, NORTH.public, b"\x81" + NOT_TEXT + b"\xc4\x00", kit_files._context(roster)
-    )
-    whole = kit_files._File(kit_files.FORMAT, "north", roster_bytes(roster), sealed)
+    sealed = seal_to(HUB, NORTH.public, b"\x81" + NOT_TEXT + b"\xc4\x00", kits._context(roster))
+    whole = kits._File(kits.FORMAT, "north", roster_bytes(roster), sealed)
     file.write_bytes(msgspec.msgpack.encode(whole))
     with raises(KeyringError, reason="cannot-open"):
         open_kit(file, NORTH, tmp_path / "kit")

@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from secure_fl.coordinator.sum_steps import Reply, Step
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.party import summing as party_summing
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol import messages

@@ -21,7 +21,7 @@ from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CryptoError, Misconduct, PartyFailed, SecureFLError, TamperError
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol import frames as wire

@@ -18,7 +18,7 @@ from secure_fl.coordinator.sum_steps import Reply, Step
 from secure_fl.crypto.sealing.clear_sum import ClearEnvelopes
 from secure_fl.crypto.sealing.envelopes import Envelopes as SealedEnvelopes
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, TamperError
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.party.round_loop import StateHandover
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Bulk

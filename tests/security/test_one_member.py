@@ -19,7 +19,7 @@ from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.crypto.sealing.transcript import Scales
 from secure_fl.errors import CryptoError, SecureFLError, TamperError
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.protocol.messages import Ready, SumId, SumInput, UnmaskShares
 from secure_fl.protocol.ports import Group, Rule
 from secure_fl.testing.harness import Federated, federate

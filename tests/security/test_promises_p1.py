@@ -19,7 +19,7 @@ from secure_fl.crypto.sealing.packing import to_slots
 from secure_fl.crypto.sealing.public import to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CryptoError, SecureFLError
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import OfferedKeys
@@ -33,7 +33,7 @@ BLIND = (
     "import secure_fl.crypto.sealing.blind_sum, secure_fl.crypto.sealing.public;"
     "print(sorted({'torch', 'transformers', 'opacus', 'secure_fl.crypto.sealing.secret', "
     "'secure_fl.crypto.keys.keyring', 'secure_fl.crypto.sealing.secure_sum', "
-    "'secure_fl.federation.keys', "
+    "'secure_fl.federation.assembly', "
     "'secure_fl.algorithms', 'secure_fl.learning.models'} & set(sys.modules)))"
 )
 
@@ -41,7 +41,7 @@ BLIND = (
 def test_a_coordinators_process_never_loads_what_could_open() -> None:
     done = subprocess.run([sys.executable, "-c", BLIND], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    party = BLIND.replace("import sys,", "import sys, secure_fl.federation.keys,")
+    party = BLIND.replace("import sys,", "import sys, secure_fl.federation.assembly,")
     done = subprocess.run([sys.executable, "-c", party], capture_output=True, text=True, check=True)
     assert "secure_fl.crypto.sealing.secret" in done.stdout  # the check can fail
 

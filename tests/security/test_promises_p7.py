@@ -13,7 +13,7 @@ import pytest
 
 from secure_fl.crypto.sealing.scheme import largest_cohort
 from secure_fl.errors import CohortError, CryptoError, TooFewParties
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Audience
 from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints

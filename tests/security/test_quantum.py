@@ -29,7 +29,7 @@ from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.step_keys import KEY
 from secure_fl.errors import CryptoError, KeyringError
 from secure_fl.pilot.approvals import Approval, read
-from secure_fl.pilot.kit_files import BUNDLE, open_kit, write_sealed_kits
+from secure_fl.pilot.kits import BUNDLE, open_kit, write_sealed_kits
 from tests.support.collusion import LENGTH, MODULUS, STREAM, MaskedStep, channels
 from tests.support.key_sites import signed, site, unsigned
 from tests.support.local_pilot import plan_of

@@ -109,8 +109,7 @@ def test_a_site_with_another_roster_has_another_run(tmp_path: Path) -> None:
         made.lead().run()
     opened = [file.read_text() for file in tmp_path.rglob("opened/*/*.jsonl")]
     assert not made.seen("round_started") and not any(opened)
-    for process in made.processes.values():
-        process.close()
+    made.close()
 
 
 def test_a_coordinator_that_ignores_it_has_no_sum_of_both(tmp_path: Path) -> None:
@@ -121,5 +120,4 @@ def test_a_coordinator_that_ignores_it_has_no_sum_of_both(tmp_path: Path) -> Non
         lead.run()
     assert liar.runs["hospital-1"] == liar.runs["hospital-2"] != liar.runs["hospital-3"]
     assert not any(file.read_text() for file in tmp_path.rglob("opened.jsonl"))
-    for process in made.processes.values():
-        process.close()
+    made.close()

@@ -135,8 +135,7 @@ def led(made: LocalPilot, monkeypatch: pytest.MonkeyPatch) -> SecureFLError | No
 
 def close(made: LocalPilot) -> None:
     """Let go of the folders of those whose run did not end."""
-    for process in made.processes.values():
-        process.close()
+    made.close()
 
 
 def evidence(made: LocalPilot) -> dict[str, Path]:

@@ -34,9 +34,8 @@ from secure_fl.crypto.sealing.packing import from_slots, to_slots
 from secure_fl.crypto.sealing.public import from_parts, to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import SecureFLError
-from secure_fl.federation.assembly import COORDINATOR
-from secure_fl.federation.keys import make_keys
-from secure_fl.pilot.run_id import RESTARTED
+from secure_fl.federation.assembly import COORDINATOR, make_keys
+from secure_fl.pilot.plan import RESTARTED
 from secure_fl.protocol import frames as wire
 from secure_fl.protocol.frames import Envelope, Frame, cut
 from secure_fl.protocol.messages import (

@@ -23,8 +23,8 @@ from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
 from secure_fl.pilot.coordinator_process import HubEngine, RunLeader
 from secure_fl.pilot.hospital import HospitalProcess, Invited
+from secure_fl.pilot.plan import rules_of_roster
 from secure_fl.pilot.progress import EarlierEvents
-from secure_fl.pilot.run_id import rules_of_roster
 from secure_fl.pilot.site_memory import OpenedQuestions
 from secure_fl.pilot.site_run import HospitalContext, SiteRun
 from secure_fl.policy.plan import Plan

@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
+
+import numpy as np
 
 from secure_fl import Script
 from secure_fl.crypto.keys.vault import Cost
@@ -25,6 +28,8 @@ from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
 from tests.support.processes import KEYS, start_program
 
 NAMES = ("east", "north", "west")
+FOUR = (*NAMES, "young")
+START = {"0": np.zeros((3, 2), np.float32), "1": np.ones(2, np.float32)}
 VALUES = {"0": (3, 2), "1": (2,), "loss": ()}
 ALLOWED = "[site]\nbits = [16]\nmeans_to_coordinator = true\n"
 
@@ -33,6 +38,24 @@ def carried_plan(rounds: int = 3, *, opened: bool = False, **values: tuple[int, 
     """Make the plan of a script with these values."""
     script = Script(rounds=rounds, values=values or VALUES, means_to_coordinator=opened)
     return plan_of(script, protection=ProtectionSettings(bits=16))
+
+
+def moved(name: str, round: int, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Train a step that differs between sites."""
+    step = (FOUR.index(name) + 1) / round / 8
+    return {key: (value + step).astype(value.dtype) for key, value in arrays.items()}
+
+
+def expected(*rounds: Sequence[str]) -> dict[str, Any]:
+    """Federated averaging by hand, over the sites of each round."""
+    mean: dict[str, Any] = dict(START)
+    for round, names in enumerate(rounds, start=1):
+        weights = [FOUR.index(name) + 1 for name in names]
+        sent = [moved(name, round, mean) for name in names]
+        mean = {
+            key: np.average([one[key] for one in sent], axis=0, weights=weights) for key in mean
+        }
+    return mean
 
 
 @dataclass

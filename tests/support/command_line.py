@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 from click.testing import CliRunner, Result
@@ -10,9 +11,17 @@ from click.testing import CliRunner, Result
 from secure_fl.cli.main import main
 
 
-def run(*words: object, **options: str) -> Result:
+def run(*words: object, **options: Any) -> Result:
     """Run a command line in this process; the options are those of click's `CliRunner`."""
-    return CliRunner().invoke(main, [str(word) for word in words], **options)  # type: ignore[arg-type]
+    line = [str(word) for word in words]
+    return CliRunner().invoke(main, line, prog_name="secure-fl", **options)
+
+
+def ran(*words: object, code: int = 0, **options: Any) -> Result:
+    """Run a command line, and require its exit status."""
+    done = run(*words, **options)
+    assert done.exit_code == code, done.output
+    return done
 
 
 def parse(words: Sequence[str], command: click.Command = main) -> list[str]:

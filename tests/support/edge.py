@@ -11,8 +11,7 @@ import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.errors import SecureFLError
-from secure_fl.pilot.plan import write_plan
-from secure_fl.pilot.run_id import run_id
+from secure_fl.pilot.plan import run_id, write_plan
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk, Frame, Link, peek
 from secure_fl.protocol.messages import Failed, Gather, Gathered, Hello, Invite, Start, Stop

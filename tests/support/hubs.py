@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from secure_fl.engines.flare.flare_party import FlareParty
+from secure_fl.engines.flare.cell import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.pilot.certificates import Kits
 from secure_fl.protocol.frames import Frame

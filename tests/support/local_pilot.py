@@ -9,7 +9,8 @@ A run from its invitation to its result:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from secure_fl.crypto.keys.roster import Member, Roster, make_roster
 from secure_fl.data.silo import Silo
 from secure_fl.errors import SecureFLError
 from secure_fl.events import Event, EventLog, Listener
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.hospital import Approved, HospitalProcess
@@ -115,6 +116,20 @@ class LocalPilot:
         self.down.add(name)
         self.processes[name].close()
 
+    def restart(self, name: str) -> None:
+        """A hospital's process ends, and begins again before the hub notices."""
+        self.kill(name)
+        self.start(name)
+
+    def close(self) -> None:
+        """Close the folders of all hospitals."""
+        for process in self.processes.values():
+            process.close()
+
+    def finished(self) -> set[str]:
+        """The hospitals that ended the run."""
+        return {name for name, process in self.processes.items() if process.done}
+
     def connected(self) -> frozenset[str]:
         """Who is up."""
         return frozenset(self.members) - self.down
@@ -154,14 +169,28 @@ class LocalPilot:
         card = self.roster.member(name).identity
         return links_to({name: card}, self.coordinator, run)[name]
 
-    def seen(self, kind: str) -> list[dict[str, Any]]:
-        """The events of a kind, in order."""
-        return [event for event in self.events if event["event"] == kind]
+    def seen(self, kind: str, party: str = "") -> list[dict[str, Any]]:
+        """The events of a kind, in order, of all or of one party."""
+        found = [event for event in self.events if event["event"] == kind]
+        return [event for event in found if event["party"] == party] if party else found
 
     def model(self, name: str) -> bytes:
         """The newest checkpoint of a hospital: its weights, as they lie on disk."""
         rounds = sorted((self.folder / name / "run").rglob("round-*/tensors.safetensors"))
         return rounds[-1].read_bytes()
+
+
+def at_frames(
+    party: str, frames: Container[int], act: Callable[[LocalPilot, str], object]
+) -> Callable[[LocalPilot, str], None]:
+    """Make a hook that acts at some of the frames that a party gets, counted from 1."""
+    count = itertools.count(1)
+
+    def hook(town: LocalPilot, name: str) -> None:
+        if name == party and next(count) in frames:
+            act(town, name)
+
+    return hook
 
 
 def local_pilot(

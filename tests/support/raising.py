@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from secure_fl.errors import SecureFLError
-from secure_fl.pilot.run_id import RESTARTED
+from secure_fl.pilot.plan import RESTARTED
 
 Kind = TypeVar("Kind", bound=SecureFLError)
 

@@ -28,8 +28,7 @@ from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import StreamId
 from secure_fl.crypto.sealing.packing import from_slots, to_slots
 from secure_fl.errors import SecureFLError
-from secure_fl.federation.assembly import PartyContext, connect, join_run
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import PartyContext, connect, join_run, make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.context import Checkpoints
 from secure_fl.protocol import messages

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from secure_fl.errors import Misconduct, PartyFailed
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import LocalEngine, Session
 from secure_fl.protocol.frames import Frame

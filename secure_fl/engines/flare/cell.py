@@ -2,6 +2,7 @@
 
 No job layer and no administration run here, so nothing can be pushed to a hospital but parcels.
 FLARE's threads only hand parcels over; what is to be done about them is done elsewhere.
+`FlareParty`, a hospital's end, dials out to the coordinator, and to nobody else.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 
 from secure_fl.engines.flare.diagnosis import address, require_free, require_listening
 from secure_fl.engines.flare.tls import TlsFiles
+from secure_fl.engines.responder import Deliver, Responder
 from secure_fl.engines.transport_message import TransportMessage
-from secure_fl.errors import SettingsError, WireError
+from secure_fl.errors import SecureFLError, SettingsError, WireError
 
 # Before nvflare is imported: a finished stream is then kept for 2 s and not for 65.
 os.environ["NVFLARE_STREAMING_RETRY_TIMEOUT"] = "1"
@@ -302,3 +304,51 @@ class LineLimit:
             if (call := line.context) is not None:
                 call.cancel()  # `close` alone would wait for the sender to end the stream
             line.close()
+
+
+MAX_BYTES = 2**30
+
+
+class Dialled:
+    """A line to the coordinator over mutual TLS."""
+
+    def __init__(
+        self, name: str, url: str, tls: TlsFiles, hub: str, max_bytes: int, deliver: Deliver
+    ) -> None:
+        """`hub` is the name in the coordinator's certificate; over gRPC its host name decides."""
+
+        def delivered(cell: str, parcel: TransportMessage) -> None:
+            deliver(parcel)
+
+        self._end = CellEnd(cell_name(name), url, tls, {HUB: hub}, max_bytes, delivered)
+
+    def send(self, parcel: TransportMessage) -> CellOutgoing:
+        """Start to send; nothing says whether it arrived."""
+        return self._end.send(HUB, parcel)
+
+    def connection(self) -> str | None:
+        """Which connection there is now; a new one has a new name."""
+        return self._end.connection(HUB)
+
+    def close(self) -> None:
+        """Leave."""
+        self._end.close()
+
+
+class FlareParty(Responder):
+    """Answers the coordinator's frames, over its own connection."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        tls: TlsFiles,
+        *,
+        hub: str = "coordinator",
+        max_bytes: int = MAX_BYTES,
+        refusing: Callable[[SecureFLError], None] = lambda error: None,
+    ) -> None:
+        """`refusing` hears why a frame was not answered: only here it is said."""
+        super().__init__(
+            lambda deliver: Dialled(name, url, tls, hub, max_bytes, deliver), refusing=refusing
+        )

@@ -140,11 +140,9 @@ def require_free(url: str) -> None:
         try:
             probe.bind(address(url))
         except OSError as error:
-            raise RunError(
-                f"cannot listen on {url}: {error.strerror}",
-                fix="is another coordinator running?",
-                reason="unusable-address",
-            ) from None
+            what = f"cannot listen on {url}: {error.strerror}"
+            fix = "is another coordinator running?"
+            raise RunError(what, fix=fix, reason="unusable-address") from None
 
 
 def require_listening(url: str) -> None:
@@ -155,11 +153,8 @@ def require_listening(url: str) -> None:
         with suppress(OSError), socket.create_connection((host or "localhost", port), timeout=1.0):
             return
         time.sleep(0.02)
-    raise RunError(
-        f"nothing listens on {url}",
-        fix="check the address and the certificates",
-        reason="unusable-address",
-    )
+    what, fix = f"nothing listens on {url}", "check the address and the certificates"
+    raise RunError(what, fix=fix, reason="unusable-address")
 
 
 PATIENCE = 5.0  # seconds for each answer

@@ -15,12 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvflare.fuel.f3.cellnet.defs import (
-    Encoding,
-    MessageHeaderKey,
-    MessagePropKey,
-    MessageType,
-)
+from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey, MessagePropKey, MessageType
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer

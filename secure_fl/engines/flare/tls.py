@@ -52,11 +52,9 @@ class TlsFiles:
             names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
             return str(names[0].value)
         except (ValueError, IndexError):
+            what = "is not a certificate with a name"
             raise KeyringError(
-                "is not a certificate with a name",
-                file=self.certificate,
-                fix=NO_CERTIFICATE,
-                reason="certificate",
+                what, file=self.certificate, fix=NO_CERTIFICATE, reason="certificate"
             ) from None
 
     def validity(self) -> tuple[datetime, datetime]:

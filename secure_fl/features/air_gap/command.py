@@ -51,8 +51,8 @@ the run, or on Ctrl-C. Start it again at any time: it has no state, and nothing 
 @errors_only_option
 def courier(folder: Path, kit: Path, log_format: str, quiet: bool) -> None:
     """Relay messages for an offline training machine, through FOLDER on both machines."""
+    from secure_fl.engines.flare.cell import MAX_BYTES, Dialled
     from secure_fl.engines.flare.diagnosis import address, explaining, looking
-    from secure_fl.engines.flare.flare_party import MAX_BYTES, Dialled
     from secure_fl.features.air_gap.courier import Courier
     from secure_fl.features.air_gap.file_message import message_key
     from secure_fl.pilot.kits import load_kit, require_hospital

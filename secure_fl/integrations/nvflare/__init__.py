@@ -37,10 +37,5 @@ from secure_fl.integrations.nvflare.recipe import SealedSimEnv, sealed  # noqa: 
 from secure_fl.integrations.nvflare.server import SealedAggregator, SealedServer  # noqa: E402
 
 __all__ = [
-    "SealedAggregator",
-    "SealedResult",
-    "SealedServer",
-    "SealedSimEnv",
-    "SealedTask",
-    "sealed",
-]
+    "SealedAggregator", "SealedResult", "SealedServer", "SealedSimEnv", "SealedTask", "sealed",
+]  # fmt: skip

@@ -67,11 +67,9 @@ def shapes_of(recipe: Any) -> dict[str, tuple[int, ...]]:
     model = model.state_dict() if hasattr(model, "state_dict") else model
     if isinstance(model, Mapping) and all(hasattr(value, "shape") for value in model.values()):
         return {name: tuple(value.shape) for name, value in model.items()}
-    raise SettingsError(
-        "this recipe has no model whose parameters could be listed",
-        fix="give their names and shapes: sealed(recipe, values={...})",
-        field="values",
-    )
+    what = "this recipe has no model whose parameters could be listed"
+    fix = "give their names and shapes: sealed(recipe, values={...})"
+    raise SettingsError(what, fix=fix, field="values")
 
 
 def _workflow(recipe: Recipe) -> FedAvg:
@@ -81,11 +79,9 @@ def _workflow(recipe: Recipe) -> FedAvg:
     if len(found) == 1 and isinstance(found[0], FedAvg) and found[0].aggregator is None:
         return found[0]
     names = ", ".join(type(one).__name__ for one in found)
-    raise SettingsError(
-        f"the workflow of this recipe ({names}) needs more than the mean of the sites",
-        fix="use a FedAvg recipe without an aggregator of its own",
-        field="recipe",
-    )
+    what = f"the workflow of this recipe ({names}) needs more than the mean of the sites"
+    fix = "use a FedAvg recipe without an aggregator of its own"
+    raise SettingsError(what, fix=fix, field="recipe")
 
 
 class SealedSimEnv(SimEnv):  # type: ignore[misc]

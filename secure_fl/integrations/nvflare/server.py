@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -18,19 +16,11 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
-from secure_fl.errors import CohortError, SecureFLError, SettingsError
-from secure_fl.integrations.hub import Folder, MessageHub, Node
-from secure_fl.integrations.nvflare.messages import (
-    DATA,
-    GREETING,
-    TOPIC,
-    packed,
-    reply_of,
-    send,
-)
+from secure_fl.errors import CohortError, SecureFLError
+from secure_fl.integrations.hub import Folder, MessageHub, Node, coordinator_path
+from secure_fl.integrations.nvflare.messages import DATA, GREETING, TOPIC, packed, reply_of, send
 from secure_fl.integrations.site_messages import Failure, Reply, Request, encode, read_reply
 
-COORDINATOR = "SECURE_FL_COORDINATOR"  # environment variable with the coordinator's folder
 COMPONENT = "secure_fl"
 GRACE = 30.0  # seconds without any reply after which a site counts as silent
 PAUSE = 0.5
@@ -194,12 +184,6 @@ def coordinator_folder(plan: str, job: str) -> Folder:
     """Return the coordinator's folder on this server, for a job's plan."""
     from secure_fl.pilot.plan import read_plan
 
-    path = os.environ.get(COORDINATOR)
-    if not path:
-        raise SettingsError(
-            f"the coordinator's folder is missing: {COORDINATOR} is not set",
-            fix=f"set {COORDINATOR} where the server starts",
-        )
     asked = read_plan(plan)
     named = asked.run.model_copy(update={"name": job})
-    return Folder(Path(path), asked.model_copy(update={"run": named}))
+    return Folder(coordinator_path(), asked.model_copy(update={"run": named}))

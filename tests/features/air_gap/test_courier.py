@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from secure_fl.crypto.keys.vault import Cost
-from secure_fl.engines.flare.flare_party import MAX_BYTES, Dialled
+from secure_fl.engines.flare.cell import MAX_BYTES, Dialled
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.features.air_gap.courier import Courier

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from secure_fl.features.air_gap.file_message import Mailbox
-from secure_fl.federation.keys import make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import federate, require_carries
