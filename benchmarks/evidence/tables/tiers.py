@@ -11,9 +11,8 @@ from typing import Any
 
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.claims import Arm, Claim
 from benchmarks.evidence.tables import inclusivefl
-from benchmarks.evidence.tables.base import Section, Table
+from benchmarks.evidence.tables.base import Table
 
 FEDERATIONS: Mapping[str, tuple[str, ...]] = {  # hospitals -> their tiers
     "3 hospitals": ("weak", "medium", "strong"),
@@ -65,21 +64,4 @@ def _cell(
     )
 
 
-def _claims(group: str) -> Iterator[Claim]:
-    near = "Layers that stay cost at most two points of the mean F1."
-    yield Claim(near, group, Arm(OWN), (Arm(ONE),), more_than=-2.0)
-    weak = "Weak hospitals are better than alone."
-    yield Claim(weak, group, Arm(OWN, tier="weak"), (Arm(LOCAL, tier="weak"),))
-
-
-TABLE = Table(
-    "tiers",
-    "InclusiveFL with few hospitals in a tier",
-    cells,
-    reference=LARGE,
-    sections=tuple(
-        Section(group, f"Tiers: {', '.join(tiers)}. Each tier is tested on all test records.")
-        for group, tiers in FEDERATIONS.items()
-    ),
-    claims=tuple(claim for group in FEDERATIONS for claim in _claims(group)),
-)
+TABLE = Table("tiers", "InclusiveFL with few hospitals in a tier", cells, reference=LARGE)
