@@ -21,12 +21,11 @@ from benchmarks.__main__ import main
 from benchmarks.checkpoint import BUILT_IN, Checkpoint
 from benchmarks.collection import SETS
 from benchmarks.datasets import Spread, silos
-from benchmarks.evidence import claims, commands, pages, papers, sealing
-from benchmarks.evidence.cells import Cell, Inputs, request, run, sections
+from benchmarks.evidence import claims, commands, pages, papers
+from benchmarks.evidence.cells import Cell, Inputs, request, run, scores_of, sections
 from benchmarks.evidence.claims import PLAIN_FEDAVG, Arm, Claim, judge
 from benchmarks.evidence.commands import WEIGHTS, halve
 from benchmarks.evidence.controls import mean_scores, members_of
-from benchmarks.evidence.own_models import scores_of
 from benchmarks.evidence.rows import Row, rows, shown, spread
 from benchmarks.evidence.store import FILE, Evidence, Store, gather
 from benchmarks.evidence.tables import TABLES, Table
@@ -380,7 +379,7 @@ def test_pairs_differ_in_protection_only() -> None:
 
     other = made("none", 8, 0.1, training=TRAINING | {"batch_size": 5})
     runs = [made("none", 8, 0.8), made("he+secagg", 4, 0.75), other]
-    (change,) = sealing.changes(Evidence(table("FedAvg"), runs, (), 0))
+    (change,) = pages.changes(Evidence(table("FedAvg"), runs, (), 0))
     assert change == pytest.approx(-5.0)
 
 
