@@ -15,12 +15,11 @@ from benchmarks.evidence.cells import Outcome, model_of
 from benchmarks.evidence.claims import Judgement, Verdict, judge, tier_parties
 from benchmarks.evidence.rows import Row, models_of, rows, shown, three
 from benchmarks.evidence.store import IDENTITY, Evidence, gather
-from benchmarks.evidence.tables import TABLES
+from benchmarks.evidence.tables import PAPERS, table_of
 from benchmarks.evidence.tables.base import Section
 from benchmarks.report import Grid, fill
 from secure_fl.algorithms.registry import ALGORITHMS
 
-PAPERS = ("fedid", "fedkd", "inclusivefl", "whole", "adapters", "dp")
 VERDICTS: tuple[Verdict, ...] = ("holds", "level", "fails", "undecided")
 PAPER_PAGE = """\
 `python -m benchmarks results` writes this page from the finished cells in this folder.
@@ -54,7 +53,7 @@ JUDGING = """\
 
 def pages(folder: Path, page: Path) -> dict[Path, str]:
     """Write the pages of claims, of each paper and of defaults, and fill the table of `page`."""
-    evidence = {name: gather(TABLES[name], folder) for name in PAPERS}
+    evidence = {name: gather(table_of(name), folder) for name in PAPERS}
     listed = {name: rows(e.finished, e.table.reference) for name, e in evidence.items()}
     judged = {
         name: [found for claim in one.table.claims for found in judge(listed[name], claim)]

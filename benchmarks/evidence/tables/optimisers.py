@@ -58,18 +58,11 @@ def cells(seed: int) -> Iterator[Cell]:
 
 
 def _cell(group: str, data: str, method: str, algorithm: Plain, rate: float, seed: int) -> Cell:
-    return Cell(
-        data,
-        method,
-        seed,
-        Spread((data,), 4, 2400, dev=200, test=600, alpha=0.3),
-        {"rounds": ROUNDS, **algorithm},
-        {"pooling": "mean", "adapter": {"kind": "lora", "rank": RANK}},
-        {"learning_rate": rate, "batch_size": 16, "bucketing": True, "class_weights": "none"},
-        fedkd.NONE,
-        LENGTHS[data],
-        group,
-    )
+    spread = Spread((data,), 4, 2400, dev=200, test=600, alpha=0.3)
+    model = {"pooling": "mean", "adapter": {"kind": "lora", "rank": RANK}}
+    training = fedkd.UNWEIGHTED | {"learning_rate": rate, "batch_size": 16, "bucketing": True}
+    about, algorithm = (fedkd.NONE, LENGTHS[data], group), {"rounds": ROUNDS, **algorithm}
+    return Cell(data, method, seed, spread, algorithm, model, training, *about)
 
 
 TABLE = Table("optimisers", "Servers' steps and corrections of drift", cells, reference=FEDAVG)

@@ -41,19 +41,10 @@ def cells(seed: int) -> Iterator[Cell]:
     for group, (data, spread, length) in SPREADS.items():
         for method in (FEDAVG, *METHODS):
             own = {"personal": {**METHODS[method], "epochs": EPOCHS}} if method in METHODS else {}
-            yield Cell(
-                data,
-                method,
-                seed,
-                spread,
-                {"name": "fedavg", "rounds": ROUNDS},
-                {"pooling": "cls"} if group == UNLIKE else {"pooling": "attentive"},
-                {"learning_rate": RATES[group], "batch_size": BATCH},
-                {},
-                length,
-                group,
-                features=own,
-            )
+            what = data, method, seed, spread, {"name": "fedavg", "rounds": ROUNDS}
+            model = {"pooling": "cls" if group == UNLIKE else "attentive"}
+            training = {"learning_rate": RATES[group], "batch_size": BATCH}
+            yield Cell(*what, model, training, {}, length, group, features=own)
 
 
 TABLE = Table("personal", "Personal models where hospitals differ", cells, reference=FEDAVG)

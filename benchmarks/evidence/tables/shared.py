@@ -8,9 +8,9 @@ compared with fp32 values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
 from benchmarks.evidence.tables import fedkd, whole
 from benchmarks.evidence.tables.base import Table
@@ -63,41 +63,26 @@ def cells(seed: int) -> Iterator[Cell]:
     for group, alpha in ((IID, None), (SKEWED, 0.3)):
         for data in whole.LENGTHS:
             for method, settings in PRINTED.items():
-                algorithm, model, rate = fedkd.rated(settings, whole.RATES, whole.ROUNDS)
-                row = {"algorithm": algorithm, "model": model, "rate": rate}
-                yield _cell(group, data, method, row, seed, alpha, fedkd.NONE, whole.CLEAR)
+                rated = fedkd.rated(settings, whole.RATES, whole.ROUNDS)
+                yield dealt(whole.fedkd_cell(group, data, method, *rated, seed), alpha)
             for method, settings in ADAPTED.items():
-                yield _cell(group, data, method, settings, seed, alpha, SEALED)
+                cell = dealt(_adapted(group, data, method, settings, seed), alpha)
+                yield replace(cell, protection=SEALED)
     for method, rates in () if seed else ((LORA, TRIED), (SHALLOW_LORA, SHALLOW_TRIED)):
         for data in whole.LENGTHS:
             for rate in rates:
                 row = {**ADAPTED[method], "rate": rate}
-                yield _cell(RATES, data, f"{method}, {rate:g}", row, TUNING_SEED, None, fedkd.NONE)
+                yield _adapted(RATES, data, f"{method}, {rate:g}", row, TUNING_SEED)
 
 
-def _cell(
-    group: str,
-    data: str,
-    method: str,
-    settings: Method,
-    seed: int,
-    alpha: float | None,
-    protection: Method,
-    note: str = "",
-) -> Cell:
-    return Cell(
-        data,
-        method,
-        seed,
-        Spread((data,), fedkd.PARTIES, even=True, dev=400, alpha=alpha),
-        {"rounds": whole.ROUNDS, **settings["algorithm"]},
-        settings["model"],
-        fedkd.UNWEIGHTED | {"learning_rate": settings["rate"], "batch_size": whole.BATCH},
-        protection,
-        whole.LENGTHS[data],
-        group,
-        note,
-    )
+def dealt(cell: Cell, alpha: float | None) -> Cell:
+    """Deal a cell's records by this class mixture."""
+    return replace(cell, spread=replace(cell.spread, alpha=alpha))
+
+
+def _adapted(group: str, data: str, method: str, settings: Method, seed: int) -> Cell:
+    given = settings["algorithm"], settings["model"], settings["rate"]
+    return replace(whole.fedkd_cell(group, data, method, *given, seed), note="")
 
 
 TABLE = Table(
