@@ -27,9 +27,6 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "benchmarks.blame", "blame", "Compare sums with another checkout, and with an inquiry."
         ),
         "fuzz": Lazy("benchmarks.fuzzing.command", "fuzz", "Fuzz decoders, guided by coverage."),
-        "golden": Lazy(
-            "benchmarks.golden", "golden", "Record small runs, or compare with a recording."
-        ),
         "house": Lazy("benchmarks.house", "house", "Print the size and structure of the checkout."),
         "mutants": Lazy(
             "benchmarks.mutants.mutant_runs", "mutants", "Change the core at random, and test it."

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -17,7 +18,6 @@ from benchmarks.collection import PARTS, SETS
 from benchmarks.datasets import Spread
 from benchmarks.evidence.controls import Control, mean_scores, members_of
 from benchmarks.evidence.one_class import answers
-from benchmarks.evidence.own_models import with_own_models
 from benchmarks.report import processor
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS
@@ -221,3 +221,53 @@ def _fits(found: Any, every: Any, named: Any) -> bool:
         for name, value in found.items()
         if name in every
     )
+
+
+BELOW = "below"  # 1 at a hospital where a model is significantly below training alone
+SPLITS = ("dev", "test")
+MODELS = {"": "model", "personal": "personal", "alone": "alone"}  # a row's model -> the run's
+SERVED = "served"
+NAMES = {"model": "shared"}  # of models, in differences
+
+Scores = dict[str, dict[str, float]]  # "model/split" -> metric -> value
+
+
+def with_own_models(metrics: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
+    """Add each hospital's own models, and whether a model is below training alone, to scores."""
+    added = {name: scores_of(own) for name, own in section["party"].items() if own["dev"]}
+    mean = {
+        place: {name: fmean(own[place][name] for own in added.values() if place in own)
+                for name in next(own[place] for own in added.values() if place in own)}
+        for place in dict.fromkeys(place for own in added.values() for place in own)
+    }  # fmt: skip
+    return {
+        which: {
+            **one,
+            "party": {
+                name: _merged(own, added.get(name, {})) for name, own in one["party"].items()
+            },
+            "mean": _merged(one["mean"], mean),
+        }
+        for which, one in metrics.items()
+    }
+
+
+def scores_of(own: Mapping[str, Any]) -> Scores:
+    """List one hospital's scores by model and split; `served` is the model that it uses."""
+    found: Scores = {}
+    for split in SPLITS:
+        scores, apart = own[split], own["differences"].get(split, {})
+        for row, model in {**MODELS, SERVED: own["use"]}.items() if scores else ():
+            if model not in scores:
+                continue
+            difference = apart.get(f"{NAMES.get(model, model)} - alone")
+            below = difference is not None and difference["interval"][1] < 0
+            place = f"{row}/{split}" if row else split
+            found[place] = {own["metric"]: scores[model], BELOW: float(below)}
+    return found
+
+
+def _merged(scores: Mapping[str, Any], added: Scores) -> dict[str, Any]:
+    return {
+        place: {**scores.get(place, {}), **added.get(place, {})} for place in {**scores, **added}
+    }

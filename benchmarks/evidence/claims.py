@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 from benchmarks.evidence.rows import Row, three
 
 Verdict: TypeAlias = Literal["holds", "level", "fails", "undecided", "not run", ""]
-Figure: TypeAlias = Literal["score", "loss", "auroc", "average_precision", "below", "bytes"]
+Figure: TypeAlias = Literal["score", "loss", "auroc", "average_precision", "bytes"]
 
 CONFIDENCE = 0.95
 LEVEL = 2.0  # points, or hundredths of another figure
@@ -54,7 +54,7 @@ class Claim:
     others: tuple[Arm, ...]
     data: tuple[str, ...] = ()  # judged on each of these; empty: on all of the group
     more_than: float | None = 0.0  # of bytes: at most 1/more_than; None: measured, nothing claimed
-    figure: Figure = "score"  # loss, below: lower is better; all but bytes x 100
+    figure: Figure = "score"  # of a loss, lower is better; all but bytes x 100
     mean_over: tuple[str, ...] = ()  # groups whose mean is judged, seed by seed
     reason: str = ""  # likely reason, printed if the claim fails
 
@@ -147,7 +147,7 @@ def _differences(
         return {}
     if claim.figure != "score":
         one, two = (r.values(figure=claim.figure) for r in (row, against))
-        sign = -100 if claim.figure in ("loss", "below") else 100
+        sign = -100 if claim.figure == "loss" else 100
         return {seed: sign * (one[seed] - two[seed]) for seed in one if seed in two}
     common = row.tested() & against.tested()
     for arm, arm_row in ((claim.ours, row), (other, against)):

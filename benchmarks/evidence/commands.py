@@ -10,22 +10,10 @@ from typing import Any
 
 import click
 
+from benchmarks.evidence.tables import NAMES
 from secure_fl.cli.group import INTERRUPTED, stop
 from secure_fl.errors import ModelError, RunError, SettingsError
 
-# Importing `benchmarks.evidence.tables` would import torch for a help text.
-TABLES = (
-    "fedid",
-    "fedkd",
-    "inclusivefl",
-    "adapters",
-    "whole",
-    "shared",
-    "tiers",
-    "personal",
-    "optimisers",
-    "dp",
-)
 OUTDATED, FAILED = 1, 5
 FOLDER, PAGE = Path("benchmarks") / "results", Path("docs") / "results.md"
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
@@ -43,7 +31,7 @@ Examples:
 Finished cells are saved in the work folder. After an interruption the same command continues. A
 cell whose settings or checkpoint have changed is run again; --again runs all of them again."""
 )
-@click.option("--table", required=True, type=click.Choice(TABLES), help="Name of the table.")
+@click.option("--table", required=True, type=click.Choice(NAMES), help="Name of the table.")
 @click.option(
     "--data",
     type=DIRECTORY,

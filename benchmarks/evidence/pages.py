@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
-from benchmarks.evidence import defaults, sealing
-from benchmarks.evidence.cells import model_of
+from benchmarks.evidence import defaults
+from benchmarks.evidence.cells import Outcome, model_of
 from benchmarks.evidence.claims import Judgement, Verdict, judge, tier_parties
-from benchmarks.evidence.rows import Row, rows, shown, three
-from benchmarks.evidence.store import Evidence, gather
-from benchmarks.evidence.tables import TABLES
+from benchmarks.evidence.rows import Row, models_of, rows, shown, three
+from benchmarks.evidence.store import IDENTITY, Evidence, gather
+from benchmarks.evidence.tables import PAPERS, table_of
 from benchmarks.evidence.tables.base import Section
 from benchmarks.report import Grid, fill
 from secure_fl.algorithms.registry import ALGORITHMS
 
-PAPERS = ("fedid", "fedkd", "inclusivefl", "whole", "adapters", "dp")
 VERDICTS: tuple[Verdict, ...] = ("holds", "level", "fails", "undecided")
 PAPER_PAGE = """\
 `python -m benchmarks results` writes this page from the finished cells in this folder.
@@ -53,7 +53,7 @@ JUDGING = """\
 
 def pages(folder: Path, page: Path) -> dict[Path, str]:
     """Write the pages of claims, of each paper and of defaults, and fill the table of `page`."""
-    evidence = {name: gather(TABLES[name], folder) for name in PAPERS}
+    evidence = {name: gather(table_of(name), folder) for name in PAPERS}
     listed = {name: rows(e.finished, e.table.reference) for name, e in evidence.items()}
     judged = {
         name: [found for claim in one.table.claims for found in judge(listed[name], claim)]
@@ -203,7 +203,7 @@ def _claims_page(
         lines += ["", f"## {title}", "", *_claims(judged[name])]
         if one.table.remarks:
             lines += ["", one.table.remarks]
-    lines += ["", *sealing.summary([c for one in evidence.values() for c in sealing.changes(one)])]
+    lines += ["", *_summary_of_changes([c for one in evidence.values() for c in changes(one)])]
     return _text([*lines, "", JUDGING])
 
 
@@ -248,3 +248,51 @@ def _claims(judged: Sequence[Judgement]) -> Iterator[str]:
 
 def _text(lines: Sequence[str] | Iterator[str]) -> str:
     return "\n".join(lines).rstrip() + "\n"
+
+
+CLEAR, SEALED = "none", "he+secagg"
+
+
+def changes(evidence: Evidence) -> list[float]:
+    """Subtract the score of every model in the clear from that of the same model sealed, in points.
+
+    A run that belongs to several groups is compared once.
+    """
+    clear = {_run(o): o for _, o in evidence.finished if _mode(o) == CLEAR}
+    found, seen = [], set()
+    for _, sealed in evidence.finished:
+        run, bits = _run(sealed), sealed["settings"]["protection"]["bits"]
+        silent = ALGORITHMS[sealed["algorithm"]["name"]].sums_nothing
+        if _mode(sealed) == SEALED and run in clear and not silent and (run, bits) not in seen:
+            seen.add((run, bits))
+            found += [100 * (_score(sealed, m) - _score(clear[run], m)) for m in models_of(sealed)]
+    return found
+
+
+def _summary_of_changes(found: Sequence[float]) -> Iterator[str]:
+    """Sum up the changes of all tables."""
+    if found:
+        yield from ("## Sealed compared with clear", "")
+        yield (
+            f"In {len(found)} pairs of models that differ only in the protection of their run, "
+            f"scores change by {fmean(found):+.1f} points on average and by at most "
+            f"{max(map(abs, found)):.1f} points. Tests show that sealed and clear sums are equal "
+            "up to rounding (`tests/conformance`)."
+        )
+
+
+def _score(outcome: Outcome, model: str) -> float:
+    return Row("", "", "", model, "", {0: outcome}, None).values().get(0, 0.0)
+
+
+def _mode(outcome: Outcome) -> str:
+    return str(outcome["settings"]["protection"]["mode"])
+
+
+def _run(outcome: Outcome) -> str:
+    """Identify a run without its protection."""
+    protection = outcome["settings"]["protection"]
+    rest = {k: v for k, v in protection.items() if k not in ("mode", "bits")}
+    settings = outcome["settings"] | {"protection": rest}
+    identity = {name: outcome[name] for name in IDENTITY} | {"settings": settings}
+    return json.dumps(identity, sort_keys=True)

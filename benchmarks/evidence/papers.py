@@ -19,7 +19,8 @@ from benchmarks.evidence.cells import Cell, Inputs, Outcome, request, run
 from benchmarks.evidence.pages import tables
 from benchmarks.evidence.rows import rows
 from benchmarks.evidence.store import Store
-from benchmarks.evidence.tables import TABLES, Table
+from benchmarks.evidence.tables import table_of
+from benchmarks.evidence.tables.base import Table
 from benchmarks.report import Report
 from secure_fl.errors import SecureFLError, SettingsError
 
@@ -52,7 +53,7 @@ def plan(
     only: str = "",
 ) -> Plan:
     """List a table's cells, and check the settings, the data and the checkpoint of all of them."""
-    chosen = TABLES[table] if isinstance(table, str) else table
+    chosen = table_of(table) if isinstance(table, str) else table
     every = [cell for seed in range(seeds) for cell in chosen.cells(seed)]
     cells = [cell for cell in every if only.lower() in cell.title.lower()]
     if not cells:

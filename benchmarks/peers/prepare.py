@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+from transformers import BertConfig, BertModel
 
 from benchmarks import checkpoint, collection
 from benchmarks.datasets import Spread, silos
-from benchmarks.peers import larger
 from benchmarks.peers.inside.job import save
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import write
 from secure_fl.errors import ModelError
+from secure_fl.learning import fetching
+from secure_fl.learning.builtin import tiny_config, tiny_tokenizer
 from secure_fl.learning.models import load_model, load_tokenizer
 from secure_fl.learning.tasks import Task, make_task
 from secure_fl.seeds import seed_for
@@ -25,6 +29,10 @@ RECORDS = "records"  # the sites' texts, as our own command reads them
 LENGTH = 48  # tokens
 BUILT_IN, REAL = "built-in ade", "ade_cls"
 FRESH, PRETRAINED = 1e-3, 2e-4  # learning rates of random weights, and of a checkpoint
+# By about how many values are trained: columns and layers, with heads of 64 columns.
+SHAPES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"1M": (192, 2), "10M": (512, 3), "100M": (1024, 8)}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class Sizes:
     rounds: int = 10
     batch_size: int = 16
     learning_rate: float = FRESH
-    model: str = checkpoint.BUILT_IN  # or a size of `larger`, or a checkpoint
+    model: str = checkpoint.BUILT_IN  # or a size of `SHAPES`, or a checkpoint
     seed: int = 0
     threads: int = 1  # of each process
     set: str = BUILT_IN  # of `collection.SETS`
@@ -50,7 +58,7 @@ class Sizes:
     @classmethod
     def of(cls, model: str, *, real: bool, **more: int) -> Sizes:
         """Choose the sizes for a model; `real`: on ade_cls instead of built-in records."""
-        fresh = model in (checkpoint.BUILT_IN, *larger.SHAPES)
+        fresh = model in (checkpoint.BUILT_IN, *SHAPES)
         rate = FRESH if fresh else PRETRAINED
         return cls(model=model, set=REAL if real else BUILT_IN, learning_rate=rate, **more)
 
@@ -103,13 +111,29 @@ def members(folder: Path) -> list[Silo]:
 
 def _model(folder: Path, sizes: Sizes) -> str:
     """Return the checkpoint of the job's model."""
-    if sizes.model in larger.SHAPES:
-        return larger.write(folder / "body", sizes.model, sizes.seed)
+    if sizes.model in SHAPES:
+        tokenizer = tiny_tokenizer()
+        with fetching.seeded(sizes.seed), fetching.quiet():
+            BertModel(config_of(sizes.model, len(tokenizer))).save_pretrained(folder / "body")
+        tokenizer.save_pretrained(folder / "body")
+        return str(folder / "body")
     if sizes.model != checkpoint.PACKAGE:
         return checkpoint.find(sizes.model).name
     if (installed := checkpoint.installed()) is None:  # nothing else may stand in its row
         raise ModelError(f"{checkpoint.PACKAGE} is not installed here", fix="install it by pip")
     return str(installed)
+
+
+def config_of(size: str, vocabulary: int) -> BertConfig:
+    """Make the configuration of a size, with feed-forward layers of four times the columns."""
+    columns, layers = SHAPES[size]
+    wider = {
+        "hidden_size": columns,
+        "intermediate_size": 4 * columns,
+        "num_attention_heads": columns // 64,
+        "initializer_range": 0.02,
+    }
+    return BertConfig(**tiny_config(vocabulary, layers=layers).to_dict() | wider)
 
 
 def _write_model(folder: Path, model: ModelSettings, task: Task, tokenizer: Any, seed: int) -> None:

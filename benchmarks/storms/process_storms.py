@@ -9,19 +9,19 @@ hospital has lost a finished round.
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import jsonl
 from benchmarks.report import Report
-from benchmarks.storms.draw import EPSILON, EXCHANGES, ROUNDS, StormDraw
-from benchmarks.storms.lies import COORDINATOR, Liar
+from benchmarks.storms.lies import AT_GATHERINGS, BY_MEMBERS, COORDINATOR, LIES, Liar
 from benchmarks.storms.machines import Machine
 from benchmarks.storms.outcomes import (
     ITSELF,
@@ -34,13 +34,20 @@ from benchmarks.storms.outcomes import (
     report,
     rounds_lost,
 )
+from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.pilot.kits import load_kit
+from secure_fl.policy.plan import Plan
 from secure_fl.runs.folder import EVENTS, RESULT
 from secure_fl.runs.party_checkpoints import EVIDENCE
+from secure_fl.settings import DPSettings, ProtectionSettings
+from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
 from tests.support.processes import KEYS, free_port
 
+ROUNDS, KILLS = 3, 3
+EXCHANGES = 10 * ROUNDS  # of an undisturbed run, about
+EPSILON = 60.0
 NAMES = ("east", "middle", "north", "south", "west")
 SIZE = 24
 RUN = Path("runs", "run")  # of a site's folder
@@ -50,6 +57,46 @@ LIMIT = 1800.0  # seconds of a storm on a busy machine
 LAST = 30.0  # seconds that hospitals have after the coordinator's end
 LOOK = 0.05
 CHEAP = Cost(log_n=10)  # of opening a key: passphrases are not attacked here
+
+
+@dataclass(frozen=True, slots=True)
+class StormDraw:
+    """One storm before it begins; lies take turns, all other choices are random."""
+
+    liar: str  # a member, or COORDINATOR
+    lie: str
+    first: int  # the first of its chances that it takes
+    once: bool
+    private: bool  # by DP-SGD with a budget
+    kills: Sequence[tuple[int, str]]  # number of exchanges, and the machine
+
+    @classmethod
+    def of(
+        cls, seed: int, members: Sequence[str], mortal: Sequence[str], within: int = EXCHANGES
+    ) -> StormDraw:
+        """Draw a storm over these members; `mortal` machines may be killed within some exchanges.
+
+        Disturbed runs have more exchanges; a kill after the end does not happen.
+        """
+        rng = random.Random(seed)  # noqa: S311 - a seed chooses attacks
+        lie = LIES[seed % len(LIES)]
+        late = lie in AT_GATHERINGS  # about finished rounds, so some machine has to be killed
+        liar = rng.choice(members) if lie in BY_MEMBERS else COORDINATOR
+        earliest = within // 3 if late else 1
+        kills = sorted(
+            (rng.randint(earliest, within), rng.choice(mortal))
+            for _ in range(rng.randint(int(late), KILLS))
+        )
+        first = 1 if late else rng.randint(1, 2 * ROUNDS)
+        return cls(liar, lie, first, rng.random() < 0.5, rng.random() < 0.5, kills)
+
+    def plan(self) -> Plan:
+        """Make the plan of the run."""
+        plan = plan_of(FedAvg(rounds=ROUNDS), protection=ProtectionSettings(min_cohort=3))
+        if not self.private:
+            return plan
+        dp = DPSettings(epsilon=EPSILON, noise_multiplier=1.0, delta=1e-3, accountant="rdp")
+        return plan.model_copy(update={"training": plan.training.model_copy(update={"dp": dp})})
 
 
 def measure(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -21,16 +21,15 @@ from benchmarks.__main__ import main
 from benchmarks.checkpoint import BUILT_IN, Checkpoint
 from benchmarks.collection import SETS
 from benchmarks.datasets import Spread, silos
-from benchmarks.evidence import claims, commands, pages, papers, sealing
-from benchmarks.evidence.cells import Cell, Inputs, request, run, sections
+from benchmarks.evidence import claims, pages, papers
+from benchmarks.evidence.cells import Cell, Inputs, request, run, scores_of, sections
 from benchmarks.evidence.claims import PLAIN_FEDAVG, Arm, Claim, judge
 from benchmarks.evidence.commands import WEIGHTS, halve
 from benchmarks.evidence.controls import mean_scores, members_of
-from benchmarks.evidence.own_models import scores_of
 from benchmarks.evidence.rows import Row, rows, shown, spread
 from benchmarks.evidence.store import FILE, Evidence, Store, gather
-from benchmarks.evidence.tables import TABLES, Table
-from benchmarks.evidence.tables.base import Section
+from benchmarks.evidence.tables import NAMES, table_of
+from benchmarks.evidence.tables.base import Section, Table
 from secure_fl.algorithms.baselines.reference_points import Local
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.config.data import HOST
@@ -118,11 +117,12 @@ def learnt(seeds: Sequence[int] = (0, 1, 2)) -> list[tuple[Cell, dict[str, Any]]
 # Cells, and the store
 
 
-@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_cell_of_every_table_is_well_formed(name: str) -> None:
-    found = list(TABLES[name].cells(0))
+    made = table_of(name)
+    found = list(made.cells(0))
     assert len({c.title for c in found}) == len(found)
-    assert TABLES[name].reference in {c.method for c in found}
+    assert made.reference in {c.method for c in found}
     for one in found:
         assert len(one.spread.tiers) in (0, one.spread.parties)
         if one.algorithm["name"] in ALGORITHMS:
@@ -254,13 +254,13 @@ def test_plans_are_checked_before_anything_runs(tmp_path: Path) -> None:
 
 
 def test_the_command_names_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tuple(TABLES) == commands.TABLES
-    monkeypatch.setitem(cast(dict[str, Table], TABLES), "whole", table("FedAvg", "Local"))
+    monkeypatch.setattr(papers, "table_of", lambda name: table("FedAvg", "Local"))
     work, out = tmp_path / "work", tmp_path / "out.json"
     arguments = ["papers", "--table", "whole", "--seeds", "1", "--only", "local"]
     done = CliRunner().invoke(main, [*arguments, "--work", str(work), "--json", str(out)])
     assert done.exit_code == 0, done.output
     assert json.loads(out.read_text())["rows"][0]["method"] == "Local"
+    monkeypatch.undo()
     for data in (tmp_path / "nowhere", tmp_path):
         arguments = ["papers", "--table", "fedkd", "--only", "FedAvg · seed 0"]
         done = CliRunner().invoke(main, [*arguments, "--data", str(data)])
@@ -380,12 +380,12 @@ def test_pairs_differ_in_protection_only() -> None:
 
     other = made("none", 8, 0.1, training=TRAINING | {"batch_size": 5})
     runs = [made("none", 8, 0.8), made("he+secagg", 4, 0.75), other]
-    (change,) = sealing.changes(Evidence(table("FedAvg"), runs, (), 0))
+    (change,) = pages.changes(Evidence(table("FedAvg"), runs, (), 0))
     assert change == pytest.approx(-5.0)
 
 
 def test_claims_and_printed_figures_name_rows_of_the_tables() -> None:
-    for made in TABLES.values():
+    for made in map(table_of, NAMES):
         cells = list(made.cells(0))
         for section in made.sections:
             methods = {c.method for c in cells if section.covers(c.group, c.data)}
@@ -409,7 +409,7 @@ def test_pages_show_figures_claims_and_missing_cells(
         ),
     )
     monkeypatch.setattr(pages, "PAPERS", ("small",))
-    monkeypatch.setattr(pages, "TABLES", {"small": made})
+    monkeypatch.setattr(pages, "table_of", lambda name: made)
     store = Store(tmp_path / "small")
     for _, found in learnt()[:6]:
         store.add(found)

@@ -13,15 +13,15 @@ import torch
 from transformers import BertForSequenceClassification
 
 from benchmarks import checkpoint
-from benchmarks.peers import environments, larger, page, tables
+from benchmarks.peers import environments, page, tables
 from benchmarks.peers.breaking import learnt
 from benchmarks.peers.breaking import measure as break_runs
 from benchmarks.peers.compare import measure
 from benchmarks.peers.inside.job import Job, trained
-from benchmarks.peers.prepare import Sizes, prepare
+from benchmarks.peers.prepare import Sizes, config_of, prepare
+from benchmarks.peers.stage import Wire
 from benchmarks.peers.tables import CALM
 from benchmarks.peers.ways import ROOT, WAYS
-from benchmarks.peers.wire import Wire
 from benchmarks.report import BLOCK
 from secure_fl.errors import DataError, ModelError
 from secure_fl.learning.anatomy import freeze_embeddings, trainable
@@ -73,7 +73,7 @@ def test_a_system_that_is_not_there_is_a_row_with_its_error(tmp_path: Path) -> N
 )
 def test_a_model_has_the_values_of_its_size(size: str, values: int) -> None:
     with torch.device("meta"):
-        model = BertForSequenceClassification(larger.config_of(size, 700))
+        model = BertForSequenceClassification(config_of(size, 700))
     freeze_embeddings(model)
     assert sum(weight.numel() for weight in trainable(model).values()) == values
 

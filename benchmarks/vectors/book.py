@@ -48,6 +48,10 @@ class Book:
             raise ValueError(f"{name}: {code} expected, {str(found)[:200]} found")
         self.cases.append({**case, "refused": code})
 
+    def series(self, kind: str, prefix: str = "", **fields: Any) -> Series:
+        """Start cases of one kind that change these fields; `prefix`: of all their codes."""
+        return Series(self, kind, prefix, fields)
+
     def text(self) -> str:
         """Encode: a case a line, with short names for long strings that occur again."""
         cases = ",\n".join(json.dumps(_short(case), ensure_ascii=False) for case in self.cases)
@@ -57,6 +61,24 @@ class Book:
             cases = cases.replace(text, name)
         about, named = json.dumps(self.about), json.dumps(strings, indent=0)
         return f'{{"about": {about}, "strings": {named}, "cases": [\n{cases}\n]}}\n'
+
+
+@dataclass(frozen=True)
+class Series:
+    """Cases of one kind, which change the fields of one case."""
+
+    book: Book
+    kind: str
+    prefix: str
+    fields: Mapping[str, Any]
+
+    def ok(self, name: str, **changes: Any) -> None:
+        """Add a case with the product's result."""
+        self.book.ok(name, self.kind, **{**self.fields, **changes})
+
+    def no(self, code: str, name: str, **changes: Any) -> None:
+        """Add a case that must be refused with this code."""
+        self.book.no(self.prefix + code, name, self.kind, **{**self.fields, **changes})
 
 
 def _short(case: Mapping[str, Any]) -> Mapping[str, Any]:

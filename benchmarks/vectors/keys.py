@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, replace
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from msgspec import structs
 
-from benchmarks.vectors.book import Book
+from benchmarks.vectors.book import Book, Series
 from benchmarks.vectors.seeds import bytes_of, identity, seeded
 from secure_fl.crypto.keys.identity import Channel, Identity, PublicIdentity, digest_of, seal_to
 from secure_fl.crypto.keys.roster import Member, Roster
@@ -49,47 +49,30 @@ def seals(book: Book) -> None:
         message = channels.seal(b"two shares", b"step 1")
         channels.open(Channel(SOUTH, NORTH.public, b"secure-fl run " + RUN).seal(b"", b""), b"")
         later = channels.seal(b"more shares", b"step 1").hex()
-    context = {"context": b"context".hex()}
-    _opening(book, "sealed", keys, blob, context, swapped={"sender": _card(WEST.public)})
-    other = {"recipient": WEST.to_private_bytes().hex()}
-    book.no(
-        "crypto:seal",
-        "sealed for another site",
-        "sealed",
-        **keys | other | context,
-        sealed=blob.hex(),
-    )
+    sealed = book.series("sealed", "crypto:", **keys, context=b"context".hex(), sealed=blob.hex())
+    _opening(sealed, blob, sender=_card(WEST.public))
+    other = WEST.to_private_bytes().hex()
+    sealed.no("seal", "sealed for another site", recipient=other)
     honest = Identity.sign_document
     with patch.object(Identity, "sign_document", lambda _, digest: honest(WEST, digest)):
         forged = seal_to(NORTH, SOUTH.public, b"a kit", b"context").hex()
-    book.no("crypto:signature", "sealed, signed by another site", "sealed", **keys, **context,
-            sealed=forged)  # fmt: skip
+    sealed.no("signature", "sealed, signed by another site", sealed=forged)
     low = blob[:1] + bytes(32) + blob[33:]
-    book.no(
-        "crypto:point",
-        "sealed with a point of low order",
-        "sealed",
-        **keys,
-        **context,
-        sealed=low.hex(),
-    )
+    sealed.no("point", "sealed with a point of low order", sealed=low.hex())
     _channels(book, keys, message, later)
     _envelopes(book)
 
 
 def _channels(book: Book, keys: Mapping[str, str], message: bytes, later: str) -> None:
-    context = {"context": b"step 1".hex(), "channel": (b"secure-fl run " + RUN).hex()}
-    south = _card(SOUTH.public)
-    _opening(book, "channel", keys, message, context, swapped={"sender": south})
-    once = {**keys, **context, "before": [message.hex()]}
-    book.ok("channel message without X", "channel", **once, sealed=later)
-    book.no("crypto:seal", "channel message without any X before", "channel", **keys, **context,
-            sealed=later)  # fmt: skip
-    book.no("crypto:seal", "channel message with another second byte", "channel", **once,
-            sealed=f"{later[:2]}02{later[4:]}")  # fmt: skip
-    other = {"channel": (b"secure-fl run " + bytes(16)).hex()}
-    book.no("crypto:seal", "channel of another run", "channel", **keys, **{**context, **other},
-            sealed=message.hex())  # fmt: skip
+    about = {"context": b"step 1".hex(), "channel": (b"secure-fl run " + RUN).hex()}
+    channel = book.series("channel", "crypto:", **keys, **about, sealed=message.hex())
+    _opening(channel, message, sender=_card(SOUTH.public))
+    once = book.series("channel", "crypto:", **keys, **about, before=[message.hex()])
+    once.ok("channel message without X", sealed=later)
+    channel.no("seal", "channel message without any X before", sealed=later)
+    second = f"{later[:2]}02{later[4:]}"
+    once.no("seal", "channel message with another second byte", sealed=second)
+    channel.no("seal", "channel of another run", channel=(b"secure-fl run " + bytes(16)).hex())
 
 
 def _envelopes(book: Book) -> None:
@@ -98,72 +81,55 @@ def _envelopes(book: Book) -> None:
         value = envelopes.seal(b"a value", b"share 0 north")
     case = {"channel_key": bytes_of("channel key").hex(), "run": RUN.hex()}
     about = {"context": b"share 0 north".hex(), "sealed": value.hex()}
-    book.ok("envelope", "envelope", **case, **about)
-    code = "tamper:relayed-value"
-    old = {"context": b"share 1 north".hex()}
-    book.no(code, "envelope of an earlier value", "envelope", **case, **{**about, **old})
-    book.no(code, "envelope of another run", "envelope", **{**case, "run": "00" * 16}, **about)
-    book.no(code, "envelope cut short", "envelope", **case, **{**about, "sealed": value[:9].hex()})
+    envelope = book.series("envelope", "tamper:", **case, **about)
+    envelope.ok("envelope")
+    old = b"share 1 north".hex()
+    envelope.no("relayed-value", "envelope of an earlier value", context=old)
+    envelope.no("relayed-value", "envelope of another run", run="00" * 16)
+    envelope.no("relayed-value", "envelope cut short", sealed=value[:9].hex())
 
 
 def _signatures(book: Book, card: str) -> None:
     digest = digest_of(b"secure-fl vouch", b"a statement")
     signature = NORTH.sign(digest)
     case = {"sender": card, "digest": digest.hex(), "signature": signature.hex()}
-    book.ok("signature", "signature", **case)
+    signed = book.series("signature", "crypto:", **case)
+    signed.ok("signature")
     other = digest_of(b"secure-fl card", b"a statement").hex()
-    book.no(
-        "crypto:signature",
-        "signature under another label",
-        "signature",
-        **{**case, "digest": other},
-    )
-    stranger = {**case, "sender": _card(WEST.public)}
-    book.no("crypto:signature", "signature of another site", "signature", **stranger)
+    signed.no("signature", "signature under another label", digest=other)
+    signed.no("signature", "signature of another site", sender=_card(WEST.public))
     high = int.from_bytes(signature[32:], "little") + ORDER
     loose = (signature[:32] + high.to_bytes(32, "little")).hex()
-    book.no(
-        "crypto:signature",
-        "signature in another encoding",
-        "signature",
-        **{**case, "signature": loose},
-    )
-    short = {**case, "signature": signature[:-1].hex()}
-    book.no("crypto:signature", "signature of 63 bytes", "signature", **short)
-    book.no("crypto:digest", "signature of no digest", "signature", **{**case, "digest": "00" * 31})
+    signed.no("signature", "signature in another encoding", signature=loose)
+    signed.no("signature", "signature of 63 bytes", signature=signature[:-1].hex())
+    signed.no("digest", "signature of no digest", digest="00" * 31)
     both, others = NORTH.sign_document(digest), NORTH.sign_document(bytes.fromhex(other))
-    book.ok("document signature", "document", **{**case, "signature": both.hex()})
+    document = book.series("document", "crypto:", **case)
+    document.ok("document signature", signature=both.hex())
     for name, wrong in (
         ("document signed by Ed25519 alone", both[:64]),
         ("document signed by ML-DSA alone", others[:64] + both[64:]),
         ("document with ML-DSA of another digest", both[:64] + others[64:]),
     ):
-        book.no("crypto:signature", name, "document", **{**case, "signature": wrong.hex()})
+        document.no("signature", name, signature=wrong.hex())
 
 
-def _opening(
-    book: Book,
-    kind: str,
-    keys: Mapping[str, str],
-    blob: bytes,
-    context: Mapping[str, str],
-    swapped: Mapping[str, str],
-) -> None:
+def _opening(message: Series, blob: bytes, **swapped: str) -> None:
     """Add a message, and the ways to change it that both kinds of seals refuse."""
-    case = {**keys, **context}
-    book.ok(f"{kind} message", kind, **case, sealed=blob.hex())
-    flipped = blob[:-1] + bytes([blob[-1] ^ 1])
-    book.no("crypto:seal", f"{kind}, changed", kind, **case, sealed=flipped.hex())
-    book.no(
-        "crypto:seal",
-        f"{kind}, other context",
-        kind,
-        **{**case, "context": "00"},
-        sealed=blob.hex(),
-    )
-    book.no("crypto:seal", f"{kind}, other sender", kind, **{**case, **swapped}, sealed=blob.hex())
-    book.no("crypto:length", f"{kind}, cut short", kind, **case, sealed=blob[:20].hex())
-    book.no("crypto:version", f"{kind}, version 1", kind, **case, sealed=(b"\x01" + blob[1:]).hex())
+    kind = message.kind
+    message.ok(f"{kind} message")
+    message.no("seal", f"{kind}, changed", sealed=flipped(blob).hex())
+    message.no("seal", f"{kind}, other context", context="00")
+    message.no("seal", f"{kind}, other sender", **swapped)
+    message.no("length", f"{kind}, cut short", sealed=blob[:20].hex())
+    message.no("version", f"{kind}, version 1", sealed=(b"\x01" + blob[1:]).hex())
+
+
+def flipped(data: bytes, place: int = -1) -> bytes:
+    """Flip the lowest bit of a byte."""
+    changed = bytearray(data)
+    changed[place] ^= 1
+    return bytes(changed)
 
 
 # --- frames ---------------------------------------------------------------------------------------
@@ -228,24 +194,21 @@ def _bad_frames(book: Book) -> None:
     whole = good.to_bytes()
 
     def no(code: str, name: str, data: bytes) -> None:
-        frame = b64encode(data).decode()
-        book.no(
-            f"wire:{code}" if ":" not in code else code, name, "frame", sender=sender, frame=frame
-        )
+        book.no(code, name, "frame", sender=sender, frame=b64encode(data).decode())
 
     def resigned(name: str, change: Callable[[bytes], bytes]) -> None:
         """Sign another envelope, which is not of the closed table."""
         body = change(good.head[:-64])
         head = body + NORTH.sign(frames.digest(body))
-        no("message", name, Frame(head, good.bulk).to_bytes())
+        no("wire:message", name, Frame(head, good.bulk).to_bytes())
 
-    no("head", "truncated frame: head", whole[:40])
-    no("bulk", "truncated frame: bulk", whole[:-1])
-    no("bulk", "bytes after a bulk", whole + b"\0")
-    no("bulk", "changed bulk", whole[:-1] + b"!")
-    no("size", "head without a message", (64).to_bytes(4, "big") + bytes(64))
-    no("version", "wrong version", whole[:4] + b"\x01" + whole[5:])
-    no("crypto:signature", "changed head", whole[:30] + bytes([whole[30] ^ 1]) + whole[31:])
+    no("wire:head", "truncated frame: head", whole[:40])
+    no("wire:bulk", "truncated frame: bulk", whole[:-1])
+    no("wire:bulk", "bytes after a bulk", whole + b"\0")
+    no("wire:bulk", "changed bulk", whole[:-1] + b"!")
+    no("wire:size", "head without a message", (64).to_bytes(4, "big") + bytes(64))
+    no("wire:version", "wrong version", whole[:4] + b"\x01" + whole[5:])
+    no("crypto:signature", "changed head", flipped(whole, 30))
     no("crypto:signature", "signature of another site",
        Frame(unsigned + SOUTH.sign(frames.digest(unsigned)), good.bulk).to_bytes())  # fmt: skip
     values = msgspec.msgpack.decode(unsigned[1:])
@@ -328,17 +291,17 @@ def rosters(book: Book) -> None:
     book.ok("card", "card", file=text)
     read = json.loads(text)
 
-    def card(code: str, name: str, **changes: Any) -> None:
+    def no(code: str, name: str, **changes: Any) -> None:
         book.no(f"keyring:{code}", name, "card", file=json.dumps({**read, **changes}))
 
     swapped = {**read["card"], "agreement": json.loads(card_bytes(WEST))["card"]["agreement"]}
-    card("card", "card with another agreement key", card=swapped)
-    card("card", "card with another name", card={**read["card"], "name": "south"})
+    no("card", "card with another agreement key", card=swapped)
+    no("card", "card with another name", card={**read["card"], "name": "south"})
     short = {**read["card"], "signing": b64encode(bytes(31)).decode()}
-    card("card", "card with a short key", card=short)
-    card("changed", "card with another fingerprint", fingerprint="00000 " * 7 + "00000")
-    card("other-format", "card of an earlier format", format=1)
-    card("malformed", "card with a field too many", more=1)
+    no("card", "card with a short key", card=short)
+    no("changed", "card with another fingerprint", fingerprint="00000 " * 7 + "00000")
+    no("other-format", "card of an earlier format", format=1)
+    no("malformed", "card with a field too many", more=1)
     book.no("keyring:malformed", "card cut short", "card", file=text[:50])
     _rosters(book)
 
@@ -388,11 +351,7 @@ def _rosters(book: Book) -> None:
 
 def _bad_members(no: Callable[[str, str, Roster], None], good: Roster, host: Member) -> None:
     upper = Member("NORTH", "party", None, identity("NORTH").public)
-    no(
-        "duplicate-names",
-        "names that differ in case",
-        _roster(members=(*good.members, upper)),
-    )
+    no("duplicate-names", "names that differ in case", _roster(members=(*good.members, upper)))
     hosts = (host, Member("second", "host", None, identity("second").public))
     no("several-hosts", "two hosts", _roster(members=(*good.members, *hosts)))
     no("no-party", "roster of a host alone", _roster(members=(host,)))
@@ -405,9 +364,10 @@ def _bad_members(no: Callable[[str, str, Roster], None], good: Roster, host: Mem
 
 
 def _roster_files(book: Book, read: dict[str, Any]) -> None:
+    files = book.series("roster", "keyring:", file="", now=NOW, me="")
+
     def no(code: str, name: str, **changes: Any) -> None:
-        file = json.dumps({**read, **changes})
-        book.no(f"keyring:{code}", name, "roster", file=file, now=NOW, me="")
+        files.no(code, name, file=json.dumps({**read, **changes}))
 
     first, *others = read["members"]
     no("malformed", "member with an unknown role", members=[{**first, "role": "admin"}, *others])
@@ -420,13 +380,7 @@ def _roster_files(book: Book, read: dict[str, Any]) -> None:
     no("card", "member with a bad name",
        members=[{**first, "card": {**first["card"], "name": "a b"}}, *others])  # fmt: skip
     moved = {**read, "members": read["members"][::-1], "created": "2026-01-01T02:00:00+02:00"}
-    book.ok(
-        "members in another order, and another zone",
-        "roster",
-        file=json.dumps(moved),
-        now=NOW,
-        me="",
-    )
+    files.ok("members in another order, and another zone", file=json.dumps(moved))
 
 
 # --- the ledger -----------------------------------------------------------------------------------
@@ -435,27 +389,18 @@ def _roster_files(book: Book, read: dict[str, Any]) -> None:
 def ledgers(book: Book) -> None:
     """Chains of rows."""
     case = _ledger()
-    book.ok("ledger with a step that was finished", "ledger", **case)
-    book.ok(
-        "ledger with its head kept elsewhere", "ledger", **{**case, "pinned": case["hashes"][1]}
-    )
-
-    def no(code: str, name: str, **changes: Any) -> None:
-        book.no(f"tamper:{code}", name, "ledger", **{**case, **changes})
-
+    ledger = book.series("ledger", **case)
+    ledger.ok("ledger with a step that was finished")
+    ledger.ok("ledger with its head kept elsewhere", pinned=case["hashes"][1])
+    no = book.series("ledger", "tamper:", **case).no
     rows, hashes, signatures = case["rows"], case["hashes"], case["signatures"]
     changed = [*rows[:1], [*rows[1][:7], 16.0, *rows[1][8:]], *rows[2:]]
     no("row-changed", "row with another budget", rows=changed)
     no("row-missing", "row deleted", rows=rows[:1] + rows[2:], hashes=hashes[:1] + hashes[2:],
        signatures=signatures[:1] + signatures[2:])  # fmt: skip
     no("row-missing", "rows exchanged", rows=[rows[0], rows[2], rows[1], rows[3]])
-    no(
-        "truncated",
-        "last row cut off",
-        rows=rows[:-1],
-        hashes=hashes[:-1],
-        signatures=signatures[:-1],
-    )
+    no("truncated", "last row cut off", rows=rows[:-1], hashes=hashes[:-1],
+       signatures=signatures[:-1])  # fmt: skip
     no("truncated", "no anchor", anchor=None)
     no("older-copy", "older copy", pinned="11" * 32)
     anchor = case["anchor"]
@@ -463,8 +408,7 @@ def ledgers(book: Book) -> None:
     no("signature", "row signed by another", signatures=[*signatures[:-1], signatures[0]])
     old = rows[0][6].replace('"format": 2', '"format": 1')
     earlier = [[*rows[0][:6], old, *rows[0][7:]], *rows[1:]]
-    book.no("budget:ledger-unusable", "ledger of an earlier format", "ledger",
-            **{**case, "rows": earlier})  # fmt: skip
+    ledger.no("budget:ledger-unusable", "ledger of an earlier format", rows=earlier)
     no("owner", "first row without an owner", rows=[[*rows[0][:6], "{}", *rows[0][7:]], *rows[1:]])
 
 
@@ -497,6 +441,3 @@ def _ledger() -> dict[str, Any]:
         "anchor": [3, head.hex(), _anchor(NORTH, 3, head.hex())],
         "pinned": "",
     }
-
-
-__all__ = ["b64decode", "ledgers", "rosters", "seals", "wire"]

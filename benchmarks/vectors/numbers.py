@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks.vectors.book import Book
-from benchmarks.vectors.seeds import bytes_of, identity, seeded
+from benchmarks.vectors.seeds import bytes_of, seeded
 from secure_fl.crypto.sealing import masking, secret, tags
 from secure_fl.crypto.sealing.masking import PRIME, StreamId
 from secure_fl.crypto.sealing.packing import encode_wide, from_slots
@@ -95,34 +96,26 @@ def _segment_keys(book: Book) -> None:
         "audience": "parties", "carry": False, "bound": 1.0, "noise": None, "at": [1, 2],
         "vectors": [["n", 1], ["w", 300]], "owners": ["east", "north", "south"], "readers": [],
     }  # fmt: skip
-    book.ok("segment of a first sum", "segment-key", **case)
-    book.ok("segment after an opened sum", "segment-key", **{**case, "notes": [note, more]})
-    book.ok(
-        "segment of all, after a sum of a tier", "segment-key", **{**case, "notes": [note, tier]}
-    )
-    some = {"owners": ["east", "north"], "readers": ["south"], "notes": [note, tier]}
-    book.ok("segment of two, read by a third", "segment-key", **{**case, **some})
-    some = {"owners": ["east", "north"], "notes": [note, tier], "carry": True, "bound": None}
-    book.ok("segment of a tier, carried", "segment-key", **{**case, **some})
-    noised = {"noise": [1024.5, 70000.0], "bound": None}
-    book.ok("segment with noise", "segment-key", **{**case, **noised})
+    ok, two = book.series("segment-key", **case).ok, ["east", "north"]
+    ok("segment of a first sum")
+    ok("segment after an opened sum", notes=[note, more])
+    ok("segment of all, after a sum of a tier", notes=[note, tier])
+    ok("segment of two, read by a third", owners=two, readers=["south"], notes=[note, tier])
+    ok("segment of a tier, carried", owners=two, notes=[note, tier], carry=True, bound=None)
+    ok("segment with noise", noise=[1024.5, 70000.0], bound=None)
 
 
 def masks(book: Book) -> None:
     """Streams, mask keys, pair secrets, shares and commitments."""
     secret_, seed, other = bytes_of("secret"), bytes_of("seed", 16), bytes_of("other seed", 16)
+    stream = book.series("stream", secret=secret_.hex(), **AT, purpose="pair", length=5)
     for purpose in ("pair", "self", "host", "pad", "tag", "tag members", "tag salt"):
-        book.ok(f"stream of purpose {purpose}", "stream", secret=secret_.hex(), **AT,
-                purpose=purpose, length=5)  # fmt: skip
-    salted = (secret_ + bytes_of("salt")).hex()
-    book.ok("stream of a salted pair", "stream", secret=salted, **AT, purpose="pair", length=5)
+        stream.ok(f"stream of purpose {purpose}", purpose=purpose)
+    stream.ok("stream of a salted pair", secret=(secret_ + bytes_of("salt")).hex())
     for modulus in (3, 2**40 + 15, T, 2**62):
-        book.ok(
-            f"integers below {modulus}", "uniform", key=secret_.hex(), length=9, modulus=modulus
-        )
-    far = {**AT, "sum": 1 << 64}
-    book.no("crypto:sum", "number of a sum beyond 64 bits", "stream", secret=secret_.hex(), **far,
-            purpose="pair", length=1)  # fmt: skip
+        of = {"key": secret_.hex(), "length": 9, "modulus": modulus}
+        book.ok(f"integers below {modulus}", "uniform", **of)
+    stream.no("crypto:sum", "number of a sum beyond 64 bits", sum=1 << 64, length=1)
     public = masking.public_key(other)
     book.ok("mask key of a seed", "mask-key", seed=seed.hex())
     book.ok("half for a peer", "half", seed=seed.hex(), peer=2)
@@ -146,27 +139,24 @@ def _shares(book: Book, seed: bytes) -> None:
     book.ok("three of five", "share", **case)
     shares = book.kinds["share"](case)
 
-    def some(*numbers: int, **others: str) -> dict[str, str]:
-        return {**{str(n): shares[str(n)] for n in numbers}, **others}
+    def some(*numbers: int) -> dict[str, str]:
+        return {str(n): shares[str(n)] for n in numbers}
 
-    book.ok("secret of three shares", "recover", shares=some(1, 3, 8), threshold=3)
-    book.ok("secret of five shares", "recover", shares=some(*holders), threshold=3)
-    book.ok("three of three with a secret of zeros", "share", secret="00" * 16,
-            coefficients=coefficients, holders=[1, 2, 3])  # fmt: skip
-    book.no("crypto:count", "two of three shares", "recover", shares=some(1, 3), threshold=3)
-    book.no("crypto:holders", "share of holder 0", "recover",
-            shares={"0": shares["1"], **some(2, 3)}, threshold=3)  # fmt: skip
+    recover = book.series("recover", "crypto:", shares=some(1, 3, 8), threshold=3)
+    recover.ok("secret of three shares")
+    recover.ok("secret of five shares", shares=some(*holders))
+    three = {"secret": "00" * 16, "coefficients": coefficients, "holders": [1, 2, 3]}
+    book.ok("three of three with a secret of zeros", "share", **three)
+    recover.no("count", "two of three shares", shares=some(1, 3))
+    recover.no("holders", "share of holder 0", shares={"0": shares["1"], **some(2, 3)})
     over = PRIME.to_bytes(17, "big").hex()
-    unreduced = {**some(1, 2), "3": over}
-    book.no("crypto:share", "share that is not reduced", "recover", shares=unreduced, threshold=3)
-    short = {**some(1, 2), "3": shares["3"][2:]}
-    book.no("crypto:share", "share of 16 bytes", "recover", shares=short, threshold=3)
+    recover.no("share", "share that is not reduced", shares={**some(1, 2), "3": over})
+    short = shares["3"][2:]
+    recover.no("share", "share of 16 bytes", shares={**some(1, 2), "3": short})
     wrong = f"{int(shares['3'], 16) ^ (1 << 128):034x}"
-    book.no(
-        "crypto:secret", "wrong share", "recover", shares={**some(1, 2), "3": wrong}, threshold=3
-    )
+    recover.no("secret", "wrong share", shares={**some(1, 2), "3": wrong})
     swapped = {**some(1), "2": shares["3"], "3": shares["2"]}
-    book.no("crypto:secret", "exchanged shares", "recover", shares=swapped, threshold=3)
+    recover.no("secret", "exchanged shares", shares=swapped)
     book.no("crypto:holders", "holder 0 gets a share", "share", **{**case, "holders": [0, 1, 2]})
     about = [AT["run"], 3, "east", "north", "self"]
     book.ok("digest of a share", "commitment", secret=shares["2"], about=about)
@@ -187,30 +177,29 @@ def sums(book: Book) -> None:
     members = [*inputs]
     tag = sum(tags.make(KEY, of, [m], T, stream) for m, of in inputs.items()) % T
     of: dict[str, Any] = {**at, "slots": total.tolist(), "members": members, "tag": tag}
-    book.ok("total of three", "total", **of)
-
-    def wrong(name: str, **changes: Any) -> None:
-        book.no("tamper:wrong-sum", name, "total", **{**of, **changes})
-
+    summed, wrong = book.series("total", **of), "tamper:wrong-sum"
+    summed.ok("total of three")
     flipped = total.copy()
     flipped[7] ^= np.uint64(1)
-    wrong("wrong tag", tag=(tag + 1) % T)
-    wrong("flipped bit of a slot", slots=flipped.tolist())
-    wrong("exchanged slots", slots=[*total[1::-1].tolist(), *total[2:].tolist()])
-    doubled = (2 * total) % np.uint64(T)
-    wrong("scaled total", slots=doubled.tolist(), tag=2 * tag % T)
-    wrong("contributor missing in the list", members=[1, 2])
-    wrong("another contributor in the list", members=[1, 2, 3])
-    wrong("replayed total of an earlier sum", sum=2)
-    wrong("swapped stream: total of another segment", segment=bytes_of("other").hex())
-    wrong("total of another run", run=bytes_of("other run", 16).hex())
-    wrong("total under another cohort's key", key=bytes_of("other key").hex())
-    wrong("total without its last slot", slots=total[:-1].tolist())
+    exchanged = [*total[1::-1].tolist(), *total[2:].tolist()]
+    doubled = ((2 * total) % np.uint64(T)).tolist()
+    for name, changes in {
+        "wrong tag": {"tag": (tag + 1) % T},
+        "flipped bit of a slot": {"slots": flipped.tolist()},
+        "exchanged slots": {"slots": exchanged},
+        "scaled total": {"slots": doubled, "tag": 2 * tag % T},
+        "contributor missing in the list": {"members": [1, 2]},
+        "another contributor in the list": {"members": [1, 2, 3]},
+        "replayed total of an earlier sum": {"sum": 2},
+        "swapped stream: total of another segment": {"segment": bytes_of("other").hex()},
+        "total of another run": {"run": bytes_of("other run", 16).hex()},
+        "total under another cohort's key": {"key": bytes_of("other key").hex()},
+        "total without its last slot": {"slots": total[:-1].tolist()},
+    }.items():
+        summed.no(wrong, name, **changes)
     more = [*total[:-1].tolist(), int(total[-1]) + T]
-    book.no("crypto:slots", "slot beyond the modulus", "total", **{**of, "slots": more})
-    book.no(
-        "crypto:contributors", "contributor named twice", "total", **{**of, "members": [1, 1, 2]}
-    )
+    summed.no("crypto:slots", "slot beyond the modulus", slots=more)
+    summed.no("crypto:contributors", "contributor named twice", members=[1, 1, 2])
 
 
 def ciphertexts(book: Book, key: secret.SecretKey) -> None:
@@ -232,32 +221,22 @@ def ciphertexts(book: Book, key: secret.SecretKey) -> None:
     total = _sealed(short.result(), 2)
     book.ok("total of two, with seeds", "ciphertexts", **total)
     book.ok("total of two, in full", "ciphertexts", **_sealed(full.result(), 2))
-    one = uploads[0][0]
+    one, form = uploads[0][0], "crypto:form"
 
-    def changed(data: bytes, contributors: int = 1) -> dict[str, Any]:
-        return _sealed([data], contributors)
+    def no(code: str, name: str, *parts: bytes) -> None:
+        book.no(code, name, "ciphertexts", **_sealed(parts, 1))
 
-    form = "crypto:form"
-    book.no(form, "ciphertext of another scheme", "ciphertexts", **changed(b"\x05" + one[1:]))
-    book.no(form, "ciphertext cut short", "ciphertexts", **changed(one[:-1]))
+    no(form, "ciphertext of another scheme", b"\x05" + one[1:])
+    no(form, "ciphertext cut short", one[:-1])
     book.no(form, "seed missing in a total", "ciphertexts", **{**total, "contributors": 3})
-    high = one[: 1 + 6 * 6] + b"\xff" * 6 + one[1 + 7 * 6 :]
-    book.no(form, "coefficient beyond its modulus", "ciphertexts", **changed(high))
+    no(form, "coefficient beyond its modulus", one[: 1 + 6 * 6] + b"\xff" * 6 + one[1 + 7 * 6 :])
     clear = b"\x02" + bytes(7 * (6 + 4096))
-    book.no(form, "full ciphertext whose second half is zero", "ciphertexts", **_short(clear))
-    book.no("wire:parts", "bytes after the ciphertexts", "ciphertexts",
-            **{**total, "data": b64encode(b64decode(total["data"]) + b"\0").decode()})  # fmt: skip
-    book.no("wire:parts", "two ciphertexts for six integers", "ciphertexts",
-            **_sealed([*uploads[0], *uploads[1]], 1))  # fmt: skip
+    no(form, "full ciphertext whose second half is zero", clear)
+    longer = {**total, "data": b64encode(b64decode(total["data"]) + b"\0").decode()}
+    book.no("wire:parts", "bytes after the ciphertexts", "ciphertexts", **longer)
+    no("wire:parts", "two ciphertexts for six integers", *uploads[0], *uploads[1])
 
 
-def _sealed(parts: list[bytes], contributors: int) -> dict[str, Any]:
+def _sealed(parts: Sequence[bytes], contributors: int) -> dict[str, Any]:
     data = b64encode(from_parts(parts)).decode()
     return {"data": data, "count": 6, "contributors": contributors}
-
-
-def _short(data: bytes) -> dict[str, Any]:
-    return _sealed([data], 1)
-
-
-__all__ = ["ciphertexts", "encodings", "identity", "masks", "sums"]

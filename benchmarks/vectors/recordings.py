@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from benchmarks.vectors.book import Book
-from benchmarks.vectors.keys import HUB
+from benchmarks.vectors.keys import HUB, flipped
 from benchmarks.vectors.record import HOST, NAMES, Plan, record
 from benchmarks.vectors.seeds import bytes_of, identity, seeded
 from secure_fl.crypto.keys.identity import Channel, Identity, digest_of
@@ -101,16 +101,15 @@ class Changed:
         return found[number]
 
     def no(
-        self, code: str, name: str, at: At, message: Any = None, bulk: bytes | None = None
+        self, code: str, name: str, at: At, *, bulk: bytes | None = None, **changes: Any
     ) -> None:
-        """Add a case with another message or bulk in a frame."""
+        """Add a case with another bulk, or a changed message, in a frame."""
         member, direction, data = self.case["frames"][at.place]
         envelope = frames.peek(Frame.from_bytes(b64decode(data)).head)
         bulk = at.bulk if bulk is None else bulk
-        message = at.message if message is None else message
-        changed = structs.replace(
-            envelope, message=message, size=len(bulk), digest=frames.digest(bulk)
-        )
+        message = structs.replace(at.message, **changes)
+        about = {"size": len(bulk), "digest": frames.digest(bulk)}
+        changed = structs.replace(envelope, message=message, **about)
         signer = HUB if direction == "in" else self.keys[member]
         frame = b64encode(frames.encode(changed, bulk, signer.sign).to_bytes()).decode()
         case = {"changes": self.case["name"], "replace": {str(at.place): frame}}
@@ -126,15 +125,10 @@ def _offers(of: Changed) -> None:
 
     def no(code: str, name: str, **changes: Any) -> None:
         offer = Offer(**{**fields, **changes})
-        of.no(code, name, at, structs.replace(at.message, offers={**offers, NORTH: offer}))
+        of.no(code, name, at, offers={**offers, NORTH: offer})
 
     missing = {name: offer for name, offer in offers.items() if name != SOUTH}
-    of.no(
-        "cohort:offers",
-        "keys of a member are missing",
-        at,
-        structs.replace(at.message, offers=missing),
-    )
+    of.no("cohort:offers", "keys of a member are missing", at, offers=missing)
     blob, deal = fields["shares"][EAST], fields["deals"][EAST]
     no("crypto:sender", "no shares for this member", shares={})
     no("keys:seal", "swapped mask key", public=offers[SOUTH].public)
@@ -163,15 +157,10 @@ def _dealt(of: Changed, fields: Mapping[str, Any], no: Callable[..., None]) -> N
         nonce = bytes_of(name, 12)
         no(code, name, shares={EAST: north.seal(data, about(**changes), _nonce=nonce)}, **changes)
 
-    dealt(
-        "keys:key",
-        "dealer announces another key than it sealed",
-        plain,
-        public=bytes_of("x"),
-    )
+    other = bytes_of("x")
+    dealt("keys:key", "dealer announces another key than it sealed", plain, public=other)
     dealt("keys:key", "dealer seals one share only", plain[:-17])
-    wrong = plain[:-1] + bytes([plain[-1] ^ 1])
-    dealt("keys:share", "dealer seals a share that does not fit its digest", wrong)
+    dealt("keys:share", "dealer seals a share that does not fit its digest", flipped(plain))
 
 
 def _uploads(of: Changed) -> None:
@@ -179,7 +168,7 @@ def _uploads(of: Changed) -> None:
     segment = at.message.segments[0]
 
     def no(code: str, name: str, bulk: bytes | None = None, **changes: Any) -> None:
-        of.no(code, f"upload {name}", at, structs.replace(at.message, **changes), bulk)
+        of.no(code, f"upload {name}", at, bulk=bulk, **changes)
 
     def one(**changes: Any) -> tuple[Any, ...]:
         return (structs.replace(segment, **changes),)
@@ -192,13 +181,9 @@ def _uploads(of: Changed) -> None:
     no("wire:size", "longer than its segments", at.bulk + b"\0")
     no("wire:size", "with a slot cut short", at.bulk[:-1], segments=one(size=segment.size - 1))
     no("wire:slots", "with a slot that is not reduced", b"\xff" * 6 + at.bulk[6:])
-    no(
-        "wire:salts",
-        "that salts its mask with itself",
-        segments=one(salts=(Salt(bytes(32), (NORTH,)),)),
-    )
-    no("wire:salts", "that salts a mask twice",
-       segments=one(salts=(Salt(bytes(32), (EAST,)), Salt(bytes(32), (EAST,)))))  # fmt: skip
+    own, east = Salt(bytes(32), (NORTH,)), Salt(bytes(32), (EAST,))
+    no("wire:salts", "that salts its mask with itself", segments=one(salts=(own,)))
+    no("wire:salts", "that salts a mask twice", segments=one(salts=(east, east)))
     no("disagreement:layout", "with a slot more than others", at.bulk + bytes(6),
        segments=one(size=segment.size + 6, slots=segment.slots + 1))  # fmt: skip
     no("disagreement:owners", "without the values of an owner", b"", segments=one(size=0))
@@ -209,8 +194,8 @@ def _lists(of: Changed) -> None:
 
     def no(code: str, name: str, survivors: tuple[str, ...], *dropped: str, **changes: Any) -> None:
         lists = structs.replace(at.message, survivors=survivors, dropped=dropped)
-        signed = SurvivorLog(of.run).sign(HUB, lists)
-        of.no(code, name, at, structs.replace(signed, **changes))
+        signed = structs.asdict(SurvivorLog(of.run).sign(HUB, lists))
+        of.no(code, name, at, **{**signed, **changes})
 
     everybody = (EAST, NORTH, SOUTH)
     no("cohort:lists", "survivors miss a member", (EAST, NORTH))
@@ -235,19 +220,14 @@ def _shares(of: Changed) -> None:
     at = of.find("UnmaskShares", NORTH)
     seeds = at.message.seeds
 
-    def no(code: str, name: str, **changes: Any) -> None:
-        of.no(code, name, at, structs.replace(at.message, **changes))
-
-    wrong = seeds[SOUTH][:-1] + bytes([seeds[SOUTH][-1] ^ 1])
-    no("misconduct:share", "wrong share", seeds={**seeds, SOUTH: wrong})
-    no(
-        "misconduct:share",
-        "exchanged shares",
-        seeds={**seeds, SOUTH: seeds[EAST], EAST: seeds[SOUTH]},
-    )
-    no("wire:shares", "both shares of a member", keys={SOUTH: seeds[SOUTH]})
-    no("wire:shares", "share of a survivor missing", seeds={EAST: seeds[EAST], NORTH: seeds[NORTH]})
-    no("wire:shares", "shares of another sum", sum=2)
+    wrong = {**seeds, SOUTH: flipped(seeds[SOUTH])}
+    of.no("misconduct:share", "wrong share", at, seeds=wrong)
+    exchanged = {**seeds, SOUTH: seeds[EAST], EAST: seeds[SOUTH]}
+    of.no("misconduct:share", "exchanged shares", at, seeds=exchanged)
+    of.no("wire:shares", "both shares of a member", at, keys={SOUTH: seeds[SOUTH]})
+    two = {name: seeds[name] for name in (EAST, NORTH)}
+    of.no("wire:shares", "share of a survivor missing", at, seeds=two)
+    of.no("wire:shares", "shares of another sum", at, sum=2)
 
 
 def _plus_one(data: bytes, place: int) -> bytes:
@@ -271,10 +251,9 @@ def _totals(of: Changed, hosted: Changed) -> None:
     high = (int(slots[-1]) + COHORT.modulus).to_bytes(6, "little")
     of.no("wire:slots", "tag that is not reduced", at, bulk=at.bulk[:-6] + high)
     of.no("cohort:sizes", "total longer than its parts", at, bulk=at.bulk + b"\0")
-    cut = structs.replace(at.message, sizes=(len(at.bulk) - 6,))
-    of.no("wire:size", "total without its tag", at, cut, at.bulk[:-6])
-    fake = {SOUTH: Lost(bytes(16), ({},))}
-    of.no("cohort:lost", "seed of a survivor", at, structs.replace(at.message, lost=fake))
+    cut, size = at.bulk[:-6], len(at.bulk) - 6
+    of.no("wire:size", "total without its tag", at, bulk=cut, sizes=(size,))
+    of.no("cohort:lost", "seed of a survivor", at, lost={SOUTH: Lost(bytes(16), ({},))})
     at = hosted.find("Total", HOST)
     hosted.no(WRONG, "changed total", at, bulk=_plus_one(at.bulk, 0))
 
@@ -283,83 +262,52 @@ def _dropouts(of: Changed) -> None:
     at = of.find("Confirmed", EAST)
     signatures = at.message.signatures
     two = {name: signatures[name] for name in (EAST, SOUTH)}
-    confirmed = structs.replace(at.message, signatures=two)
-    of.no("cohort:confirmations", "two signatures of three", at, confirmed)
+    of.no("cohort:confirmations", "two signatures of three", at, signatures=two)
     other = {**signatures, SOUTH: of.keys[SOUTH].sign(bytes(32))}
-    of.no(
-        "crypto:signature",
-        "survivor signed other lists",
-        at,
-        structs.replace(at.message, signatures=other),
-    )
+    of.no("crypto:signature", "survivor signed other lists", at, signatures=other)
     at = of.find("SumInput", SOUTH)
     links = {**at.message.links, NORTH: bytes(32)}
-    of.no("crypto:links", "upload with another link with the dropped party", at,
-          structs.replace(at.message, links=links))  # fmt: skip
+    name = "upload with another link with the dropped party"
+    of.no("crypto:links", name, at, links=links)
     at = of.find("UnmaskShares", SOUTH)
     both = {**at.message.seeds, NORTH: at.message.keys[NORTH]}
-    of.no(
-        "wire:shares", "both shares of a dropped party", at, structs.replace(at.message, seeds=both)
-    )
+    of.no("wire:shares", "both shares of a dropped party", at, seeds=both)
     at = of.find("Total", EAST)
-    of.no(
-        "cohort:lost", "seed of the dropped party missing", at, structs.replace(at.message, lost={})
-    )
-    bare = {NORTH: structs.replace(at.message.lost[NORTH], links={})}
-    changed = structs.replace(at.message, lost=bare)
-    of.no("cohort:lost", "links of the dropped party missing", at, changed)
-    links = {**at.message.lost[NORTH].links, SOUTH: bytes(32)}
-    bare = {NORTH: structs.replace(at.message.lost[NORTH], links=links)}
-    changed = structs.replace(at.message, lost=bare)
-    of.no(WRONG, "other link of the dropped party", at, changed)
-    wrong = {NORTH: structs.replace(at.message.lost[NORTH], seed=bytes(16))}
-    of.no(
-        "cohort:lost",
-        "other seed of the dropped party",
-        at,
-        structs.replace(at.message, lost=wrong),
-    )
+    lost = at.message.lost[NORTH]
+
+    def no(code: str, name: str, **changes: Any) -> None:
+        of.no(code, name, at, lost={NORTH: structs.replace(lost, **changes)})
+
+    of.no("cohort:lost", "seed of the dropped party missing", at, lost={})
+    no("cohort:lost", "links of the dropped party missing", links={})
+    no(WRONG, "other link of the dropped party", links={**lost.links, SOUTH: bytes(32)})
+    no("cohort:lost", "other seed of the dropped party", seed=bytes(16))
 
 
 def _partial(of: Changed) -> None:
     first, second = of.find("Total", NORTH, 0), of.find("Total", NORTH, 1)
     half = first.message.sizes[0]
-    of.no(
-        WRONG,
-        "swapped stream: totals of two segments",
-        first,
-        bulk=first.bulk[half:] + first.bulk[:half],
-    )
+    exchanged = first.bulk[half:] + first.bulk[:half]
+    of.no(WRONG, "swapped stream: totals of two segments", first, bulk=exchanged)
     of.no(WRONG, "replayed total of the sum before", second, bulk=first.bulk)
     salts = second.message.lost[SOUTH].salts
     place = next(place for place, of_part in enumerate(salts) if of_part)
     bare = tuple({} if at == place else one for at, one in enumerate(salts))
     lost = {SOUTH: structs.replace(second.message.lost[SOUTH], salts=bare)}
-    of.no(
-        WRONG,
-        "missing salt of a dropped party's mask",
-        second,
-        structs.replace(second.message, lost=lost),
-    )
+    of.no(WRONG, "missing salt of a dropped party's mask", second, lost=lost)
     at = of.find("SumInput", NORTH)
     first_part, second_part = at.message.segments
     segments = (structs.replace(first_part, digest=second_part.digest), second_part)
-    of.no("wire:digest", "upload with another digest of a part", at,
-          structs.replace(at.message, segments=segments))  # fmt: skip
+    of.no("wire:digest", "upload with another digest of a part", at, segments=segments)
 
 
 def _ciphertexts(of: Changed) -> None:
     at = of.find("Total", EAST)
-
-    def turned(place: int) -> bytes:
-        return at.bulk[:place] + bytes([at.bulk[place] ^ 1]) + at.bulk[place + 1 :]
-
-    of.no(WRONG, "flipped bit of a coefficient", at, bulk=turned(7))
-    of.no(WRONG, "flipped bit of a seed", at, bulk=turned(len(at.bulk) - 3))
-    sizes = structs.replace(at.message, sizes=(len(at.bulk) - 64,))
-    length = (len(at.bulk) - 68).to_bytes(4, "big")
-    short = length + at.bulk[4:-64]
-    of.no("crypto:form", "total without a contributor's seed", at, sizes, short)
+    of.no(WRONG, "flipped bit of a coefficient", at, bulk=flipped(at.bulk, 7))
+    of.no(WRONG, "flipped bit of a seed", at, bulk=flipped(at.bulk, -3))
+    short = (len(at.bulk) - 68).to_bytes(4, "big") + at.bulk[4:-64]
+    sizes = (len(at.bulk) - 64,)
+    of.no("crypto:form", "total without a contributor's seed", at, bulk=short, sizes=sizes)
     at = of.find("SumInput", NORTH)
     full = at.bulk[:4] + b"\x02" + at.bulk[5:]
     of.no("crypto:form", "upload of another kind of ciphertext", at, bulk=full)

@@ -1,41 +1,22 @@
 """The tables that `benchmarks papers` fills, as data.
 
-To add a table, write a file with a `TABLE`, list it in `TABLES`, and add its name to the command's
-choices.
+To add a table, write a module with a `TABLE` and add its name here. Each is imported when it is
+asked for: all import torch, which a help text does not need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from benchmarks.evidence.tables import (
-    adapters,
-    dp,
-    fedid,
-    fedkd,
-    inclusivefl,
-    optimisers,
-    personal,
-    shared,
-    tiers,
-    whole,
-)
-from benchmarks.evidence.tables.base import Table
+if TYPE_CHECKING:
+    from benchmarks.evidence.tables.base import Table
 
-__all__ = ["TABLES", "Table"]
+PAPERS = ("fedid", "fedkd", "inclusivefl", "whole", "adapters", "dp")  # with a page of results
+NAMES = (*PAPERS, "shared", "tiers", "personal", "optimisers")
 
-TABLES: Mapping[str, Table] = {
-    module.TABLE.name: module.TABLE
-    for module in (
-        fedid,
-        fedkd,
-        inclusivefl,
-        adapters,
-        whole,
-        shared,
-        tiers,
-        personal,
-        optimisers,
-        dp,
-    )
-}
+
+def table_of(name: str) -> Table:
+    """Import the table of a name."""
+    found: Table = import_module(f"{__name__}.{name}").TABLE
+    return found

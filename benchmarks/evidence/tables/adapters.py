@@ -14,6 +14,7 @@ from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
 from benchmarks.evidence.claims import Arm, Claim
 from benchmarks.evidence.tables.base import Section, Table
+from benchmarks.evidence.tables.fedkd import LENGTHS, NONE, UNWEIGHTED
 
 Method = Mapping[str, Any]
 
@@ -52,7 +53,6 @@ SETTINGS: Mapping[str, Setting] = {
         seeds=3,
     ),
 }
-LENGTHS = {"ade_cls": 40, "sst2": 32}
 TESTED = {"ade_cls": 1000, "sst2": None}
 
 
@@ -66,18 +66,11 @@ def cells(seed: int) -> Iterator[Cell]:
 
 def _cell(group: str, setting: Setting, data: str, method: str, seed: int) -> Cell:
     adapter = {"adapter": setting.adapter} if method == LORA else {}
-    return Cell(
-        data,
-        method,
-        seed,
-        Spread((data,), PARTIES, setting.train, even=True, dev=60, test=TESTED[data]),
-        {"name": "fedavg", **setting.plan},
-        {"pooling": "attentive", **adapter},
-        {"class_weights": "none", **setting.training, "learning_rate": setting.rates[method]},
-        {"mode": "none"},
-        LENGTHS[data],
-        group,
-    )
+    spread = Spread((data,), PARTIES, setting.train, even=True, dev=60, test=TESTED[data])
+    algorithm, model = {"name": "fedavg", **setting.plan}, {"pooling": "attentive", **adapter}
+    training = UNWEIGHTED | {**setting.training, "learning_rate": setting.rates[method]}
+    about = NONE, LENGTHS[data], group
+    return Cell(data, method, seed, spread, algorithm, model, training, *about)
 
 
 SMALL, LARGE = Arm(LORA), (Arm(WHOLE),)

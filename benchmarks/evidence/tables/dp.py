@@ -72,18 +72,8 @@ def _cell(
     spread = Spread((data,), parties, parties * RECORDS, dev=60, test=TESTED[data])
     if probes:
         spread = replace(spread, texts=TEXTS[data], texts_kept=PUBLIC)
-    return Cell(
-        data,
-        method,
-        seed,
-        spread,
-        algorithm,
-        model or {},
-        training,
-        {"mode": "secagg"},
-        LENGTHS[data],
-        group,
-    )
+    about = {"mode": "secagg"}, LENGTHS[data], group
+    return Cell(data, method, seed, spread, algorithm, model or {}, training, *about)
 
 
 def named(method: str, epsilon: float) -> str:

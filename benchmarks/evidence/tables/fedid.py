@@ -112,18 +112,10 @@ def _cell(
         epochs["distill_epochs"] = scale.distill_epochs * (ROUNDS if once else 1)
         rates = {"distill_learning_rate": GENTLE}
     spread = Spread(("sst2",), PARTIES, scale.train, dev=60, test=scale.test, alpha=alpha)
-    return Cell(
-        "sst2",
-        method,
-        seed,
-        replace(spread, public=0.5, hosted=name not in WITHOUT_HOST),
-        rates | algorithm | epochs,
-        {"layers": DEPTH, "pooling": "attentive"},
-        CONSTANT | {"learning_rate": RATE, "batch_size": BATCH, "precision": "bfloat16"},
-        {},
-        32,
-        group,
-    )
+    spread = replace(spread, public=0.5, hosted=name not in WITHOUT_HOST)
+    algorithm, model = rates | algorithm | epochs, {"layers": DEPTH, "pooling": "attentive"}
+    training = CONSTANT | {"learning_rate": RATE, "batch_size": BATCH, "precision": "bfloat16"}
+    return Cell("sst2", method, seed, spread, algorithm, model, training, {}, 32, group)
 
 
 def _printed(group: str, source: str, *figures: str) -> Section:

@@ -107,19 +107,12 @@ def _cell(skew: Skew, method: str, algorithm: Method, steps: Method, seed: int) 
     once, rounds = algorithm["name"] == "gong", skew.depth.rounds
     passes: Method = {"rounds": 1, "epochs": rounds * EPOCHS} if once else {"epochs": EPOCHS}
     spread = Spread((SET,), PARTIES, train=800, dev=60, alpha=skew.alpha, public=0.5)
-    return Cell(
-        skew.depth.data,
-        method,
-        seed,
-        replace(spread, mislabels=skew.mislabels),
-        {"rounds": rounds, **algorithm, **passes, **steps},
-        {"layers": skew.depth.layers, "pooling": "attentive"},
-        {"learning_rate": RATE, "batch_size": BATCH, "precision": "bfloat16"},
-        {"mode": "none"},
-        32,
-        skew.title,
-        depths=skew.depths,
-    )
+    what = skew.depth.data, method, seed, replace(spread, mislabels=skew.mislabels)
+    algorithm = {"rounds": rounds, **algorithm, **passes, **steps}
+    model = {"layers": skew.depth.layers, "pooling": "attentive"}
+    training = {"learning_rate": RATE, "batch_size": BATCH, "precision": "bfloat16"}
+    about = {"mode": "none"}, 32, skew.title
+    return Cell(*what, algorithm, model, training, *about, depths=skew.depths)
 
 
 SECTIONS = tuple(

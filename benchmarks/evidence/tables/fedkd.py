@@ -112,18 +112,10 @@ def rated(settings: Method, rates: Rates, rounds: int) -> tuple[Method, Method, 
 
 def _cell(group: str, data: str, method: str, settings: Method, seed: int) -> Cell:
     algorithm, model, rate = rated(settings, RATES, ROUNDS)
-    return Cell(
-        data,
-        method,
-        seed,
-        Spread((data,), PARTIES, 600, even=True, dev=60, test=400),
-        algorithm,
-        model,
-        UNWEIGHTED | {"learning_rate": rate, "batch_size": 8},
-        settings.get("protection", {}),
-        LENGTHS[data],
-        group,
-    )
+    spread = Spread((data,), PARTIES, 600, even=True, dev=60, test=400)
+    training = UNWEIGHTED | {"learning_rate": rate, "batch_size": 8}
+    about = settings.get("protection", {}), LENGTHS[data], group
+    return Cell(data, method, seed, spread, algorithm, model, training, *about)
 
 
 def _column(*figures: str) -> Mapping[str, str]:

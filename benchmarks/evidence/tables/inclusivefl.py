@@ -55,21 +55,21 @@ def cells(seed: int) -> Iterator[Cell]:
     """Yield NER with one corpus for each hospital, and classification with three tiers."""
     for method, algorithm in NER.items():
         model = {"pooling": "cls"}
-        cell = _cell(ACROSS, "ner trio", method, algorithm, seed, NER_SPREAD, model, NER_RATE)
+        made = cell(ACROSS, "ner trio", method, algorithm, seed, NER_SPREAD, model, NER_RATE)
         if method in ("InclusiveFL", "HeteroFL"):
-            cell = replace(cell, protection={"min_cohort": 1}, note=ONE_HOSPITAL)
+            made = replace(made, protection={"min_cohort": 1}, note=ONE_HOSPITAL)
         if method == "Local":
-            cell = replace(cell, depths=tuple(DEPTHS[tier] for tier in cell.spread.tiers))
-        yield cell
+            made = replace(made, depths=tuple(DEPTHS[tier] for tier in made.spread.tiers))
+        yield made
     for group, methods, training in ((ONE_EACH, CLASSES, {}), (BY_SGD, MOMENTUM, SGD)):
         for method, algorithm in methods.items():
             model = {"pooling": "attentive"}
-            cell = _cell(group, "sst2", method, algorithm, seed, SST2_SPREAD, model, SST2_RATE)
-            cell = replace(cell, protection={"mode": "none"}, note=CLEAR)
-            yield replace(cell, training={**cell.training, **training})
+            made = cell(group, "sst2", method, algorithm, seed, SST2_SPREAD, model, SST2_RATE)
+            made = replace(made, protection={"mode": "none"}, note=CLEAR)
+            yield replace(made, training={**made.training, **training})
 
 
-def _cell(
+def cell(
     group: str,
     data: str,
     method: str,
@@ -79,6 +79,7 @@ def _cell(
     model: Method,
     rate: float,
 ) -> Cell:
+    """Define a run with sums in six rounds."""
     algorithm = {**algorithm, "rounds": ROUNDS}
     training = {"learning_rate": rate, "batch_size": 16}
     return Cell(data, method, seed, spread, algorithm, model, training, {}, 48, group)

@@ -12,9 +12,8 @@ from typing import Any
 
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.claims import Arm, Claim
 from benchmarks.evidence.tables import fedkd
-from benchmarks.evidence.tables.base import Section, Table
+from benchmarks.evidence.tables.base import Table
 
 Plain = Mapping[str, Any]
 
@@ -59,37 +58,11 @@ def cells(seed: int) -> Iterator[Cell]:
 
 
 def _cell(group: str, data: str, method: str, algorithm: Plain, rate: float, seed: int) -> Cell:
-    return Cell(
-        data,
-        method,
-        seed,
-        Spread((data,), 4, 2400, dev=200, test=600, alpha=0.3),
-        {"rounds": ROUNDS, **algorithm},
-        {"pooling": "mean", "adapter": {"kind": "lora", "rank": RANK}},
-        {"learning_rate": rate, "batch_size": 16, "bucketing": True, "class_weights": "none"},
-        fedkd.NONE,
-        LENGTHS[data],
-        group,
-    )
+    spread = Spread((data,), 4, 2400, dev=200, test=600, alpha=0.3)
+    model = {"pooling": "mean", "adapter": {"kind": "lora", "rank": RANK}}
+    training = fedkd.UNWEIGHTED | {"learning_rate": rate, "batch_size": 16, "bucketing": True}
+    about, algorithm = (fedkd.NONE, LENGTHS[data], group), {"rounds": ROUNDS, **algorithm}
+    return Cell(data, method, seed, spread, algorithm, model, training, *about)
 
 
-def _claims() -> Iterator[Claim]:
-    for method in GRIDS:
-        yield Claim(f"{method} is better than FedAvg.", REPORTED, Arm(method), (Arm(FEDAVG),))
-
-
-TABLE = Table(
-    "optimisers",
-    "Servers' steps and corrections of drift",
-    cells,
-    reference=FEDAVG,
-    sections=(
-        Section(
-            REPORTED,
-            "Four hospitals of 600 records, each with its own mixture of classes (α = 0.3), train "
-            f"LoRA of rank {RANK} on a pre-trained model.",
-        ),
-        Section(TRIED, "The best dev score decides; no other row uses this seed."),
-    ),
-    claims=tuple(_claims()),
-)
+TABLE = Table("optimisers", "Servers' steps and corrections of drift", cells, reference=FEDAVG)

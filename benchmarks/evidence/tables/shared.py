@@ -8,13 +8,12 @@ compared with fp32 values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.claims import PLAIN_FEDAVG, Arm, Claim
 from benchmarks.evidence.tables import fedkd, whole
-from benchmarks.evidence.tables.base import Section, Table
+from benchmarks.evidence.tables.base import Table
 
 Method = Mapping[str, Any]
 
@@ -64,67 +63,28 @@ def cells(seed: int) -> Iterator[Cell]:
     for group, alpha in ((IID, None), (SKEWED, 0.3)):
         for data in whole.LENGTHS:
             for method, settings in PRINTED.items():
-                algorithm, model, rate = fedkd.rated(settings, whole.RATES, whole.ROUNDS)
-                row = {"algorithm": algorithm, "model": model, "rate": rate}
-                yield _cell(group, data, method, row, seed, alpha, fedkd.NONE, whole.CLEAR)
+                rated = fedkd.rated(settings, whole.RATES, whole.ROUNDS)
+                yield dealt(whole.fedkd_cell(group, data, method, *rated, seed), alpha)
             for method, settings in ADAPTED.items():
-                yield _cell(group, data, method, settings, seed, alpha, SEALED)
+                cell = dealt(_adapted(group, data, method, settings, seed), alpha)
+                yield replace(cell, protection=SEALED)
     for method, rates in () if seed else ((LORA, TRIED), (SHALLOW_LORA, SHALLOW_TRIED)):
         for data in whole.LENGTHS:
             for rate in rates:
                 row = {**ADAPTED[method], "rate": rate}
-                yield _cell(RATES, data, f"{method}, {rate:g}", row, TUNING_SEED, None, fedkd.NONE)
+                yield _adapted(RATES, data, f"{method}, {rate:g}", row, TUNING_SEED)
 
 
-def _cell(
-    group: str,
-    data: str,
-    method: str,
-    settings: Method,
-    seed: int,
-    alpha: float | None,
-    protection: Method,
-    note: str = "",
-) -> Cell:
-    return Cell(
-        data,
-        method,
-        seed,
-        Spread((data,), fedkd.PARTIES, even=True, dev=400, alpha=alpha),
-        {"rounds": whole.ROUNDS, **settings["algorithm"]},
-        settings["model"],
-        fedkd.UNWEIGHTED | {"learning_rate": settings["rate"], "batch_size": whole.BATCH},
-        protection,
-        whole.LENGTHS[data],
-        group,
-        note,
-    )
+def dealt(cell: Cell, alpha: float | None) -> Cell:
+    """Deal a cell's records by this class mixture."""
+    return replace(cell, spread=replace(cell.spread, alpha=alpha))
 
 
-def _claims(group: str) -> Iterator[Claim]:
-    """List the claims about one distribution of records."""
-    teacher, student = Arm(SHARED), Arm(SHARED, "student")
-    near = "Shared teachers are at most 1.5 points behind FedAvg of the whole model."
-    yield Claim(near, group, teacher, (Arm(fedkd.FEDAVG),), more_than=-1.5)
-    above = "Their student is better than FedAvg of a model as shallow."
-    yield Claim(above, group, student, (Arm(fedkd.SHALLOW),))
-    few = "Teacher and student take at most 1/30 of the bytes of FedAvg."
-    yield Claim(few, group, teacher, (PLAIN_FEDAVG,), more_than=30, figure="bytes")
-    yield Claim("Shared teachers", group, teacher, (Arm(LORA), Arm(fedkd.FEDKD)), more_than=None)
-    yield Claim("Personal teachers", group, Arm(PERSONAL), (teacher,), more_than=None)
-    taught = (Arm(SHALLOW_LORA), Arm(MADE_UP, "student"))
-    yield Claim("Students of shared teachers", group, student, taught, more_than=None)
+def _adapted(group: str, data: str, method: str, settings: Method, seed: int) -> Cell:
+    given = settings["algorithm"], settings["model"], settings["rate"]
+    return replace(whole.fedkd_cell(group, data, method, *given, seed), note="")
 
 
 TABLE = Table(
-    "shared",
-    "FedKD with shared teachers on whole data sets",
-    cells,
-    reference=fedkd.FEDAVG,
-    sections=(
-        Section(IID, f"LoRA of rank {RANK} (teachers) and {STUDENT_RANK} (students)."),
-        Section(SKEWED, "Each hospital's class mixture is drawn with α = 0.3."),
-        Section(RATES, "Rates are chosen by dev records; no other row uses this seed."),
-    ),
-    claims=(*_claims(IID), *_claims(SKEWED)),
+    "shared", "FedKD with shared teachers on whole data sets", cells, reference=fedkd.FEDAVG
 )

@@ -7,13 +7,13 @@ By default layers with fewer owners than `min_cohort` stay at their hospitals. I
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.datasets import Spread
 from benchmarks.evidence.cells import Cell
-from benchmarks.evidence.claims import Arm, Claim
 from benchmarks.evidence.tables import inclusivefl
-from benchmarks.evidence.tables.base import Section, Table
+from benchmarks.evidence.tables.base import Table
 
 FEDERATIONS: Mapping[str, tuple[str, ...]] = {  # hospitals -> their tiers
     "3 hospitals": ("weak", "medium", "strong"),
@@ -47,39 +47,14 @@ def _cell(
     seed: int,
     tiers: tuple[str, ...],
 ) -> Cell:
-    one = method == ONE
-    size = EACH * len(tiers)
-    return Cell(
-        data,
-        method,
-        seed,
-        Spread((data,), len(tiers), train=size, dev=60, test=300, tiers=tiers, each_tier=True),
-        {**algorithm, "rounds": inclusivefl.ROUNDS},
-        {"pooling": "cls"},
-        {"learning_rate": inclusivefl.NER_RATE, "batch_size": 16},
-        {"min_cohort": 1} if one else {},
-        48,
-        group,
-        inclusivefl.ONE_HOSPITAL if one else "",
-        tuple(inclusivefl.DEPTHS[tier] for tier in tiers) if method == LOCAL else (),
-    )
+    size, model = EACH * len(tiers), {"pooling": "cls"}
+    spread = Spread((data,), len(tiers), size, dev=60, test=300, tiers=tiers, each_tier=True)
+    rate = inclusivefl.NER_RATE
+    cell = inclusivefl.cell(group, data, method, algorithm, seed, spread, model, rate)
+    if method == ONE:
+        return replace(cell, protection={"min_cohort": 1}, note=inclusivefl.ONE_HOSPITAL)
+    depths = tuple(inclusivefl.DEPTHS[tier] for tier in tiers) if method == LOCAL else ()
+    return replace(cell, depths=depths)
 
 
-def _claims(group: str) -> Iterator[Claim]:
-    near = "Layers that stay cost at most two points of the mean F1."
-    yield Claim(near, group, Arm(OWN), (Arm(ONE),), more_than=-2.0)
-    weak = "Weak hospitals are better than alone."
-    yield Claim(weak, group, Arm(OWN, tier="weak"), (Arm(LOCAL, tier="weak"),))
-
-
-TABLE = Table(
-    "tiers",
-    "InclusiveFL with few hospitals in a tier",
-    cells,
-    reference=LARGE,
-    sections=tuple(
-        Section(group, f"Tiers: {', '.join(tiers)}. Each tier is tested on all test records.")
-        for group, tiers in FEDERATIONS.items()
-    ),
-    claims=tuple(claim for group in FEDERATIONS for claim in _claims(group)),
-)
+TABLE = Table("tiers", "InclusiveFL with few hospitals in a tier", cells, reference=LARGE)

@@ -8,9 +8,10 @@ paper measure protection. A cell takes two minutes on a GPU and several times th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from benchmarks.datasets import Spread
-from benchmarks.evidence.cells import Cell
+from benchmarks.evidence.cells import Cell, Plain
 from benchmarks.evidence.tables import fedkd, inclusivefl
 from benchmarks.evidence.tables.base import Section, Table
 
@@ -30,35 +31,23 @@ def cells(seed: int) -> Iterator[Cell]:
         for method, settings in fedkd.METHODS.items():
             if method == fedkd.LABELS_ONLY:
                 continue
-            algorithm, model, rate = fedkd.rated(settings, RATES, ROUNDS)
-            training = fedkd.UNWEIGHTED | {"learning_rate": rate, "batch_size": BATCH}
-            yield Cell(
-                data,
-                method,
-                seed,
-                Spread((data,), 4, even=True, dev=400),
-                algorithm,
-                model,
-                training,
-                fedkd.NONE,
-                LENGTHS[data],
-                FEDKD,
-                CLEAR,
-            )
+            yield fedkd_cell(FEDKD, data, method, *fedkd.rated(settings, RATES, ROUNDS), seed)
+    spread = Spread(("sst2",), 9, dev=400, tiers=inclusivefl.THREE_EACH, each_tier=True)
     for method, algorithm in inclusivefl.CLASSES.items():
-        yield Cell(
-            "sst2",
-            method,
-            seed,
-            Spread(("sst2",), 9, dev=400, tiers=inclusivefl.THREE_EACH, each_tier=True),
-            {**algorithm, "rounds": ROUNDS},
-            {"pooling": "attentive"},
-            {"learning_rate": INCLUSIVE_RATE, "batch_size": BATCH},
-            fedkd.NONE,
-            LENGTHS["sst2"],
-            INCLUSIVE,
-            CLEAR,
-        )
+        cell = fedkd_cell(INCLUSIVE, "sst2", method, algorithm, {}, INCLUSIVE_RATE, seed)
+        training = {"learning_rate": INCLUSIVE_RATE, "batch_size": BATCH}
+        yield replace(cell, spread=spread, training=training)
+
+
+def fedkd_cell(
+    group: str, data: str, method: str, algorithm: Plain, model: Plain, rate: float, seed: int
+) -> Cell:
+    """Define a run of four hospitals on a whole set, with sums in the clear."""
+    spread = Spread((data,), fedkd.PARTIES, even=True, dev=400)
+    algorithm, model = {"rounds": ROUNDS, **algorithm}, {"pooling": "attentive", **model}
+    training = fedkd.UNWEIGHTED | {"learning_rate": rate, "batch_size": BATCH}
+    about = fedkd.NONE, LENGTHS[data], group, CLEAR
+    return Cell(data, method, seed, spread, algorithm, model, training, *about)
 
 
 TABLE = Table(
