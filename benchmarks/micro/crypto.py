@@ -266,8 +266,8 @@ class Halves:
         """Give all parties the scales that a first sum of norms gives."""
         norms: dict[str, NDArray[np.float64]] = {}
         for name in self.parties:
-            for group in self.sums[name].unscaled(groups[name], rule):
+            for group in self.sums[name].context.transcript.scales.unknown(groups[name], rule):
                 for vector, norm in group.vectors.items():
                     norms[vector] = norms.get(vector, np.zeros(1)) + norm
         for half in self.sums.values():
-            half.learn(norms)
+            half.context.transcript.scales.learn(norms)

@@ -42,7 +42,7 @@ class ReadyStep(Step):
         offers = {party: ready.offer for party, ready in self.answers.items() if ready.offer}
         ready = {m: _without(self.answers[m], named) for m in members}
         after, self.newcomers, self.to_repeat = continuation(ready, rules.host, rules.threshold)
-        require_evidence({m: self.ready[m] for m in members}, named, self.to_repeat)
+        require_evidence({m: self.answers[m] for m in members}, named, self.to_repeat)
         self.round = after + 1
         self.behind = parties_behind(ready, after)
         self.offered = OfferedKeys(self.context.members, offers, 1)

@@ -13,7 +13,7 @@ import pytest
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Member
 from secure_fl.errors import CohortError, WireError
-from secure_fl.pilot import coordinator_process, hospital, run_id
+from secure_fl.pilot import coordinator_process, hospital, plan
 from secure_fl.pilot.coordinator_process import Gathering, RunLeader
 from secure_fl.pilot.plan import write_plan
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
@@ -93,8 +93,8 @@ def led_by_a_liar(made: LocalPilot) -> tuple[RunLeader, Liar]:
 def test_without_the_roster_in_a_run_s_id_both_would_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def careless(roster: Any, plan: str, nonces: Any) -> bytes:
-        return run_id.run_id(made.roster, plan, nonces)
+    def careless(roster: Any, text: str, nonces: Any) -> bytes:
+        return plan.run_id(made.roster, text, nonces)
 
     made = told_another(tmp_path)
     monkeypatch.setattr(coordinator_process, "run_id", careless)
