@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from itertools import chain, count
 from random import Random
@@ -20,7 +19,7 @@ from secure_fl.corpora.grammar import Rules, Voice, rng, voice, words
 from secure_fl.data.examples import Example, Impression, Tagged
 from secure_fl.data.rows import of_patient
 from secure_fl.data.splits import PARTS, Splits
-from secure_fl.errors import DataError
+from secure_fl.errors import DataError, nearest
 
 __all__ = ["NAMES", "lexicon", "make", "public", "with_patients"]
 
@@ -125,9 +124,7 @@ def lexicon() -> tuple[str, ...]:
 def _corpus(name: str) -> _Corpus:
     if name in _CORPORA:
         return _CORPORA[name]
-    near = get_close_matches(name, NAMES, n=1, cutoff=0.4)
-    fix = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(NAMES)}"
-    raise DataError(f"there is no built-in corpus {name!r}", fix=fix)
+    raise DataError(f"there is no built-in corpus {name!r}", fix=nearest(name, NAMES))
 
 
 def _sizes(size: int | Sequence[int], parties: int) -> list[int]:

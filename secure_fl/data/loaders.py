@@ -67,13 +67,14 @@ def _fetch(name: str) -> Any:
         raise DataError(
             "is not the name of a data set", fix="write hub:NAME[/config][:split]", source=name
         )
-    tries: list[tuple[str, str | None]] = [("/".join(parts[:2]), (*parts, None, None)[2])]
+    config = parts[2] if len(parts) == 3 else None
+    tries = [("/".join(parts[:2]), config)]
     if len(parts) == 2:  # an owner and a name, or for old data sets a name and a configuration
         tries.append((parts[0], parts[1]))
     failures = []
-    for path, config in tries:
+    for path, chosen in tries:
         try:
-            return datasets.load_dataset(path, config)
+            return datasets.load_dataset(path, chosen)
         except Exception as error:  # the hub's clients raise errors of many libraries
             failures.append(type(error).__name__)
             if isinstance(error, ConnectionError):

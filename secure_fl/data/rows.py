@@ -19,7 +19,7 @@ Field = Literal[
 
 
 class Columns(Section):
-    """The column of each field. Default: the first of the usual names that exists."""
+    """Columns of the fields. Default: the first of the usual names that exists."""
 
     id: str | None = None
     patient: str | None = None
