@@ -11,7 +11,6 @@ and heads, because each step sends as many values as are trained.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from secure_fl.algorithms.exact import root
 from secure_fl.algorithms.public_student import PublicStudent
 from secure_fl.algorithms.settings import FedSGD
-from secure_fl.algorithms.updates import SavedDict, Weights, agree_on, digest
+from secure_fl.algorithms.updates import SavedDict, Weights, add_, agree_on, digest, unflat
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.noised_steps import Gradients, NoisedSteps, model_gradients
 from secure_fl.learning.learning_rates import factor, stride_of
@@ -59,7 +58,7 @@ async def fedsgd(cohort: Cohort, site: Site, cfg: FedSGD) -> None:
         else:
             g = await noised_gradient(cohort, site, model, gradients, expected)
         η = stride_of(model, site.training) * factor(site.training, round.at(0, 1))
-        move(model, adam.step(g, η))
+        add_(model, unflat(adam.step(g, η), trainable(model)))
         if round.number % max(1, cfg.rounds // SCORED) == 0:
             site.score(model, round.number)
         if student is not None and round.number == round.total:
@@ -122,12 +121,3 @@ class Adam:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the moments from `state_dict`."""
         self._t, self._m, self._v = state["t"], state["m"], state["v"]
-
-
-@torch.no_grad()
-def move(model: nn.Module, moves: Tensor) -> None:
-    """Add the moves, one after the other, to the trained weights."""
-    weights = list(trainable(model).values())
-    parts: Sequence[Tensor] = torch.split(moves, [weight.numel() for weight in weights])
-    for weight, part in zip(weights, parts, strict=True):
-        weight.add_(part.view_as(weight).to(weight.device, weight.dtype))

@@ -104,6 +104,18 @@ def update_by(weights: Mapping[str, Tensor], train: Callable[[], object]) -> Upd
     return Δ
 
 
+def flat(values: Mapping[str, Tensor]) -> Tensor:
+    """Concatenate all values to one vector."""
+    return torch.cat([value.flatten() for value in values.values()])
+
+
+def unflat(vector: Tensor, weights: Mapping[str, Tensor]) -> Update:
+    """Cut a vector into parts like these weights: the inverse of `flat`."""
+    parts = torch.split(vector, [weight.numel() for weight in weights.values()])
+    pairs = zip(weights.items(), parts, strict=True)
+    return {name: part.view_as(w).to(w.device, w.dtype) for (name, w), part in pairs}
+
+
 def zero_update(model: nn.Module) -> Update:
     """Return the update of a model that was not trained."""
     return {name: torch.zeros_like(weight) for name, weight in trainable(model).items()}

@@ -33,7 +33,12 @@ ALLOWED = {
     "secure_fl/integrations/site_messages.py": {"AF_UNIX"},
     "secure_fl/integrations/site_service.py": {"AF_UNIX"},
     "crypto/keys/vault.py": {"geteuid"},
-    "secure_fl/features/air_gap/mailbox.py": {"O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "geteuid"},
+    "secure_fl/features/air_gap/file_message.py": {
+        "O_NOFOLLOW",
+        "O_NONBLOCK",
+        "O_CLOEXEC",
+        "geteuid",
+    },
 }
 
 

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from secure_fl.algorithms.baselines.settings import FetchSGD
 from secure_fl.algorithms.public_coins import coins
-from secure_fl.algorithms.updates import Update, add_, agree_on, local_update, weighted_mean
+from secure_fl.algorithms.updates import add_, agree_on, flat, local_update, unflat, weighted_mean
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
@@ -90,26 +90,13 @@ async def fetchsgd(cohort: Cohort, site: Site, cfg: FetchSGD) -> None:
         # a cell has the same meaning in every round.
         mean = await weighted_mean(cohort, S, site.records)  # line 10, weighted by records
         where, values = aggregator.step(mean[SKETCH].numpy())
-        add_(model, unflat(model, where, values))  # line 15: moves, so they are added
+        moves = torch.zeros(size, dtype=torch.float64)
+        moves[torch.from_numpy(where)] = torch.from_numpy(values)
+        add_(model, unflat(moves, trainable(model)))  # line 15: moves, so they are added
         await agree_on(cohort, model)
         await cohort.agree(aggregator.fingerprint(), "momentum and error")
         site.score(model, round.number)
     site.deliver(model)
-
-
-def flat(values: Mapping[str, Tensor]) -> Tensor:
-    """Concatenate all values to one vector."""
-    return torch.cat([value.reshape(-1) for value in values.values()])
-
-
-def unflat(model: nn.Module, where: Positions, values: Reals) -> Update:
-    """Write a sparse vector in the shapes of the model's weights: the inverse of `flat`."""
-    weights = trainable(model)
-    first = next(iter(weights.values()))
-    vector = torch.zeros(sum(w.numel() for w in weights.values()), dtype=first.dtype)
-    vector[torch.from_numpy(where)] = torch.from_numpy(values).to(first.dtype)
-    parts = torch.split(vector.to(first.device), [w.numel() for w in weights.values()])
-    return {name: part.view_as(w) for (name, w), part in zip(weights.items(), parts, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from secure_fl.algorithms.baselines.narrow_models import (
 )
 from secure_fl.algorithms.baselines.settings import HeteroFL
 from secure_fl.algorithms.inclusivefl.participants import tier_of
-from secure_fl.algorithms.updates import Update, digest, local_names, local_update
+from secure_fl.algorithms.updates import Update, digest, local_update, shared_and_local
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
@@ -53,6 +53,7 @@ async def heterofl(cohort: Cohort, site: Site, cfg: HeteroFL) -> None:
     tier = tier_of(cohort, site, list(sizes), cfg.shares)
     model, scaler = narrow_model(site, sizes[tier], cfg.scaler)
     regions = regions_of(site, tier, sizes)
+    shared, _ = shared_and_local(site, model)
     weight = 1.0 if cfg.weights == "users" else site.records
     await cohort.agree(site.fingerprint(), "task")
     async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
@@ -62,7 +63,7 @@ async def heterofl(cohort: Cohort, site: Site, cfg: HeteroFL) -> None:
         mean = await mean_by_owners(cohort, {t: Δ[t] for t in regions.tiers if t in sent}, weight)
         kept = {name: δ for t in regions.tiers if t not in sent for name, δ in Δ[t].items()}
         regions.add_(trainable(model), mean | kept)
-        await cohort.agree(regions.digest(shared_of(site, model)), "narrowest model")
+        await cohort.agree(regions.digest(shared.weights()), "narrowest model")
         site.score(model, round.number)
     owned = await owners(cohort, tier, sizes)
     together = all(owned[t] >= cohort.min_cohort for t in regions.tiers) and not site.local_head
@@ -150,12 +151,6 @@ async def mean_by_owners(
         )
         for name, value in flat.items()
     }
-
-
-def shared_of(site: Site, model: torch.nn.Module) -> dict[str, Tensor]:
-    """Return the trained weights that are sent: all but a head of the party's own."""
-    local = local_names(site, model)
-    return {name: weight for name, weight in trainable(model).items() if name not in local}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ would be dense matrices of ciphertexts. Here factors are additive: with a public
 
 This is the randomised range finder of Halko, Martinsson, Tropp, SIAM Review 53, 2011, Algorithm
 4.1, run over sums. The first columns of Ω are the last aggregate's right singular vectors, so each
-exchange is a step of subspace iteration. The other columns are random and find new directions. The
-width of Ω follows from the mean of the ranks that Eq. 8 gives for the parties' updates, which is a
-sum too. The aggregate's rank is lower where parties learn similar things, so one pass needs some
-spare columns. Error feedback adds what a pass misses to the next one.
+exchange is a step of subspace iteration; the other columns are random. The width of Ω follows from
+the mean of the ranks that Eq. 8 gives for the parties' updates, which is a sum too. Error feedback
+adds what a pass misses to the next one.
 
 U and the product are functions of opened sums and equal bit for bit at all parties, on any machine
 (`exact`). Ω may differ by rounding: the opened sum is then Σᵢ Gᵢ Ωᵢ.

@@ -134,15 +134,9 @@ def evaluate(
     `epsilon`: privacy loss per test record, by noise on the scores; None: exact scores.
     """
     cfg = Evaluate(models=named(models), epsilon=epsilon)
-    done = Federation(
-        silos,
-        cfg,
-        task=with_labels(task or TaskSettings(), cfg),
-        training=evaluation_training(training or TrainingSettings()),
-        protection=without_noise(protection or ProtectionSettings()),
-        folder=folder,
-        progress=progress,
-    ).run()
+    given = task or TaskSettings(), training or TrainingSettings()
+    sections = _sections(cfg, *given, protection or ProtectionSettings())
+    done = Federation(silos, **sections, folder=folder, progress=progress).run()
     return Evaluation(done.document)
 
 
@@ -162,12 +156,19 @@ def evaluate_settings(
 
 def evaluating(settings: Settings | Plan, cfg: Evaluate) -> dict[str, Any]:
     """Return the sections that change when a study or a plan becomes an evaluation."""
+    sections = _sections(cfg, settings.task, settings.training, settings.protection)
+    return sections | dict.fromkeys(feature_sections(settings))
+
+
+def _sections(
+    cfg: Evaluate, task: TaskSettings, training: TrainingSettings, protection: ProtectionSettings
+) -> dict[str, Any]:
+    """Keep what an evaluation uses, such as the device, and no noise on predictions."""
     return {
         "algorithm": cfg,
-        "task": with_labels(settings.task, cfg),
-        "training": evaluation_training(settings.training),
-        "protection": without_noise(settings.protection),
-        **dict.fromkeys(feature_sections(settings)),
+        "task": with_labels(task, cfg),
+        "training": TrainingSettings(device=training.device, precision=training.precision),
+        "protection": protection.model_copy(update={"noise": None}),
     }
 
 
@@ -218,13 +219,3 @@ def with_labels(task: TaskSettings, cfg: Evaluate) -> TaskSettings:
         return task
     labels = labels_of(cfg.models[0].name) if cfg.models else None
     return task.model_copy(update={"labels": labels})
-
-
-def evaluation_training(training: TrainingSettings) -> TrainingSettings:
-    """Keep the settings of training that an evaluation uses."""
-    return TrainingSettings(device=training.device, precision=training.precision)
-
-
-def without_noise(protection: ProtectionSettings) -> ProtectionSettings:
-    """Remove the noise on predictions, which an evaluation does not sum."""
-    return protection.model_copy(update={"noise": None})

@@ -163,16 +163,8 @@ def table(result: Tuning) -> Grid:
 
 def document_of(result: Tuning) -> dict[str, Any]:
     """Return the content of trials.json."""
-    trials = [
-        {
-            "choice": dict(trial.choice),
-            "rounds": trial.rounds,
-            "score": trial.score,
-            "loss": trial.loss,
-            "seconds": trial.seconds,
-        }
-        for trial in result.trials
-    ]
+    names = ("choice", "rounds", "score", "loss", "seconds")
+    trials = [{name: getattr(trial, name) for name in names} for trial in result.trials]
     best = {"choice": dict(result.best.choice), "score": result.best.score}
     return {
         "schema": SCHEMA,

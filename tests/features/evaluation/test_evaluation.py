@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -339,3 +340,14 @@ def require_same(task: Task, z: torch.Tensor, gold: torch.Tensor, names: tuple[s
         assert found[name].sum() == pytest.approx(0, abs=1e-3), name
         apart = np.abs(found[name] - expected[name]).max()
         assert apart < 0.05 * np.abs(expected[name]).max(), name
+
+
+def test_the_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(__file__).parents[3] / "docs" / "evaluation.md"
+    monkeypatch.chdir(tmp_path)
+    code, _tuning = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    exec(code, {})  # noqa: S102 - what readers are told to run
+    said = capsys.readouterr().out
+    assert "<Evaluation over 3 hospitals, test accuracy: short" in said and "interval" in said
