@@ -13,42 +13,27 @@ from secure_fl.cli.group import Lazy, Program
 
 PROGRAM = "python -m benchmarks"
 
+OTHERS = {  # module and help of a command that has no entry in the catalogue
+    "adversary": ("adversary", "Attack sums by changing any field of any message."),
+    "all": ("commands", "Run all short benchmarks."),
+    "blame": ("blame", "Compare sums with another checkout, and with an inquiry."),
+    "fuzz": ("fuzzing.command", "Fuzz decoders, guided by coverage."),
+    "house": ("house", "Print the size and structure of the checkout."),
+    "mutants": ("mutants.mutant_runs", "Change the core at random, and test it."),
+    "removable": ("removable", "Delete each feature from a copy, and test it."),
+    "vectors": ("vectors.command", "Verify the vectors, and record sums."),
+    "views": ("views", "Decide what coalitions learn from sums."),
+    "words": ("words", "Count the words of hand-written pages."),
+    "papers": ("evidence.commands", "Fill a paper's table, on real text."),
+    "halved": ("evidence.commands", "Write the checkpoint of the table `whole`."),
+    "results": ("evidence.commands", "Write the pages of those tables."),
+}
 COMMANDS: Mapping[str, Lazy] = MappingProxyType(
     {
         name: Lazy(found.module, "measure", found.help.partition(".")[0] + ".")
         for name, found in BENCHMARKS.items()
     }
-    | {
-        "adversary": Lazy(
-            "benchmarks.adversary", "adversary", "Attack sums by changing any field of any message."
-        ),
-        "all": Lazy("benchmarks.commands", "everything", "Run all short benchmarks."),
-        "blame": Lazy(
-            "benchmarks.blame", "blame", "Compare sums with another checkout, and with an inquiry."
-        ),
-        "fuzz": Lazy("benchmarks.fuzzing.command", "fuzz", "Fuzz decoders, guided by coverage."),
-        "house": Lazy("benchmarks.house", "house", "Print the size and structure of the checkout."),
-        "mutants": Lazy(
-            "benchmarks.mutants.mutant_runs", "mutants", "Change the core at random, and test it."
-        ),
-        "removable": Lazy(
-            "benchmarks.removable", "removable", "Delete each feature from a copy, and test it."
-        ),
-        "vectors": Lazy(
-            "benchmarks.vectors.command", "vectors", "Verify the vectors, and record sums."
-        ),
-        "views": Lazy("benchmarks.views", "views", "Decide what coalitions learn from sums."),
-        "words": Lazy("benchmarks.words", "words", "Count the words of hand-written pages."),
-        "papers": Lazy(
-            "benchmarks.evidence.commands", "papers", "Fill a paper's table, on real text."
-        ),
-        "halved": Lazy(
-            "benchmarks.evidence.commands", "halved", "Write the checkpoint of the table `whole`."
-        ),
-        "results": Lazy(
-            "benchmarks.evidence.commands", "results", "Write the pages of those tables."
-        ),
-    }
+    | {name: Lazy(f"benchmarks.{module}", name, text) for name, (module, text) in OTHERS.items()}
 )
 
 

@@ -109,14 +109,7 @@ def blame(base: Path | None, turns: int) -> None:
     for shape in SHAPES:
         here, other, pairs, inquiry = compare(base, shape, turns)
         mode, parties, values = shape
-        table.add_row(
-            mode,
-            str(parties),
-            f"{values:,}",
-            f"{1e3 * here:.2f}",
-            f"{1e3 * other:.2f}",
-            f"{here / other:.3f}",
-            f"{pairs:.3f}",
-            f"{inquiry:.2f}",
-        )
+        took = f"{1e3 * here:.2f}", f"{1e3 * other:.2f}"
+        ratios = f"{here / other:.3f}", f"{pairs:.3f}", f"{inquiry:.2f}"
+        table.add_row(mode, str(parties), f"{values:,}", *took, *ratios)
     Console().print(table)

@@ -49,9 +49,7 @@ def build(output: Path, root: Path = ROOT) -> list[Path]:
 def _export(root: Path, folder: Path) -> None:
     """Write out the commit, with modes that do not depend on this process."""
     archive = subprocess.run(
-        ["git", "-C", str(root), "archive", "HEAD"],
-        check=True,
-        capture_output=True,
+        ["git", "-C", str(root), "archive", "HEAD"], check=True, capture_output=True
     )
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         tar.extractall(folder, filter="data")

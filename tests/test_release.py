@@ -142,13 +142,17 @@ def test_a_bill_of_materials_names_all_and_is_the_same_again(tmp_path: Path) -> 
     assert needs["pkg:pypi/ours@1.0"] == ["pkg:pypi/theirs@1.0"]
 
 
+def new_key() -> bytes:
+    """A private key as PEM."""
+    key = Ed25519PrivateKey.generate()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
 def test_a_hospital_can_check_a_release_before_it_installs(tmp_path: Path) -> None:
     release = tmp_path / "dist"
     file = small_wheel(release, "ours")
     checksums.write(release)
-    key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    checksums.sign(release, pem)
+    checksums.sign(release, new_key())
     page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
     for tool in ("openssl pkeyutl", "sha256sum --check"):
         (line,) = (one for one in page.splitlines() if one.startswith(tool))
@@ -165,8 +169,7 @@ def test_a_hospital_can_check_a_release_before_it_installs(tmp_path: Path) -> No
 
 
 def test_a_statement_is_refused_with_another_key_or_file(tmp_path: Path) -> None:
-    key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem = new_key()
     for name in ("a-1.whl", "a-1.tar.gz", "sbom.cdx.json"):
         (tmp_path / name).write_text(f"content of {name}")
     checksums.write(tmp_path)
@@ -178,12 +181,7 @@ def test_a_statement_is_refused_with_another_key_or_file(tmp_path: Path) -> None
     assert found["predicate"]["buildDefinition"]["externalParameters"] == {"commit": "c0ffee"}
     provenance.require_same_build(found, [tmp_path / "a-1.whl"])
 
-    other = checksums.sign(
-        tmp_path,
-        Ed25519PrivateKey.generate().private_bytes(
-            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-        ),
-    )
+    other = checksums.sign(tmp_path, new_key())
     with raises(KeyringError, "not signed by this key", reason="changed"):
         provenance.verify(tmp_path, other)
     for name in ("a-1.whl", "sbom.cdx.json", checksums.SUMS):  # each file, and their list
@@ -240,17 +238,8 @@ def test_two_builds_are_the_same_bytes_and_the_sdist_can_be_tested(
     python = own_environment(tmp_path / "venv")
     pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--editable", str(tree)], check=True)
-    tests = ["tests/crypto/test_packing.py", "tests/test_docs.py"]
-    run = [
-        python,
-        "-m",
-        "pytest",
-        "-q",
-        *tests,
-        "tests/test_packaging.py",
-        "-p",
-        "no:cacheprovider",
-    ]
+    tests = [f"tests/{name}.py" for name in ("crypto/test_packing", "test_docs", "test_packaging")]
+    run = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(run, cwd=tree, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 

@@ -1,29 +1,38 @@
-"""A cell of a table: one method on one data set with one seed, run as a real federation."""
+"""A cell of a table: one method on one data set with one seed, run as a real federation.
+
+A control of the distillation tables has the records, seeds and passes of the methods that it
+controls. In "host alone" the host trains on its labelled records. In "mean prediction" hospitals
+train alone, and the mean of their predictions is scored on the host's records.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
+import torch
 from pydantic import ValidationError
 
 from benchmarks import datasets
 from benchmarks.checkpoint import BUILT_IN, Checkpoint
 from benchmarks.collection import PARTS, SETS
 from benchmarks.datasets import Spread
-from benchmarks.evidence.controls import Control, mean_scores, members_of
 from benchmarks.evidence.one_class import answers
 from benchmarks.report import processor
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.registry import ALGORITHMS
+from secure_fl.data.examples import Example
+from secure_fl.data.silo import Silo
 from secure_fl.errors import SettingsError
 from secure_fl.features import load
 from secure_fl.federation.federation import Federation
+from secure_fl.federation.result import Result
+from secure_fl.learning.site import AT_ONCE
 from secure_fl.settings import (
     ModelSettings,
     ProtectionSettings,
@@ -32,6 +41,7 @@ from secure_fl.settings import (
     TrainingSettings,
 )
 
+Control: TypeAlias = Literal["", "host alone", "mean prediction"]
 Plain = Mapping[str, Any]
 Outcome = dict[str, Any]
 
@@ -147,8 +157,6 @@ def model_of(outcome: Outcome) -> str:
 
 def run(cell: Cell, inputs: Inputs) -> Outcome:
     """Run a cell and collect the results that tables read."""
-    import torch
-
     algorithm, checked = sections(cell, inputs.model)
     silos = datasets.silos(cell.spread, inputs.data, cell.seed)
     for at, depth in enumerate(cell.depths):
@@ -271,3 +279,34 @@ def _merged(scores: Mapping[str, Any], added: Scores) -> dict[str, Any]:
     return {
         place: {**scores.get(place, {}), **added.get(place, {})} for place in {**scores, **added}
     }
+
+
+def members_of(control: Control, silos: Sequence[Silo]) -> list[Silo]:
+    """Return the members of a control's run; the host is the last of all members."""
+    if control == "host alone":
+        return [replace(silos[-1], role="party")]
+    return list(silos[:-1] if control == "mean prediction" else silos)
+
+
+def mean_scores(result: Result, host: Silo) -> dict[str, Any]:
+    """Score the hospitals' mean prediction on the host's dev and test records, once, at the end."""
+    found = {
+        split: _scores(result, examples)
+        for split, examples in (("dev", host.dev), ("test", host.test))
+        if examples
+    }
+    at = {"round": result.document["rounds"], "mean": found, "party": {host.name: found}}
+    return {"last": at, "best": at}
+
+
+def _scores(result: Result, examples: Sequence[Example]) -> dict[str, float]:
+    """Score the mean of all models' class probabilities, by the logs of that mean."""
+    task, predictions = result.task, []
+    for name, model in result.models.items():
+        encoded = result.tasks[name].encode(examples, result.tokenizers[name])
+        logits, batches = result.tasks[name].outcomes(model, encoded, AT_ONCE)
+        predictions.append([z.softmax(-1) for z in logits])
+    means = [torch.stack(shares).mean(0).log() for shares in zip(*predictions, strict=True)]
+    pairs = zip(means, batches, strict=True)
+    losses = [task.loss(z, batch, reduction="none") for z, batch in pairs]
+    return task.score(means, batches) | {"loss": float(torch.cat(losses).mean())}

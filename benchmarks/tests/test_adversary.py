@@ -130,11 +130,7 @@ MUTANTS = {
         Edit(SentSum, "disputed", "if len(digests) <= place or digest(part) != digests[place]:")
     ],
     "a total with seeds of parties that are not lost": [
-        Edit(
-            StepKeys,
-            "left",
-            "if not left.complete(self.dropped, alive):",
-        )
+        Edit(StepKeys, "left", "if not left.complete(self.dropped, alive):")
     ],
     "a part that some of its owners omit": [
         Edit(

@@ -22,10 +22,18 @@ from benchmarks.checkpoint import BUILT_IN, Checkpoint
 from benchmarks.collection import SETS
 from benchmarks.datasets import Spread, silos
 from benchmarks.evidence import claims, pages, papers
-from benchmarks.evidence.cells import Cell, Inputs, request, run, scores_of, sections
+from benchmarks.evidence.cells import (
+    Cell,
+    Inputs,
+    mean_scores,
+    members_of,
+    request,
+    run,
+    scores_of,
+    sections,
+)
 from benchmarks.evidence.claims import PLAIN_FEDAVG, Arm, Claim, judge
 from benchmarks.evidence.commands import WEIGHTS, halve
-from benchmarks.evidence.controls import mean_scores, members_of
 from benchmarks.evidence.rows import Row, rows, shown, spread
 from benchmarks.evidence.store import FILE, Evidence, Store, gather
 from benchmarks.evidence.tables import NAMES, table_of

@@ -132,9 +132,7 @@ def test_the_tables_of_the_page_are_those_of_the_results() -> None:
     assert page.write(text) == text, "python -m benchmarks.peers.page"
 
 
-def test_an_update_is_recognised_and_noise_is_not(
-    tmp_path: Path,
-) -> None:
+def test_an_update_is_recognised_and_noise_is_not(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     got = {"a": rng.normal(size=(40, 50)), "b": rng.normal(size=300)}
     sent = {name: values + 0.01 * rng.normal(size=values.shape) for name, values in got.items()}

@@ -143,10 +143,7 @@ def _program(plan: Plan) -> Any:
 
 
 def record(
-    plan: Plan,
-    keys: Mapping[str, PartyKeys],
-    coordinator: Identity,
-    run: bytes,
+    plan: Plan, keys: Mapping[str, PartyKeys], coordinator: Identity, run: bytes
 ) -> dict[str, Any]:
     """Run a plan, and return the recording as a case of a vector."""
     host = HOST if plan.kind == "host" else None
@@ -154,10 +151,7 @@ def record(
     tape, reader = Tape(), host or plan.reader
     cards = {name: keys[name].identity.public for name in members}
     own = {name: replace(keys[name], peers=cards) for name in members}
-    with (
-        _watched(tape, reader),
-        patch.object(Identity, "generate", lambda name: coordinator),
-    ):
+    with _watched(tape, reader), patch.object(Identity, "generate", lambda name: coordinator):
         federate(
             dict.fromkeys(members, _program(plan)),
             mode=plan.mode,

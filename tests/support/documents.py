@@ -215,10 +215,7 @@ def document(mode: str = "he+secagg", **changes: Any) -> AuditDocument:
                 measure="coordinator, token recall",
             ),
             PointPart(
-                label="one hospital alone",
-                accuracy=0.741,
-                leakage=0.0,
-                measure="nothing is sent",
+                label="one hospital alone", accuracy=0.741, leakage=0.0, measure="nothing is sent"
             ),
             PointPart(
                 label=f"FedAvg, {mode}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -12,6 +11,7 @@ from secure_fl.engines.flare.cell import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.pilot.certificates import Kits
 from secure_fl.protocol.frames import Frame
+from tests.support.processes import free_port
 
 SITES = ("east", "north", "st.mary", "server")  # a dot and `server` mean something to CellNet
 Steps = Mapping[str, Callable[[Frame], Frame]]
@@ -19,9 +19,7 @@ Steps = Mapping[str, Callable[[Frame], Frame]]
 
 def free_url() -> str:
     """An address that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"grpc://127.0.0.1:{probe.getsockname()[1]}"
+    return f"grpc://127.0.0.1:{free_port()}"
 
 
 def echo(frame: Frame) -> Frame:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.datasets import Spread
-from benchmarks.evidence.cells import Cell
+from benchmarks.evidence.cells import Cell, Control
 from benchmarks.evidence.claims import Arm, Claim
-from benchmarks.evidence.controls import Control
 from benchmarks.evidence.tables.base import Section
 
 Method = dict[str, Any]
