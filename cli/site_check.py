@@ -35,7 +35,7 @@ BACKDATED = timedelta(hours=1)  # certificates begin this long before their crea
 def examine(rules: SiteFile, kit: Kit, *, rehearse: bool) -> Iterator[Check]:
     """Check everything that could prevent this site from joining."""
     yield from check_kit(kit.folder)
-    yield _clock(kit)
+    yield check_clock(kit)
     yield check_disk(rules.file.absolute().parent)
     yield _connection(kit)
     try:
@@ -53,14 +53,16 @@ def examine(rules: SiteFile, kit: Kit, *, rehearse: bool) -> Iterator[Check]:
     yield from _records(rules, kit, plan, rehearsal=rehearse)
 
 
-def _clock(kit: Kit) -> Check:
+def check_clock(kit: Kit) -> Check:
+    """Compare this machine's clock with the creation of its certificate."""
     now = datetime.now(UTC)
-    made = kit.tls.validity()[0] + BACKDATED
-    time = f"{now:%Y-%m-%d %H:%M:%S} UTC"
-    if now < made:
-        behind = f"at least {(made - now).seconds // 60 + 1} minutes behind the coordinator's"
-        return Check("clock", "problem", f"{time}, {behind}", "synchronise it by NTP")
-    return Check("clock", "ok", time)
+    created = kit.tls.validity()[0] + BACKDATED
+    time_text = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+    if now < created:
+        minutes = (created - now) // timedelta(minutes=1) + 1
+        behind = f"at least {minutes} minutes behind the coordinator's"
+        return Check("clock", "problem", f"{time_text}, {behind}", "synchronise it by NTP")
+    return Check("clock", "ok", time_text)
 
 
 def _connection(kit: Kit) -> Check:

@@ -25,13 +25,12 @@ from secure_fl.algorithms.fedkd.lowrank import (
     useful_rank,
 )
 from secure_fl.algorithms.fedkd.settings import FactorMode
-from secure_fl.algorithms.updates import RECORDS, SavedDict, Update, weighted_mean
+from secure_fl.algorithms.updates import SavedDict, Update, weighted_mean
 from secure_fl.events import EventLog, ExtensionEvent
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful
+from secure_fl.protocol.sum_names import PART, PARTIES, PROJECTED, RANK, RECORDS, WHOLE
 from secure_fl.seeds import seed_for
-
-PARTIES = "parties"  # the name under which parties are counted
 
 
 class FactorWidths(ExtensionEvent, frozen=True, tag="factor_widths"):
@@ -190,7 +189,7 @@ class PerPartyFactors:
         for name in G:
             self.personal[name] = G[name] - _matrix(mine[name])
         values = {RECORDS: np.array([weight])} | {
-            f"{name}|{part}": array.numpy()
+            f"{name}{PART}{part}": array.numpy()
             for name, parts in mine.items()
             for part, array in parts.items()
         }
@@ -208,7 +207,7 @@ class PerPartyFactors:
 
     def _factors(self, name: str, g: Tensor, T: float) -> dict[str, Tensor]:
         if not self._most[name]:
-            return {"whole": g}
+            return {WHOLE: g}
         factors = factorise(g, T, self._most[name], self.shared.generator(name))
         return {part: value.contiguous() for part, value in factors._asdict().items()}
 
@@ -236,19 +235,19 @@ def factor_exchange(
 
 
 def _projected(name: str) -> str:
-    return f"{name}|B"
+    return f"{name}{PROJECTED}"
 
 
 def _rank(name: str) -> str:
-    return f"{name}|rank"
+    return f"{name}{RANK}"
 
 
 def _matrix(parts: Mapping[str, Tensor]) -> Tensor:
-    return parts["whole"] if "whole" in parts else Factors(**parts).product()
+    return parts[WHOLE] if WHOLE in parts else Factors(**parts).product()
 
 
 def _parts_of(values: Mapping[str, NDArray[Any]], name: str) -> dict[str, Tensor]:
     """Select one tensor's parts from the values that a party shared."""
-    head = f"{name}|"
+    head = f"{name}{PART}"
     parts = {n.removeprefix(head): v for n, v in values.items() if n.startswith(head)}
     return {part: torch.from_numpy(np.array(array)) for part, array in parts.items()}

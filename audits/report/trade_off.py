@@ -95,6 +95,17 @@ def _promised(document: AuditDocument) -> tuple[float | None, float]:
     return best.epsilon, best.delta or 0.0
 
 
+def allowed_line(
+    results: Iterable[AttackSuccess], grid: Iterable[float]
+) -> list[tuple[float, float]]:
+    """Compute the largest AUC at each ε of a grid, under the largest δ of these results.
+
+    Each result has its own δ, so the line is no lower than the bound of any of them.
+    """
+    delta = max((one.delta for one in results if one.epsilon is not None), default=0.0)
+    return [(x, largest_auc(x, delta)) for x in grid]
+
+
 def comparable(documents: Sequence[AuditDocument]) -> bool:
     """Check for a curve to draw: at least two promises, one of them bounded."""
     promised = {_promised(one)[0] for one in documents if any(_membership_trials(one))}
@@ -143,7 +154,8 @@ def plot(documents: Sequence[AuditDocument], name: str, names: Sequence[str] = (
     bounded = sorted({s.epsilon for s in known if s.epsilon is not None})
     if not bounded or not comparable(documents):
         return None
-    deltas = {s.epsilon: s.delta for s in known}
+    deltas = {s.delta for s in known if s.epsilon is not None}
+    limit = "most that ε allows" + (f" with δ = {max(deltas):g}" if len(deltas) > 1 else "")
     lines: dict[str, list[EpsilonPoint]] = {}
     for one in sorted(known, key=lambda s: s.attack):  # stable: by ε
         point = EpsilonPoint(one.epsilon, one.value or 0.0, one.interval)
@@ -153,8 +165,8 @@ def plot(documents: Sequence[AuditDocument], name: str, names: Sequence[str] = (
     def draw(ax: Axes) -> None:
         low, edge = ends_of(lines)
         grid = [low * (edge / low) ** (k / 60) for k in range(61)]
-        allowed = [largest_auc(x, deltas[bounded[0]]) for x in grid]
-        ax.plot(grid, allowed, color=SOFT, lw=1, ls="--", label="most that ε allows")
+        allowed = [auc for _, auc in allowed_line(known, grid)]
+        ax.plot(grid, allowed, color=SOFT, lw=1, ls="--", label=limit)
         ax.axhline(0.5, color=SOFT, lw=1, ls=":", label="guessing")
         draw_over_epsilon(ax, lines)
         ax.set_ylim(lowest - 0.02, 1.02)
@@ -162,4 +174,5 @@ def plot(documents: Sequence[AuditDocument], name: str, names: Sequence[str] = (
         ax.set_ylabel("AUC of membership")
 
     text = "; ".join(f"{s.run}, {s.attack}: {s.measured}" for s in known)
+    text += f". Dashed: {limit}" if len(deltas) > 1 else ""
     return Chart(draw_svg(draw, name), f"Attack success over ε. {text}.")

@@ -153,7 +153,12 @@ class Roster:
             )
 
     def verify(self, *, now: datetime | None = None, me: PublicIdentity | None = None) -> None:
-        """Raise KeyringError unless the roster is valid, and signed by its dealer (or by `me`)."""
+        """Raise KeyringError unless the roster is valid and signed by a member (by `me`, if given).
+
+        All signatures must be valid. A roster does not name its dealer, and the coordinator's
+        machine signs none. A site that opens its keys gives `me`: it uses no roster that its people
+        have not compared.
+        """
         self.check()
         signed = dict(self.signatures)
         if foreign := sorted(set(signed) - set(self.names)):
@@ -165,9 +170,8 @@ class Roster:
         if me is not None:
             self.require(me)
         if not signed or (me is not None and me.name not in signed):
-            who = "its dealer" if me is None else repr(me.name)
             raise KeyringError(
-                f"the signature of {who} is missing",
+                f"the signature of {me.name!r} is missing" if me else "no member has signed it",
                 fix="compare its fingerprint by phone, then `secure-fl site check` (or `keys "
                 "ceremony`, at the dealer) signs",
                 reason="unsigned",

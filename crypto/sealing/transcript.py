@@ -46,10 +46,10 @@ from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Group, Rule, Vector
+from secure_fl.protocol.sum_names import SCALES
 
 ALL, PARTIES = "\nall", "\nparties"  # with and without the host; differ from any list of names
 CONTEXT = b"secure-fl seen"
-NORM = "|"  # prefix of the names for sums of unknown scales
 WIDE = 1024.0  # clip of values without a scale: a step of 24 bits is 0.0001
 
 
@@ -77,7 +77,7 @@ class Transcript:
         self.seen.restore(common["seen"])
 
     def scaling(self) -> Mapping[str, Any]:
-        own = {n.removeprefix(NORM): float(norm[0]) for n, norm in self.scales.own.items()}
+        own = {n.removeprefix(SCALES): float(norm[0]) for n, norm in self.scales.own.items()}
         return {**self.scales.state(), "own": own}
 
     def rescale(self, before: Mapping[str, Any]) -> None:
@@ -194,7 +194,7 @@ class Scales:
         wanted = []
         for group in groups:
             norms = {
-                NORM + name: np.array([squared_norm(self.whole(name, vector, rule))], np.float32)
+                SCALES + name: np.array([squared_norm(self.whole(name, vector, rule))], np.float32)
                 for name, vector in group.vectors.items()
                 if vector.size > SMALL and not (rule.carry and name in self.rms)
             }
@@ -210,7 +210,7 @@ class Scales:
 
     def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
         """Store the squared norms until the vectors themselves are sealed."""
-        self._norms = {name.removeprefix(NORM): float(v[0]) for name, v in sums.items()}
+        self._norms = {name.removeprefix(SCALES): float(v[0]) for name, v in sums.items()}
 
     def lied_about(self, name: str, rule: Rule) -> bool:
         """Return True if a vector's scale is unknown, and its summed norm is invalid.

@@ -50,6 +50,7 @@ Request: TypeAlias = tuple[int, Round, int | None]  # epochs, round, steps
 class TrainedSite:
     """The result of one site's training."""
 
+    start: dict[str, Tensor]  # the weights before training; one object for the whole batch
     weights: dict[str, Tensor]
     losses: Tensor  # summed, up to each step
     before: Tensor  # the state of the site's order of batches
@@ -65,7 +66,6 @@ class BatchedTraining:
     _results: dict[str, TrainedSite] = field(default_factory=dict)  # that no site has fetched yet
     _request: Request | None = None  # that the results answer
     _asked: set[str] = field(default_factory=set)  # sites that made this request
-    _start: dict[str, Tensor] = field(default_factory=dict)  # the weights before training
     _fitting: WeakKeyDictionary[nn.Module, bool] = field(default_factory=WeakKeyDictionary)
     _stacks: dict[Any, nn.Module] = field(default_factory=dict)  # by copies and shapes
     _spare: dict[Any, list[dict[str, Tensor]]] = field(default_factory=dict)  # buffers, by shapes
@@ -99,7 +99,7 @@ class BatchedTraining:
                 return None
             self._train(batch, model, request)
         result = self._results.pop(site.name)
-        if not self._starts_with(site, weights, result):
+        if not _starts_with(site, weights, result):
             self._separate = True
             self._results.clear()
             return None
@@ -126,18 +126,9 @@ class BatchedTraining:
         rest.sort(key=lambda other: abs(len(other.train) - len(site.train)))
         return [site, *rest][: min(MAX_SITES, MAX_VALUES // values)]
 
-    def _starts_with(
-        self, site: TrainingContext, weights: Mapping[str, Tensor], result: TrainedSite
-    ) -> bool:
-        """Check that a site starts with the expected weights and order of batches."""
-        same = weights.keys() == self._start.keys() and all(
-            torch.equal(weights[name], start) for name, start in self._start.items()
-        )
-        return same and torch.equal(site.batches_rng.get_state(), result.before)
-
-    def _stack(self, model: nn.Module, copies: int) -> nn.Module:
+    def _stack(self, model: nn.Module, shapes: object, copies: int) -> nn.Module:
         """A stack of this many copies; two stacks are kept, a full one and a smaller last one."""
-        like = (copies, _shapes(self._start))
+        like = (copies, shapes)
         if like not in self._stacks:
             kept = list(self._stacks.items())[-1:]
             self._stacks = dict([*kept, (like, stacked(model, copies))])
@@ -147,10 +138,10 @@ class BatchedTraining:
         """Train all sites of a batch and keep their results."""
         epochs, round, steps = request
         settings, device = sites[0].training, sites[0].device
-        self._start = {name: p.detach().clone() for name, p in trainable(model).items()}
-        stack = self._stack(model, len(sites)).to(device).train()
+        start = {name: p.detach().clone() for name, p in trainable(model).items()}
+        stack = self._stack(model, _shapes(start), len(sites)).to(device).train()
         parameters = trainable(stack)
-        set_copies(parameters, self._start)
+        set_copies(parameters, start)
         rate = learning_rate_of(model, settings)
         group = {"params": list(parameters.values()), "lr": rate, "initial_lr": rate}
         optimizer = optimizer_of([group], settings)
@@ -167,13 +158,15 @@ class BatchedTraining:
                 clip_copies(parameters, settings.max_grad_norm)
             optimizer.step()
             losses.append(total)
-        spare = self._spare.get(_shapes(self._start), [])
+        spare = self._spare.get(_shapes(start), [])
         for at, (site, order) in enumerate(zip(sites, orders, strict=True)):
-            weights = spare.pop() if spare else _buffers(self._start)
+            weights = spare.pop() if spare else _buffers(start)
             for name, copies in parameters.items():
                 weights[name].copy_(copies.detach()[at])
             summed = torch.stack([step[at] for step in losses]).cpu()
-            self._results[site.name] = TrainedSite(weights, summed, order.before, order.after)
+            self._results[site.name] = TrainedSite(
+                start, weights, summed, order.before, order.after
+            )
 
 
 class _JointRecords:
@@ -253,6 +246,14 @@ def _shapes(weights: Mapping[str, Tensor]) -> tuple[tuple[str, torch.Size], ...]
 def _buffers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Empty tensors of the same shapes."""
     return {name: torch.empty_like(weight) for name, weight in weights.items()}
+
+
+def _starts_with(site: TrainingContext, weights: Mapping[str, Tensor], result: TrainedSite) -> bool:
+    """Check that a site starts with the weights and the order of batches of its result."""
+    same = weights.keys() == result.start.keys() and all(
+        torch.equal(weights[name], start) for name, start in result.start.items()
+    )
+    return same and torch.equal(site.batches_rng.get_state(), result.before)
 
 
 @torch.no_grad()
