@@ -1,10 +1,16 @@
-"""Each hospital's temperature and threshold for the model that it serves."""
+"""The temperature and the threshold with which each hospital's model answers.
+
+Logits are divided by the temperature, which calibrates probabilities (`temperatures`). All labels
+with a probability above the threshold are given as the answer, so that a chosen share of answers
+has the true label (`thresholds`). Both follow from a hospital's own curve, mixed with the sealed
+sum of all curves. A hospital without dev records has the pooled values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from secure_fl.features.personal.settings import PersonalSettings
 from secure_fl.features.personal.temperatures import NOTHING, LossCurves, cooled, losses_at
@@ -17,20 +23,38 @@ if TYPE_CHECKING:
     from secure_fl.learning.site import Site
     from secure_fl.party.cohort import Cohort
 
-Outcomes = Mapping[str, tuple[list["Tensor"], list[Batch]]]  # by split, without empty splits
+Outcomes = Mapping[str, tuple[list["Tensor"], list[Batch]]]  # logits and batches of each split
 
 
-@dataclass(slots=True)
+class OwnValue(TypedDict):
+    """A hospital's temperature or threshold, as in its part of result.json."""
+
+    pooled: float
+    own: float
+    weight: float  # of its own curve in the mixture
+    test_loss: NotRequired[dict[str, float]]  # by temperature: uncalibrated, pooled, own
+    test_coverage: NotRequired[dict[str, float]]  # by threshold: pooled, own
+
+
+class PooledValue(TypedDict):
+    """The temperature or threshold of all hospitals' dev records, as in result.json."""
+
+    pooled: float
+    records: int
+    coverage: NotRequired[float]  # the share that was asked for
+
+
+Values: TypeAlias = tuple[OwnValue, PooledValue] | tuple[None, None]
+
+
+@dataclass(frozen=True, slots=True)
 class Answers:
-    """One hospital's temperature and threshold, and the pooled ones of all hospitals.
+    """One hospital's temperature and threshold, and the pooled ones; None: there is none."""
 
-    A hospital without dev records has the pooled ones.
-    """
-
-    temperature: dict[str, Any] | None = None
-    threshold: dict[str, Any] | None = None
-    temperatures: dict[str, Any] | None = None
-    thresholds: dict[str, Any] | None = None
+    temperature: OwnValue | None
+    threshold: OwnValue | None
+    temperatures: PooledValue | None
+    thresholds: PooledValue | None
 
 
 def options_of(party: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,52 +68,48 @@ def options_of(party: Mapping[str, Any]) -> dict[str, Any]:
 
 async def answers_of(cohort: Cohort, site: Site, name: str, cfg: PersonalSettings) -> Answers:
     """Sum the curves of the used models, and derive this hospital's temperature and threshold."""
-    model, answers = site.delivered[name].model, Answers()
-    measured = {
+    model, nothing = site.delivered[name].model, (None, None)
+    outcomes = {
         split: site.outcomes(model, split) for split in ("dev", "test") if getattr(site.silo, split)
     }
-    if cfg.calibrate:
-        await _calibrate(cohort, site.task, measured, answers)
-    if cfg.coverage is not None:
-        T = 1.0 if answers.temperature is None else answers.temperature["own"]
-        calibrated = {split: (cooled(z, T), batches) for split, (z, batches) in measured.items()}
-        await _cover(cohort, site.task, calibrated, answers, cfg.coverage)
-    return answers
+    own, pooled = await _temperatures(cohort, site.task, outcomes) if cfg.calibrate else nothing
+    if cfg.coverage is None:
+        return Answers(own, None, pooled, None)
+    T = 1.0 if own is None else own["own"]
+    calibrated = {split: (cooled(z, T), batches) for split, (z, batches) in outcomes.items()}
+    threshold, thresholds = await _thresholds(cohort, site.task, calibrated, cfg.coverage)
+    return Answers(own, threshold, pooled, thresholds)
 
 
-async def _calibrate(cohort: Cohort, task: Task, measured: Outcomes, answers: Answers) -> None:
-    """Find the temperatures."""
-    curves = LossCurves.of(task, *measured["dev"]) if "dev" in measured else None
+async def _temperatures(cohort: Cohort, task: Task, outcomes: Outcomes) -> Values:
+    """Choose the temperatures of least loss; None if there is no valid sum."""
+    curves = LossCurves.of(task, *outcomes["dev"]) if "dev" in outcomes else None
     sums = await (NOTHING if curves is None else curves.sums()).over(cohort)
     if sums is None:
-        return
-    weight = 0.0 if curves is None else sums.weight(curves)
-    own = sums.pooled if curves is None else sums.own(curves)
-    at = {"pooled": sums.pooled, "own": own}
-    answers.temperatures = {"pooled": sums.pooled, "records": round(sums.records)}
-    answers.temperature = {**at, "weight": weight}
-    if "test" in measured:
-        answers.temperature["test_loss"] = {
-            name: float(losses_at(task, *measured["test"], T).mean())
-            for name, T in {"uncalibrated": 1.0, **at}.items()
-        }
+        return None, None
+    own: OwnValue = {"pooled": sums.pooled, "own": sums.pooled, "weight": 0.0}
+    if curves is not None:
+        own["own"], own["weight"] = sums.own(curves), sums.weight(curves)
+    if "test" in outcomes:
+        named = {"uncalibrated": 1.0, "pooled": own["pooled"], "own": own["own"]}
+        test = {name: losses_at(task, *outcomes["test"], T) for name, T in named.items()}
+        own["test_loss"] = {name: float(losses.mean()) for name, losses in test.items()}
+    return own, PooledValue(pooled=sums.pooled, records=round(sums.records))
 
 
-async def _cover(
-    cohort: Cohort, task: Task, measured: Outcomes, answers: Answers, coverage: float
-) -> None:
-    """Find the thresholds, on calibrated probabilities."""
-    odds = true_odds(task, *measured["dev"]) if "dev" in measured else None
+async def _thresholds(cohort: Cohort, task: Task, outcomes: Outcomes, coverage: float) -> Values:
+    """Choose the largest thresholds with this coverage; None if there is no valid sum."""
+    odds = true_odds(task, *outcomes["dev"]) if "dev" in outcomes else None
     sums = await RiskSums.of(odds).over(cohort)
     if sums is None:
-        return
-    pooled = sums.pooled(coverage)
-    at = {"pooled": pooled, "own": pooled if odds is None else sums.own(odds, coverage)}
-    answers.thresholds = {
-        "coverage": coverage, "pooled": probability(pooled), "records": round(sums.records)
-    }  # fmt: skip
-    answers.threshold = {name: probability(x) for name, x in at.items()}
-    answers.threshold["weight"] = 0.0 if odds is None else sums.weight(odds, coverage)
-    if "test" in measured:
-        test = true_odds(task, *measured["test"])
-        answers.threshold["test_coverage"] = {name: test.coverage(x) for name, x in at.items()}
+        return None, None
+    pooled, weight = sums.pooled(coverage), 0.0
+    own = pooled
+    if odds is not None:
+        own, weight = sums.own(odds, coverage), sums.weight(odds, coverage)
+    threshold: OwnValue = {"pooled": probability(pooled), "own": probability(own), "weight": weight}
+    if "test" in outcomes:
+        test = true_odds(task, *outcomes["test"])
+        threshold["test_coverage"] = {"pooled": test.coverage(pooled), "own": test.coverage(own)}
+    records = round(sums.records)
+    return threshold, PooledValue(coverage=coverage, pooled=probability(pooled), records=records)
