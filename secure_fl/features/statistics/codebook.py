@@ -217,7 +217,7 @@ class Codebook(WithoutModel):
         """Return the registry entry."""
         return Entry(
             Codebook,
-            deferred("secure_fl.features.statistics.program:count"),
+            deferred("secure_fl.features.statistics.program:run_codebook"),
             trains_nothing=True,
             records="secure_fl.features.statistics.tables:silos_of",
             summary="tables of a codebook over all hospitals' records",
