@@ -85,7 +85,7 @@ class Roster:
 
     @property
     def bound(self) -> CollusionBound:
-        """The number of parties that may collude with the coordinator without effect."""
+        """The number of parties that learn only the others' sum, even with the coordinator."""
         return collusion_bound(len(self.parties), self.t)
 
     def member(self, name: str) -> Member:
@@ -109,7 +109,7 @@ class Roster:
             )
 
     def canonical(self) -> bytes:
-        """Encode the signed content, so all but the signatures: the same bytes at every site."""
+        """Encode the content that is signed: everything except the signatures."""
         head = (self.version, self.threshold or 0, self.created, self.expires)
         fields = [str(x if isinstance(x, int) else x.isoformat()).encode() for x in head]
         fields.append(self.coordinator.canonical())
@@ -135,7 +135,7 @@ class Roster:
         return replace(self, signatures=(*others, (identity.name, identity.sign_document(digest))))
 
     def check(self) -> None:
-        """Raise KeyringError unless members, roles, keys, dates and threshold make sense."""
+        """Raise KeyringError unless members, roles, keys, dates and threshold are consistent."""
         _check_members(self)
         n = len(self.parties)
         if self.threshold is not None and not n / 2 < self.threshold <= n:
@@ -155,9 +155,8 @@ class Roster:
     def verify(self, *, now: datetime | None = None, me: PublicIdentity | None = None) -> None:
         """Raise KeyringError unless the roster is valid and signed by a member (by `me`, if given).
 
-        All signatures must be valid. A roster does not name its dealer, and the coordinator's
-        machine signs none. A site that opens its keys gives `me`: it uses no roster that its people
-        have not compared.
+        All signatures must be valid. A roster names no dealer, and the coordinator signs none. A
+        site gives `me` before it opens keys: it uses no roster that its people have not compared.
         """
         self.check()
         signed = dict(self.signatures)
@@ -183,7 +182,7 @@ class Roster:
             except CryptoError:
                 raise KeyringError(
                     f"the signature of {m.name!r} is not for this roster",
-                    fix="the roster was changed after it was signed, or the key is foreign: "
+                    fix="the roster was changed after it was signed, or the key is another one: "
                     "compare fingerprints and sign again",
                     reason="signature",
                 ) from None
@@ -203,7 +202,7 @@ def make_roster(
     days: float = 365.0,
     version: int = 1,
 ) -> Roster:
-    """Make a checked roster, unsigned, valid from now on."""
+    """Return a new, checked, unsigned roster that is valid from now on."""
     now = datetime.now(UTC)
     if not 0 < days <= LONGEST:
         raise KeyringError(
@@ -224,9 +223,11 @@ def listed(names: Iterable[str]) -> str:
 
 def _check_members(roster: Roster) -> None:
     names = [m.name for m in roster.members]
-    if twice := sorted({n for n in names if sum(n.casefold() == m.casefold() for m in names) > 1}):
+    if duplicates := sorted(
+        {n for n in names if sum(n.casefold() == m.casefold() for m in names) > 1}
+    ):
         raise KeyringError(
-            f"{listed(twice)} name more than one member",
+            f"{listed(duplicates)} name more than one member",
             fix="names must differ by more than upper and lower case",
             reason="duplicate-names",
         )
