@@ -14,13 +14,13 @@ from torch import Tensor
 
 from secure_fl.algorithms.public_coins import sampled
 from secure_fl.algorithms.settings import Counted
-from secure_fl.algorithms.updates import RECORDS
 from secure_fl.errors import CohortError, SettingsError
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.messages import Audience
+from secure_fl.protocol.sum_names import RECORDS, WEIGHT
 
-PREDICTIONS, WEIGHT = "predictions", "weight"  # names in sums
+PREDICTIONS = "predictions"  # name in sums
 
 
 class Ensemble:

@@ -18,8 +18,7 @@ from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round
-
-RECORDS = "records"  # the name under which sample counts are summed
+from secure_fl.protocol.sum_names import RECORDS
 
 Update = dict[str, Tensor]
 

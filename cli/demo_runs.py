@@ -1,7 +1,7 @@
 """The demo's runs: the same hospitals alone, together unprotected, sealed, and by FedKD.
 
-All four runs have the same settings but for the algorithm and the protection. The same runs give
-the scores and are attacked.
+All four runs have the same settings but for the algorithm and the protection. The three joint
+runs that give the scores are also attacked. In `ALONE`, no update leaves a hospital.
 """
 
 from __future__ import annotations

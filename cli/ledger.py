@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., object])
 PATH = click.Path(path_type=Path)
 
 
-def _checked_ledger(command: F) -> F:
+def _ledger_arguments(command: F) -> F:
     """Add LEDGER, --card and --head."""
     head = click.option("--head", metavar="HEX", help="A head from an earlier `verify`/`export`.")
     card = click.option("--card", type=PATH, help="Card of the expected owner.")
@@ -33,7 +33,7 @@ def ledger() -> None:
 
 
 @ledger.command()
-@_checked_ledger
+@_ledger_arguments
 @json_option
 def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None:
     """Show the spent budget of each data set: ε composed from all of its events.
@@ -58,13 +58,13 @@ def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None
             f"{t.unfinished} unfinished"
         )
     if not spent:
-        click.echo("nothing is spent")
+        click.echo("no privacy budget has been spent")
     for line in notes(chain):
         click.echo(line)
 
 
 @ledger.command()
-@_checked_ledger
+@_ledger_arguments
 def verify(file: Path, card: Path | None, head: str | None) -> None:
     """Check the chain, every signature and the anchor.
 
@@ -85,10 +85,10 @@ def verify(file: Path, card: Path | None, head: str | None) -> None:
 
 
 @ledger.command()
-@_checked_ledger
+@_ledger_arguments
 @click.option("-o", "--output", type=PATH, help="Write to this file instead of the screen.")
 def export(file: Path, card: Path | None, head: str | None, output: Path | None) -> None:
-    """Write everything as JSON, and print the head to store somewhere else.
+    """Write all rows as JSON. Store its `head` somewhere else, to detect an old copy later.
 
     \b
     secure-fl ledger export north.ledger -o north-ledger.json
@@ -110,7 +110,7 @@ def _load(file: Path, card: Path | None, head: str | None) -> Chain:
     from secure_fl.crypto.privacy.ledger import load_chain
 
     try:
-        pinned = bytes.fromhex(head) if head else None
+        expected_head = bytes.fromhex(head) if head else None
     except ValueError:
         raise click.UsageError("--head must be the hexadecimal text from `export`") from None
     chain = load_chain(file)
@@ -119,5 +119,5 @@ def _load(file: Path, card: Path | None, head: str | None) -> Chain:
         what = f"the ledger names {owner.name!r} with other keys than the card of {expected.name!r}"
         fix = "it belongs to another site, or is forged; compare fingerprints"
         raise TamperError(what, file=file, fix=fix, reason="owner")
-    chain.check_all(owner, pinned=pinned)
+    chain.check_all(owner, pinned=expected_head)
     return chain

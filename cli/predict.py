@@ -76,10 +76,12 @@ def predict(
     show.out().print(show.grid("", columns, rows))
 
 
-def model_folder(run: Path, party: str | None) -> Path:
-    """Find an exported model in a run: the shared one, or a hospital's own."""
+def model_folder(run: Path, party: str | None, name: str | None = None) -> Path:
+    """Find an exported model in a run: the shared one (of this name), or a hospital's own."""
     from secure_fl.errors import RunError
 
+    if name is not None:
+        return _named_model(run, name)
     if (run / CARD).is_file() and party is None:
         return run
     own = {p.parts[-3]: p.parent for p in sorted(run.glob(f"parties/*/*/{CARD}"))}
@@ -101,6 +103,18 @@ def model_folder(run: Path, party: str | None) -> Path:
     else:
         what, fix = "this run has no model yet", "finish it with secure-fl train ... --resume"
     raise RunError(what, fix=fix, file=run, reason="missing")
+
+
+def _named_model(run: Path, name: str) -> Path:
+    """Return the folder of the shared model of this name, or raise an error with the names."""
+    from secure_fl.errors import RunError
+
+    folders = {card.parent.name: card.parent for card in sorted(run.glob(f"*/{CARD}"))}
+    if name not in folders:
+        what = f"this run has no shared model with the name {name!r}"
+        fix = f"give --name {' or '.join(folders)}" if folders else "remove --name"
+        raise RunError(what, fix=fix, file=run, reason="missing")
+    return folders[name]
 
 
 def _result(run: Path) -> Mapping[str, Any]:

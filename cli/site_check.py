@@ -1,4 +1,4 @@
-"""Checks of `secure-fl site check`; they send nothing."""
+"""Checks of `secure-fl site check`. No records and no updates leave this machine."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ from secure_fl.policy.policy_file import SiteFile
 from secure_fl.policy.rules import Company, check
 
 BACKDATED = timedelta(hours=1)  # certificates begin this long before their creation
+MOCK_HOSPITALS = 3  # of a rehearsal
 
 
 def examine(rules: SiteFile, kit: Kit, *, rehearse: bool) -> Iterator[Check]:
     """Check everything that could prevent this site from joining."""
     yield from check_kit(kit.folder)
-    yield _clock(kit)
+    yield check_clock(kit)
     yield check_disk(rules.file.absolute().parent)
     yield _connection(kit)
     try:
         plan = _plan(kit)
-    except (SecureFLError, UnicodeDecodeError) as error:  # the text is the coordinator's
+    except (SecureFLError, UnicodeDecodeError) as error:  # the coordinator wrote the text
         what = f"the kit's plan cannot be read: {error}"
         yield Check("plan", "problem", what, "ask the coordinator for another kit")
         return
@@ -52,14 +53,16 @@ def examine(rules: SiteFile, kit: Kit, *, rehearse: bool) -> Iterator[Check]:
     yield from _records(rules, kit, plan, rehearsal=rehearse)
 
 
-def _clock(kit: Kit) -> Check:
+def check_clock(kit: Kit) -> Check:
+    """Compare this machine's clock with the creation of its certificate."""
     now = datetime.now(UTC)
-    made = kit.tls.validity()[0] + BACKDATED
-    time = f"{now:%Y-%m-%d %H:%M:%S} UTC"
-    if now < made:
-        behind = f"at least {(made - now).seconds // 60 + 1} minutes behind the coordinator's"
-        return Check("clock", "problem", f"{time}, {behind}", "synchronise it by NTP")
-    return Check("clock", "ok", time)
+    created = kit.tls.validity()[0] + BACKDATED
+    time_text = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+    if now < created:
+        minutes = (created - now) // timedelta(minutes=1) + 1
+        behind = f"at least {minutes} minutes behind the coordinator's"
+        return Check("clock", "problem", f"{time_text}, {behind}", "synchronise it by NTP")
+    return Check("clock", "ok", time_text)
 
 
 def _connection(kit: Kit) -> Check:
@@ -132,11 +135,8 @@ def _records(rules: SiteFile, kit: Kit, plan: Plan, *, rehearsal: bool) -> Itera
     )
 
 
-PARTIES = 3
-
-
 def can_rehearse(plan: Plan) -> bool:
-    """Tell if one site's records suffice for a rehearsal: not if it needs a host or other tiers."""
+    """Return True if one site can rehearse: the algorithm needs no host and no other tiers."""
     entry = ALGORITHMS[plan.algorithm.name]
     return not entry.has_host and not entry.partial_sums
 
@@ -144,12 +144,12 @@ def can_rehearse(plan: Plan) -> bool:
 def rehearse(plan: Plan, silo: Silo, folder: Path) -> float:
     """Train one round of the plan on parts of these records; return its seconds.
 
-    `folder`: where things lie meanwhile, on the site's own disk. Privacy is spent in a ledger that
-    goes with it: nothing of what was learned outlives the rehearsal.
+    `folder`: parent of a temporary folder on the site's own disk. A temporary ledger is charged,
+    and deleted with the folder. So the rehearsal spends no privacy budget and leaves nothing.
     """
     from secure_fl.federation.federation import Federation  # it loads torch
 
-    parts = iid(silo.train, PARTIES, np.random.default_rng(0))
+    parts = iid(silo.train, MOCK_HOSPITALS, np.random.default_rng(0))
     silos = [
         Silo(f"part-{n}", part, silo.dev, silo.test, public=silo.public)
         for n, part in enumerate(parts, 1)

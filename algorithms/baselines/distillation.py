@@ -42,8 +42,9 @@ from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.messages import Audience
+from secure_fl.protocol.sum_names import WEIGHT
 
-REACH, WEIGHT = "reach", "weight"  # names in sums
+REACH = "reach"  # name in sums
 SLACK = 1.001  # allows for what fixed-point rounding takes from a sum
 
 

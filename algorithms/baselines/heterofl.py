@@ -36,6 +36,7 @@ from secure_fl.errors import CohortError, SettingsError, TooFewParties
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
+from secure_fl.protocol.sum_names import OWNERS
 
 WIDTHS = {"weak": 0.5, "medium": 0.75, "strong": 1.0}
 
@@ -141,11 +142,11 @@ async def mean_by_owners(
     """Average every region over its owners; the owners are public."""
     flat = {name: value for part in parts.values() for name, value in part.items()}
     weighted: dict[str, Any] = {name: (weight * value).cpu() for name, value in flat.items()}
-    weighted |= {f"owners#{tier}": weight for tier in parts}
+    weighted |= {f"{OWNERS}#{tier}": weight for tier in parts}
     sums = await cohort.sum(weighted, partial=True, carry=True)
     return {
         name: torch.as_tensor(
-            sums[name] / float(sums[f"owners#{name.rpartition('#')[2]}"]),
+            sums[name] / float(sums[f"{OWNERS}#{name.rpartition('#')[2]}"]),
             dtype=value.dtype,
             device=value.device,
         )

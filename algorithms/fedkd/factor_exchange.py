@@ -1,8 +1,16 @@
 """Exchanges of students' updates: as the aggregate's factors, as each party's factors, or in full.
 
-An exchange turns one party's update into the mean of all. Its state has a part that is equal at
-all parties (`shared`) and a part of this party alone (`personal`). Error feedback keeps the part
-of an update that was not transmitted and adds it to the next update, so nothing is lost.
+Lines and equations are those of FedKD (Wu, Wu, Lyu, Huang, Xie: Nature Communications 13, 2032,
+2022, arXiv 2108.13323), Algorithm 1. `lowrank` explains the factors. For one weight matrix,
+
+    Δ   a party's update                    T   the share of the energy ‖G‖² that factors keep
+    G   its weighted update w·Δ + residual  Ω   a public test matrix
+    Y   its sketch G·Ω, then Σᵢ Yᵢ          U   an orthonormal basis of the range of Σᵢ Yᵢ
+    B   its projection Uᵀ·G, then Σᵢ Bᵢ     g   the mean, about U·B / Σᵢ wᵢ
+
+An exchange turns one party's Δ into the mean of all. Its state has a part that is equal at all
+parties (`shared`) and a part of this party alone (`personal`): the *residual*, which is the part of
+w·Δ that the model does not contain yet. It is added to the next update, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -25,13 +33,12 @@ from secure_fl.algorithms.fedkd.lowrank import (
     useful_rank,
 )
 from secure_fl.algorithms.fedkd.settings import FactorMode
-from secure_fl.algorithms.updates import RECORDS, SavedDict, Update, weighted_mean
+from secure_fl.algorithms.updates import SavedDict, Update, weighted_mean
 from secure_fl.events import EventLog, ExtensionEvent
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Stateful
+from secure_fl.protocol.sum_names import PART, PARTIES, PROJECTED, RANK, RECORDS, WHOLE
 from secure_fl.seeds import seed_for
-
-PARTIES = "parties"  # the name under which parties are counted
 
 
 class FactorWidths(ExtensionEvent, frozen=True, tag="factor_widths"):
@@ -55,11 +62,11 @@ class FactorExchange(Protocol):
         """The state of this party alone."""
 
     async def mean(self, Δ: Update, weight: float, T: float) -> Update:
-        """Return Σ wᵢ·Δᵢ / Σ wᵢ, with about a share T of its energy."""
+        """Return Σ wᵢ·Δᵢ / Σ wᵢ, with about a share T of its energy; the rest becomes residuals."""
 
 
 class Residuals(SavedDict):
-    """The part of this party's weighted updates that the model does not contain yet."""
+    """The part of this party's weighted updates that the model does not contain yet, by matrix."""
 
     def plus(self, Δ: Update, weight: float) -> Update:
         """Return the weighted update plus the residuals of earlier updates."""
@@ -74,8 +81,12 @@ class Subspaces(dict[str, Subspace]):
         super().__init__()
         self.seed, self.count = seed, 0
 
+    def next_exchange(self) -> None:
+        """Begin an exchange, with new public randomness."""
+        self.count += 1
+
     def generator(self, name: str) -> torch.Generator:
-        """Seed public randomness: equal at all parties, new in every exchange."""
+        """Seed this exchange's public randomness, which is equal at all parties."""
         return torch.Generator().manual_seed(seed_for(self.seed, f"factors {self.count} {name}"))
 
     def state_dict(self) -> dict[str, Any]:
@@ -102,66 +113,71 @@ class JointFactors:
                 self.shared[name] = Subspace(weight.shape, max_rank)
 
     async def mean(self, Δ: Update, weight: float, T: float) -> Update:
-        """Replace lines 8-21 by sums of ranks, of Y and of B, so that nobody holds another gᵢ."""
-        self.shared.count += 1
-        G, n = self.personal.plus(Δ, weight), {RECORDS: torch.tensor(weight)}
+        """Run a randomised SVD on the aggregate, by three sums that replace lines 8-21.
+
+        They are of ranks, of Y and of B. No party's factors gᵢ are revealed.
+        """
+        self.shared.next_exchange()
+        G, records = self.personal.plus(Δ, weight), {RECORDS: torch.tensor(weight)}
+        # 1. Agree on the number of columns of each Ω. Matrices without Ω are summed whole.
         widths = await self._widths(G, T)
+        # 2. Sum Y = G·Ω.
         with self._recorder.phase("factorise"):
-            Ω = {n: self.shared[n].probe(w, self.shared.generator(n)) for n, w in widths.items()}
-            Y = {name: g @ Ω[name] if name in Ω else g for name, g in G.items()}
-        sums, lost = await self._sum(n | Y)
+            Ω = {k: self.shared[k].probe(w, self.shared.generator(k)) for k, w in widths.items()}
+            own_Y = {name: g @ Ω[name] if name in Ω else g for name, g in G.items()}
+        Y, Y_errors = await self._sum(records | own_Y)
+        # 3. Sum B = Uᵀ·G.
         with self._recorder.phase("factorise"):
-            U = {name: orthonormal(sums[name]) for name in Ω}
-            B = {_projected(name): U[name].T @ G[name] for name in Ω}
+            U = {name: orthonormal(Y[name]) for name in Ω}
+            own_B = {name + PROJECTED: U[name].T @ G[name] for name in Ω}
         # Open both sums or neither: their difference would be Uᵀ·Gᵢ·Ω of a party that dropped out.
-        parts, missed = await self._sum(n | B, together=True) if B else ({}, {})
+        B, B_errors = await self._sum(records | own_B, together=True) if own_B else ({}, {})
+        # 4. Multiply U·B, and keep residuals.
         mean = {}
         with self._recorder.phase("factorise"):
             for name in G:
-                at = _projected(name)
-                if name in Ω and at not in parts:  # a party dropped out: keep G for the next sum
+                projected = name + PROJECTED
+                if name not in Ω:
+                    self.personal[name] = Y_errors[name]
+                    mean[name] = Y[name] / Y[RECORDS]
+                elif projected not in B:  # a party dropped out: this matrix does not change
                     self.personal[name], mean[name] = G[name], torch.zeros_like(G[name])
-                elif name in Ω:
-                    self.personal[name] = G[name] - U[name] @ (B[at] - missed[at])
-                    self.shared[name].learn(parts[at])
-                    mean[name] = product(U[name], parts[at]) / parts[RECORDS]
                 else:
-                    self.personal[name] = lost[name]
-                    mean[name] = sums[name] / sums[RECORDS]
+                    sent = own_B[projected] - B_errors[projected]
+                    self.personal[name] = G[name] - U[name] @ sent
+                    self.shared[name].learn(B[projected])
+                    mean[name] = product(U[name], B[projected]) / B[RECORDS]
         return {name: mean[name].to(δ) for name, δ in Δ.items()}
 
     async def _widths(self, G: Update, T: float) -> dict[str, int]:
-        """Return the columns of each matrix's factors, without matrices that they do not shrink.
+        """Return the columns of Ω for each matrix that factors make smaller.
 
-        Eq. 8, with the mean of the ranks of the parties' matrices: no party's rank is revealed.
+        They follow from the mean of Eq. 8's ranks over parties, so no party's rank is revealed.
         """
         with self._recorder.phase("factorise"):
             ranks = {name: energy_rank(singular_values(G[name]), T) for name in self.shared}
-        values = {_rank(name): float(rank) for name, rank in ranks.items()}
+        values = {name + RANK: float(rank) for name, rank in ranks.items()}
         # Count parties, not records: a later sum over fewer parties must not reveal the records of
         # a party that dropped out.
         sums = await self._cohort.sum({PARTIES: 1.0, **values})
-        means = {name: float(sums[_rank(name)] / sums[PARTIES]) for name in ranks}
+        means = {name: float(sums[name + RANK] / sums[PARTIES]) for name in ranks}
         widths = {name: self.shared[name].width(mean) for name, mean in means.items()}
         self._recorder.event(FactorWidths(round=self._recorder.round, energy=T, widths=widths))
         return {name: width for name, width in widths.items() if width is not None}
 
     async def _sum(self, values: Update, *, together: bool = False) -> tuple[Update, Update]:
-        """Return the sums, and the part of this party's values that rounding and clipping removed.
+        """Return the sums, and the errors of this party's values by rounding and clipping.
 
-        The next value of the same name has another basis, so these leftovers are not carried over.
+        `carry=True` makes the cohort keep these errors, and `leftover` takes them out again: they
+        must not be added to the next value of the same name, which has another basis.
         """
-        sums = await self._cohort.sum(
-            {n: v.numpy() for n, v in values.items()}, carry=True, together=together
-        )
-        lost = {name: self._cohort.leftover(name) for name in values}
-        return (
-            {name: torch.from_numpy(np.asarray(v)).float() for name, v in sums.items()},
-            {
-                name: torch.zeros_like(values[name]) if left is None else torch.from_numpy(left)
-                for name, left in lost.items()
-            },
-        )
+        arrays = {name: value.numpy() for name, value in values.items()}
+        sums = await self._cohort.sum(arrays, carry=True, together=together)
+        errors = {}
+        for name, value in values.items():
+            left = self._cohort.leftover(name)
+            errors[name] = torch.zeros_like(value) if left is None else torch.from_numpy(left)
+        return {k: torch.from_numpy(np.asarray(v)).float() for k, v in sums.items()}, errors
 
 
 class PerPartyFactors:
@@ -175,41 +191,44 @@ class PerPartyFactors:
         self, cohort: Cohort, recorder: EventLog, Θ: Update, seed: int, max_rank: int | None
     ) -> None:
         self._cohort, self._recorder = cohort, recorder
-        self._most = {
+        self._max_ranks = {  # 0: the matrix is sent whole
             name: min(useful_rank(weight.shape), max_rank or useful_rank(weight.shape))
             for name, weight in Θ.items()
         }
         self.shared, self.personal = Subspaces(seed), Residuals()
 
     async def mean(self, Δ: Update, weight: float, T: float) -> Update:
-        """Follow lines 8-21."""
-        self.shared.count += 1
+        """Follow lines 8-21: truncate each party's matrix, add all, and truncate the sum."""
+        self.shared.next_exchange()
         G = self.personal.plus(Δ, weight)
         with self._recorder.phase("factorise"):
-            mine = {name: self._factors(name, g, T) for name, g in G.items()}  # line 8
+            own = {name: self._parts(name, matrix, T) for name, matrix in G.items()}  # line 8
         for name in G:
-            self.personal[name] = G[name] - _matrix(mine[name])
+            self.personal[name] = G[name] - _matrix(own[name])
         values = {RECORDS: np.array([weight])} | {
-            f"{name}|{part}": array.numpy()
-            for name, parts in mine.items()
+            f"{name}{PART}{part}": array.numpy()
+            for name, parts in own.items()
             for part, array in parts.items()
         }
         everyone = await self._cohort.share(values)  # lines 9-11
-        total = sum(float(theirs.pop(RECORDS)[0]) for theirs in everyone.values())
+        records = sum(float(theirs.pop(RECORDS)[0]) for theirs in everyone.values())
         with self._recorder.phase("factorise"):
-            sums = {name: torch.zeros_like(g) for name, g in G.items()}  # line 13
+            sums = {name: torch.zeros_like(matrix) for name, matrix in G.items()}  # line 13
             for theirs in everyone.values():
-                for name, sum_ in sums.items():
-                    sum_ += _matrix(_parts_of(theirs, name)).view_as(sum_)  # lines 12 and 15
-            g = {name: _matrix(self._factors(name, g, T)) for name, g in sums.items()}  # line 17
-            for name in sums:  # each party keeps its share of the energy that line 17 cuts off
-                self.personal[name] += (sums[name] - g[name]) * (weight / total)
-        return {name: (g[name] / total).to(δ) for name, δ in Δ.items()}
+                for name, total in sums.items():
+                    total += _matrix(_parts_of(theirs, name)).view_as(total)  # lines 12 and 15
+            g = {name: _matrix(self._parts(name, total, T)) for name, total in sums.items()}  # 17
+            # Line 17 cuts off a part of the sum. All residuals together must be what the model
+            # lacks, so each party keeps a share of this part.
+            for name in sums:
+                self.personal[name] += (sums[name] - g[name]) * (weight / records)
+        return {name: (g[name] / records).to(δ) for name, δ in Δ.items()}
 
-    def _factors(self, name: str, g: Tensor, T: float) -> dict[str, Tensor]:
-        if not self._most[name]:
-            return {"whole": g}
-        factors = factorise(g, T, self._most[name], self.shared.generator(name))
+    def _parts(self, name: str, matrix: Tensor, T: float) -> dict[str, Tensor]:
+        """Return the named factors U, S and V of a matrix, or the `WHOLE` matrix."""
+        if not self._max_ranks[name]:
+            return {WHOLE: matrix}
+        factors = factorise(matrix, T, self._max_ranks[name], self.shared.generator(name))
         return {part: value.contiguous() for part, value in factors._asdict().items()}
 
 
@@ -218,7 +237,7 @@ class FullMatrices:
 
     def __init__(self, cohort: Cohort) -> None:
         self._cohort = cohort
-        self.shared, self.personal = Residuals(), Residuals()  # stay empty: the cohort keeps them
+        self.shared, self.personal = Residuals(), Residuals()  # empty: the cohort carries errors
 
     async def mean(self, Δ: Update, weight: float, T: float) -> Update:
         """Sum the updates once; T has no effect."""
@@ -235,20 +254,13 @@ def factor_exchange(
     return kind(cohort, recorder, Θ, seed, max_rank)
 
 
-def _projected(name: str) -> str:
-    return f"{name}|B"
-
-
-def _rank(name: str) -> str:
-    return f"{name}|rank"
-
-
 def _matrix(parts: Mapping[str, Tensor]) -> Tensor:
-    return parts["whole"] if "whole" in parts else Factors(**parts).product()
+    """Put a matrix together from its parts."""
+    return parts[WHOLE] if WHOLE in parts else Factors(**parts).product()
 
 
 def _parts_of(values: Mapping[str, NDArray[Any]], name: str) -> dict[str, Tensor]:
     """Select one tensor's parts from the values that a party shared."""
-    head = f"{name}|"
+    head = f"{name}{PART}"
     parts = {n.removeprefix(head): v for n, v in values.items() if n.startswith(head)}
     return {part: torch.from_numpy(np.array(array)) for part, array in parts.items()}

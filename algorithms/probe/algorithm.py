@@ -31,11 +31,12 @@ from secure_fl.algorithms.probe.features import (
 )
 from secure_fl.algorithms.public_student import PublicStudent, require_public
 from secure_fl.algorithms.settings import Probe
-from secure_fl.algorithms.updates import RECORDS, SavedDict, digest
+from secure_fl.algorithms.updates import SavedDict, digest
 from secure_fl.learning.dp.noised_steps import NoisedSteps, per_patient
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.rounds import Round
+from secure_fl.protocol.sum_names import RECORDS
 
 __all__ = ["Probe", "probe"]
 

@@ -25,7 +25,7 @@ from torch import nn
 from secure_fl.algorithms.layers import head_names
 from secure_fl.audits.attacks.guess_scores import GuessScore, choose, finding, nothing, records_of
 from secure_fl.audits.attacks.layer_inputs import Array, array
-from secure_fl.audits.attacks.simulated_training import MOST, RECORDS, drawn, simulate
+from secure_fl.audits.attacks.simulated_training import MOST, drawn, simulate
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import unwrapped
@@ -34,6 +34,7 @@ from secure_fl.learning.tasks import Task
 from secure_fl.learning.tasks.batches import by_record
 from secure_fl.learning.tasks.task import inference
 from secure_fl.learning.tasks.token_table import IGNORED
+from secure_fl.protocol.sum_names import RECORDS
 
 NAME = "label counts"
 ABOUT = (

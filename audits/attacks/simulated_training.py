@@ -19,9 +19,9 @@ from secure_fl.learning.local_training import make_optimizer
 from secure_fl.learning.tasks import Encoded
 from secure_fl.learning.tasks.classification import label_name
 from secure_fl.party.rounds import Round
+from secure_fl.protocol.sum_names import RECORDS
 
 CALIBRATION = "a public record"  # the target of a control on public records
-RECORDS = "records"  # the number of records that an update is a mean of, where it can be read
 MOST = 256  # records of a simulation
 SWEEPS = 10  # over the labels of records with several
 RAREST = 1e-3  # share of a label that is drawn at all

@@ -34,8 +34,8 @@ from secure_fl.audits.document import BAG, ENTITIES
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example, Tagged
 from secure_fl.learning.tasks.token_table import IGNORED
+from secure_fl.protocol.sum_names import PART, SKETCH
 
-OWN = "|Y"  # as `capture.readings` names the sketch Y = G·Ω of a matrix
 NAME = BAG
 ABOUT = (
     "Lists the words of a hospital's records from the rows of the word embedding that its training "
@@ -81,8 +81,8 @@ def word_rows(values: Arrays, name: str, words: int) -> NDArray[Any] | None:
     Of factors, the sketch Y is preferred: rows of the product belong to all parties.
     """
     fitting = {n: v for n, v in values.items() if v.ndim == 2 and v.shape[0] == words}
-    named = {n: v for n, v in fitting.items() if n == name or n.startswith(f"{name}|")}
-    named = {name: fitting[name + OWN]} if name + OWN in fitting else named
+    named = {n: v for n, v in fitting.items() if n == name or n.startswith(f"{name}{PART}")}
+    named = {name: fitting[name + SKETCH]} if name + SKETCH in fitting else named
     # Another layer may be as wide as the vocabulary by accident; it is named as a weight.
     other = {n: v for n, v in fitting.items() if not n.endswith((".weight", ".bias"))}
     return max((named or other).values(), key=lambda value: value.shape[1], default=None)

@@ -151,7 +151,7 @@ MUTANTS = {
         Edit(tags, "check", "if tag != make(key, slots, contributors, modulus, stream):")
     ],
     "the noise of a codebook is not in the ledger": [
-        Edit(OwnCounts, "begin", "self._budget.reserve()", "pass")
+        Edit(OwnCounts, "record_and_get_counts", "self._budget.reserve()", "pass")
     ],
     "a noised sum is not in the ledger": [
         Edit(NoiseLedger, "enter", "if self.ledger is not None:")

@@ -46,12 +46,12 @@ def digest_of(label: bytes, *parts: bytes) -> bytes:
 
 
 def commit(secret: bytes, *about: object) -> bytes:
-    """Compute a digest that binds the dealer of a secret or share, and reveals nothing about it."""
+    """Compute a commitment to a secret or share, which must be random: others could be guessed."""
     return digest_of(b"secure-fl dealt", " ".join(map(str, about)).encode(), secret)
 
 
 def keyed_digest(key: bytes, data: bytes, context: bytes) -> bytes:
-    """Compute HMAC-SHA256 of data in a context: without the key, few values cannot be guessed."""
+    """Compute HMAC-SHA256 of data in a context: without the key, nobody can try values."""
     return hmac.digest(key, context + b"\0" + data, "sha256")
 
 
@@ -268,10 +268,10 @@ def seal_to(
     identities.
     """
     ephemeral = _ephemeral or X25519PrivateKey.generate()
-    secret, ciphertext = recipient.encapsulate()
+    kem_secret, ciphertext = recipient.encapsulate()
     sent = ephemeral.public_key().public_bytes_raw() + ciphertext
     signature = identity.sign_document(_signed(sent, recipient, plaintext, context))
-    secret = agree(ephemeral, recipient.point) + secret
+    secret = agree(ephemeral, recipient.point) + kem_secret
     key, nonce = _message_key(secret, sent, identity.public, recipient)
     body = AESGCM(key).encrypt(nonce, signature + plaintext, VERSION + context)
     return VERSION + sent + body
@@ -303,10 +303,10 @@ def _message_key(
     secret: bytes, sent: bytes, sender: PublicIdentity, recipient: PublicIdentity
 ) -> tuple[bytes, bytes]:
     # the ephemeral key makes this output unique, so the nonce may come from it too
-    both = derive(
+    key_and_nonce = derive(
         secret, b"secure-fl seal", sent, sender.canonical(), recipient.canonical(), length=44
     )
-    return both[:32], both[32:]
+    return key_and_nonce[:32], key_and_nonce[32:]
 
 
 class Channel:
@@ -314,8 +314,8 @@ class Channel:
 
     Each direction has one secret of X25519 and one of ML-KEM, and each message its own HKDF key,
     which depends on its context (sum, kind). The nonce is random, so a context used twice repeats
-    no key and nonce. The ML-KEM ciphertext is part of the first message, and of later ones until a
-    message of the peer arrived: in a run, all members get each other's first messages at once.
+    no key and nonce. Each message has the ML-KEM ciphertext until a message of the peer was opened:
+    in a run, all members get each other's first messages at once.
     """
 
     def __init__(self, identity: Identity, peer: PublicIdentity, context: bytes) -> None:
@@ -326,10 +326,11 @@ class Channel:
         self._to_me, self._sent = b"", False
 
     def seal(self, plaintext: bytes, context: bytes, *, _nonce: bytes | None = None) -> bytes:
-        """Seal from me to the peer: version | 1 | ciphertext or 0 | nonce | AES-256-GCM."""
+        """Seal a message to the peer: version | 1, ciphertext or 0 | nonce | AES-256-GCM."""
         nonce = _nonce or os.urandom(NONCE_BYTES)
-        has = self._sent and self._to_me
-        head, self._sent = b"\x00" if has else b"\x01" + self._ciphertext, True
+        peer_has_ciphertext = self._sent and self._to_me
+        head = b"\x00" if peer_has_ciphertext else b"\x01" + self._ciphertext
+        self._sent = True
         key = AESGCM(derive(self._from_me, MESSAGE, context))
         return VERSION + head + nonce + key.encrypt(nonce, plaintext, VERSION + context)
 
@@ -356,8 +357,8 @@ class Channel:
         self, secret: bytes, ciphertext: bytes, sender: PublicIdentity, receiver: PublicIdentity
     ) -> bytes:
         ends = sender.canonical(), receiver.canonical()
-        both = self._shared + secret
-        return derive(both, b"secure-fl channel", self._context, ciphertext, *ends)
+        secrets = self._shared + secret
+        return derive(secrets, b"secure-fl channel", self._context, ciphertext, *ends)
 
 
 def _no_digest() -> CryptoError:

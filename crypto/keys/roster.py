@@ -72,7 +72,7 @@ class Roster:
 
     @property
     def bound(self) -> CollusionBound:
-        """The number of parties that may collude with the coordinator without effect."""
+        """The number of parties that learn only the others' sum, even with the coordinator."""
         return collusion_bound(len(self.parties), self.t)
 
     def member(self, name: str) -> Member:
@@ -96,7 +96,7 @@ class Roster:
             )
 
     def canonical(self) -> bytes:
-        """Encode the signed content, so all but the signatures: the same bytes at every site."""
+        """Encode the content that is signed: everything except the signatures."""
         head = (self.version, self.threshold or 0, self.created, self.expires)
         fields = [str(x if isinstance(x, int) else x.isoformat()).encode() for x in head]
         fields.append(self.coordinator.canonical())
@@ -122,7 +122,7 @@ class Roster:
         return replace(self, signatures=(*others, (identity.name, identity.sign_document(digest))))
 
     def check(self) -> None:
-        """Raise KeyringError unless members, roles, keys, dates and threshold make sense."""
+        """Raise KeyringError unless members, roles, keys, dates and threshold are consistent."""
         _check_members(self)
         n = len(self.parties)
         if self.threshold is not None and not n / 2 < self.threshold <= n:
@@ -140,7 +140,11 @@ class Roster:
             )
 
     def verify(self, *, now: datetime | None = None, me: PublicIdentity | None = None) -> None:
-        """Raise KeyringError unless the roster is valid, and signed by its dealer (or by `me`)."""
+        """Raise KeyringError unless the roster is valid and signed by a member (by `me`, if given).
+
+        All signatures must be valid. A roster names no dealer, and the coordinator signs none. A
+        site gives `me` before it opens keys: it uses no roster that its people have not compared.
+        """
         self.check()
         signed = dict(self.signatures)
         if foreign := sorted(set(signed) - set(self.names)):
@@ -152,9 +156,8 @@ class Roster:
         if me is not None:
             self.require(me)
         if not signed or (me is not None and me.name not in signed):
-            who = "its dealer" if me is None else repr(me.name)
             raise KeyringError(
-                f"the signature of {who} is missing",
+                f"the signature of {me.name!r} is missing" if me else "no member has signed it",
                 fix="compare its fingerprint by phone, then `secure-fl site check` (or `keys "
                 "ceremony`, at the dealer) signs",
                 reason="unsigned",
@@ -166,7 +169,7 @@ class Roster:
             except CryptoError:
                 raise KeyringError(
                     f"the signature of {m.name!r} is not for this roster",
-                    fix="the roster was changed after it was signed, or the key is foreign: "
+                    fix="the roster was changed after it was signed, or the key is another one: "
                     "compare fingerprints and sign again",
                     reason="signature",
                 ) from None
@@ -186,7 +189,7 @@ def make_roster(
     days: float = 365.0,
     version: int = 1,
 ) -> Roster:
-    """Make a checked roster, unsigned, valid from now on."""
+    """Return a new, checked, unsigned roster that is valid from now on."""
     now = datetime.now(UTC)
     if not 0 < days <= LONGEST:
         raise KeyringError(
@@ -207,9 +210,11 @@ def listed(names: Iterable[str]) -> str:
 
 def _check_members(roster: Roster) -> None:
     names = [m.name for m in roster.members]
-    if twice := sorted({n for n in names if sum(n.casefold() == m.casefold() for m in names) > 1}):
+    if duplicates := sorted(
+        {n for n in names if sum(n.casefold() == m.casefold() for m in names) > 1}
+    ):
         raise KeyringError(
-            f"{listed(twice)} name more than one member",
+            f"{listed(duplicates)} name more than one member",
             fix="names must differ by more than upper and lower case",
             reason="duplicate-names",
         )

@@ -37,8 +37,8 @@ class SkellamNoise:
 
     A party with x in R^d, ‖x‖₂ <= S after clipping, contributes round(s·x) + Poisson(μᵢ/2) -
     Poisson(μᵢ/2) per coordinate. Skellam variables are closed under sums, so k honest shares have
-    variance k·μᵢ. With n parties of which d may drop out and c collude (and subtract their own
-    shares), μᵢ = μ/(n-d-c) guarantees μ to every honest party.
+    variance k·μᵢ. With n parties of which f may drop out and c collude (and subtract their own
+    shares), μᵢ = μ/(n-f-c) guarantees μ to every honest party.
 
     Sensitivity of the integers: Δ₂ = s·S + √d/2, twice that when one site's data is replaced
     instead of removed; Δ₁ <= min(√d·Δ₂, Δ₂²), the second because integers satisfy |k| <= k².
@@ -48,10 +48,10 @@ class SkellamNoise:
     mu: float  # μ: the guaranteed variance, in squared grid steps
     scale: float  # s: grid steps per unit
     clip: float  # S: L2 bound of one party's vector
-    dimension: int  # d of the vector
+    dimension: int  # d: values of the vector
     parties: int  # n
-    dropouts: int  # how many of them may be missing from the sum
-    colluders: int  # c
+    dropouts: int  # f: parties that may be missing from the sum
+    colluders: int  # c: parties that subtract their shares
     adjacency: Adjacency = "add-remove"
     prepaid: ClassVar[bool] = False  # `share` adds the noise, and `Cohort.reserve` pays for it
 
@@ -62,7 +62,7 @@ class SkellamNoise:
                 "noise, scale, clip and dimension must be positive and finite",
                 reason="no-guarantee",
             )
-        if min(self.dropouts, self.colluders) < 0 or self._least_honest < 1:
+        if min(self.dropouts, self.colluders) < 0 or self._honest_shares < 1:
             raise BudgetError(
                 f"with {self.dropouts} dropouts and {self.colluders} colluders, none of the "
                 f"{self.parties} parties is left to add noise",
@@ -77,13 +77,14 @@ class SkellamNoise:
             )
 
     @property
-    def _least_honest(self) -> int:
+    def _honest_shares(self) -> int:
+        """The number of shares that a sum contains at least, and that nobody subtracts."""
         return self.parties - self.dropouts - self.colluders
 
     @property
     def share_variance(self) -> float:
-        """The variance μᵢ = μ/(n-d-c) of one party's share."""
-        return self.mu / self._least_honest
+        """The variance μᵢ = μ/(n-f-c) of one party's share."""
+        return self.mu / self._honest_shares
 
     @property
     def total_variance(self) -> float:
@@ -112,7 +113,7 @@ class SkellamNoise:
         return self.scale * self.clip + 40 + 12 * math.sqrt(self.share_variance)
 
     def event(self, count: int = 1) -> SkellamRelease:
-        """Return the event that `count` exchanges spend."""
+        """Return the ledger's event of `count` releases."""
         return SkellamRelease(self.mu, self.l1, self.l2, count)
 
     def epsilon(self, delta: float, exchanges: int = 1) -> float:
@@ -130,7 +131,7 @@ class SkellamNoise:
             )
 
     def share(self, x: Floats, uniforms: Uniforms | None = None) -> Integers:
-        """Clip, round to the grid and add this party's noise: the input of masking."""
+        """Return the integers to mask: clipped, rounded to the grid, with this party's noise."""
         if x.shape != (self.dimension,):
             raise CryptoError(f"the noise was sized for {self.dimension} values, not {x.shape}")
         draw = uniforms or secure_uniforms()
@@ -180,7 +181,7 @@ LARGEST_VARIANCE = 1e12
 
 
 def secure_uniforms() -> Uniforms:
-    """Make a source of uniforms with 53 bits each, keyed by the operating system."""
+    """Make a source of uniform numbers of 53 bits, from AES under a fresh random key."""
     stream = Cipher(algorithms.AES256(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
 
     def draw(n: int) -> Floats:
@@ -231,7 +232,7 @@ def _ptrs_trial(mean: float, u: Floats, v: Floats) -> tuple[Integers, NDArray[np
     sure = (us >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
     test = ~sure & (k >= 0) & ((us >= 0.013) | (v <= us))
     weight = np.log(v[test] * inverse_alpha / (a / us[test] ** 2 + b))
-    accepted = sure
+    accepted = sure.copy()
     accepted[test] = weight <= _log_mass(k[test], mean)
     return k, accepted
 
@@ -254,11 +255,12 @@ def _stirling_error(k: Integers) -> Floats:
 
 
 def _log_factorial(k: Integers) -> Floats:
+    """Look up log k!, for k < 80 only: callers discard the results of larger ones."""
     table = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1.0, 80.0)))))
     return np.asarray(table[np.minimum(k, 79)], dtype=np.float64)
 
 
-COLLUDERS = 1  # hospitals that subtract their own share
+COLLUDERS = 1  # hospitals that may subtract their own share of the noise of counts
 
 
 @lru_cache(maxsize=64)
@@ -276,5 +278,8 @@ def counts_release(epsilon: float, delta: float, *, releases: int, change: float
 
 
 def share_variance(release: SkellamRelease, parties: int, threshold: int) -> float:
-    """Return the variance of one site's share: enough with those of the others that remain."""
+    """Return the variance of one site's share of the noise.
+
+    The shares of any `threshold` sites, without those of colluders, add up to the release's noise.
+    """
     return release.mu / (max(1, threshold - COLLUDERS) if parties > 1 else 1)

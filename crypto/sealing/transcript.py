@@ -36,10 +36,10 @@ from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import Audience
 from secure_fl.protocol.ports import Arrays, Group, Rule, ScaleLayer, TranscriptLayer, Vector
+from secure_fl.protocol.sum_names import SCALES
 
 ALL, PARTIES = "\nall", "\nparties"  # with and without the host; differ from any list of names
 CONTEXT = b"secure-fl seen"
-NORM = "|"  # prefix of the names for sums of unknown scales
 WIDE = 1024.0  # clip of values without a scale: a step of 24 bits is 0.0001
 
 
@@ -69,7 +69,7 @@ class Transcript(TranscriptLayer):
         self.seen.restore(common["seen"])
 
     def scaling(self) -> Mapping[str, Any]:
-        own = {n.removeprefix(NORM): float(norm[0]) for n, norm in self.scales.own.items()}
+        own = {n.removeprefix(SCALES): float(norm[0]) for n, norm in self.scales.own.items()}
         return {**self.scales.state(), "own": own}
 
     def rescale(self, before: Mapping[str, Any]) -> None:
@@ -186,7 +186,7 @@ class Scales(ScaleLayer):
         wanted = []
         for group in groups:
             norms = {
-                NORM + name: np.array([squared_norm(self.whole(name, vector, rule))], np.float32)
+                SCALES + name: np.array([squared_norm(self.whole(name, vector, rule))], np.float32)
                 for name, vector in group.vectors.items()
                 if vector.size > SMALL and not (rule.carry and name in self.rms)
             }
@@ -201,7 +201,7 @@ class Scales(ScaleLayer):
         return wanted
 
     def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        self._norms = {name.removeprefix(NORM): float(v[0]) for name, v in sums.items()}
+        self._norms = {name.removeprefix(SCALES): float(v[0]) for name, v in sums.items()}
 
     def forget(self, names: Sequence[str]) -> None:
         for name in names:

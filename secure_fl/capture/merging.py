@@ -13,10 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-SCALES = "|"  # prefix of the names of sums of scales
-PROJECTED = "|B"  # suffix of the names of projections
-OWN = "|Y"  # suffix for a matrix's own sketch Y = G·Ω
-WEIGHTS = ("records", "parties", "weight", "owners")  # the names under which weights are summed
+from secure_fl.protocol.sum_names import OWNERS, PROJECTED, SCALES, SKETCH, WEIGHT, WEIGHTS
+
 LARGEST = 2.0**40  # weight; a masked one is beyond it, or not even positive
 FEW = 8  # values: counts and weights, of which the first is enough
 
@@ -101,7 +99,7 @@ class _Merging:
         for label, value in _means(self.values).items():
             name = model_name(label, shapes)
             if _is_factor(name, value, shapes):
-                name += OWN
+                name += SKETCH
             name = label if name in named else name
             named[name], sources[name] = value, self.sources[label]
             base = name.removesuffix(PROJECTED)
@@ -170,7 +168,7 @@ def is_weight(name: str) -> bool:
 def _weight(name: str, weights: Mapping[str, float]) -> float:
     """Find the weight of a value: that of its tier, or of all."""
     tier, _, region = name.rpartition("/")[0], *name.rpartition("#")[1:]
-    for of in (f"{tier}/weight", f"owners#{region}", *WEIGHTS):
+    for of in (f"{tier}/{WEIGHT}", f"{OWNERS}#{region}", *WEIGHTS):
         if of in weights:
             return weights[of]
     return 1.0

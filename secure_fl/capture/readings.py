@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from secure_fl.algorithms.exact import orthonormal
 from secure_fl.capture.merging import (
-    PROJECTED,
     MergedReading,
     Shapes,
     Source,
@@ -36,6 +35,7 @@ from secure_fl.capture.recording import CapturedFrame
 from secure_fl.errors import CryptoError
 from secure_fl.protocol import arrays as payload
 from secure_fl.protocol.messages import Share
+from secure_fl.protocol.sum_names import PART, PROJECTED, WHOLE
 
 DIGEST = 32  # bytes
 
@@ -175,12 +175,12 @@ def _products(values: Mapping[str, NDArray[Any]]) -> Values:
     """Multiply factors to matrices, where they were shared as such."""
     matrices: Values = {}
     for name, value in values.items():
-        base, _, part = name.rpartition("|")
+        base, _, part = name.rpartition(PART)
         if part == "U":
-            matrices[base] = ((value * values[f"{base}|S"]) @ values[f"{base}|V"]).astype(
+            matrices[base] = ((value * values[f"{base}{PART}S"]) @ values[f"{base}{PART}V"]).astype(
                 np.float64
             )
-        elif part == "whole":
+        elif part == WHOLE:
             matrices[base] = value.astype(np.float64)
         elif not base:
             matrices[name] = value.astype(np.float64)

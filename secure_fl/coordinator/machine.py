@@ -7,7 +7,7 @@ algorithm, nor a module that can use a secret key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -95,9 +95,9 @@ class Coordinator:
         # The run.
         self.members = tuple(self._links)
         self.round = 0
-        self.saved = SavedRounds({})
-        self.failed: list[str] = []  # parties that failed, contradict the others, or lost a round
-        self.named: set[str] = set()  # parties that were shown to have broken the protocol
+        self._saved = SavedRounds({})
+        self._failed: list[str] = []  # since `take_failed` was called
+        self._convicted: set[str] = set()  # parties that were shown to have broken the protocol
         self.inquired = False  # True once a party complained about a total
         # Its sums.
         self._to_repeat: tuple[OpenedSums, ...] = ()  # sums opened before a crash, the next first
@@ -105,6 +105,20 @@ class Coordinator:
         self._sent: SentSum | None = None  # the last sum whose total was sent
         # The last exchange.
         self._last = Exchange(self._context(Reply({})), set())
+
+    def resume(self, saved: SavedRounds, convicted: Iterable[str]) -> None:
+        """Continue a run of earlier sessions; `saved` is updated with the members' reports."""
+        self._saved, self._convicted = saved, set(convicted)
+
+    @property
+    def convicted(self) -> frozenset[str]:
+        """Parties that were shown to have broken the protocol, in this session or earlier."""
+        return frozenset(self._convicted)
+
+    def take_failed(self) -> list[str]:
+        """Return parties that failed, contradict the others or lost a round since the last call."""
+        failed, self._failed = self._failed, []
+        return failed
 
     @property
     def repeating(self) -> bool:
@@ -127,8 +141,8 @@ class Coordinator:
         """Drop parties that did not answer properly; reply, and enter the round that begins."""
         self._reject_outliers(step)
         self._drop_lost(step)
-        if step.newest and (forgot := self.saved.update(step.newest)):
-            self.failed += forgot
+        if step.newest and (forgot := self._saved.update(step.newest)):
+            self._failed += forgot
             self._recorder.event(RoundsMissing(parties=tuple(forgot)))
         began = self._recorder.clock()
         reply = step.reply(self.members)
@@ -145,7 +159,7 @@ class Coordinator:
         return reply
 
     def _enter_round(self, step: Step, round: int) -> None:
-        self.saved.back_to(round - 1, self.members)
+        self._saved.back_to(round - 1, self.members)
         later = tuple(sums for sums in self._to_repeat if sums.round >= round)
         self._to_repeat = step.to_repeat or later
         self._between(self.members, step.newcomers)
@@ -164,7 +178,7 @@ class Coordinator:
             self._offered,
             reply.waiting_sum,
             reply.inquest,
-            frozenset(self.named),
+            self.convicted,
         )
 
     def _exchange(self, reply: Reply) -> Step:
@@ -300,7 +314,7 @@ class Coordinator:
         if (not self._rules.spares or code in RETURNING) and not disputed:
             raise error  # but nobody ends an inquiry by leaving it
         self._last.rejected[party] = error
-        self.failed.append(party)
+        self._failed.append(party)
         self._recorder.event(MemberFailed(round=self.round, parties=(party,), code=code))
 
     def _require_usable_keys(self, at_odds: Sequence[tuple[str, str]]) -> None:
@@ -344,7 +358,7 @@ class Coordinator:
         lost = [m for m in self.members if m not in heard]
         if lost:
             self._recorder.event(MembersLost(round=self.round, parties=tuple(lost)))
-            self.failed += [m for m in lost if m in unlike]
+            self._failed += [m for m in lost if m in unlike]
             self.members = tuple(m for m in self.members if m in heard)
             self._require_enough(step, lost)
 
@@ -383,7 +397,7 @@ class Coordinator:
         self._name(party, FalseShare(owner, taken, upload, frame.head).text())
 
     def _name(self, party: str, evidence: str | None = None) -> None:
-        self.named.add(party)
+        self._convicted.add(party)
         event = Convicted(round=self.round, parties=(party,), evidence=evidence)
         self._recorder.event(event)
 

@@ -68,7 +68,7 @@ class MeanReader(Protocol):
 
 
 class MessageHub:
-    """An engine of the coordinator (`pilot.coordinator_process.HubEngine`)."""
+    """An engine of the coordinator (`pilot.gathering.HubEngine`)."""
 
     def __init__(self, carrier: Carrier, algorithm: Script, reader: MeanReader) -> None:
         """`reader` gets the means, if the plan opens them."""

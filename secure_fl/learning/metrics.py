@@ -49,6 +49,12 @@ def odds_bin(odds: Array) -> Array:
     return bin_of(np.arcsinh(4 * odds), REACH, BINS)
 
 
+def middle_odds(bins: int) -> Array:
+    """The log-odds in the middle of each of this many bins: the inverse of `odds_bin`."""
+    middle: Array = (np.arange(bins) + 0.5) * (2 * REACH / bins) - REACH
+    return np.sinh(middle) / 4
+
+
 def loss_rate(counts: Mapping[str, Array]) -> dict[str, float]:
     """The mean loss of the records."""
     records, total = counts[LOSS]

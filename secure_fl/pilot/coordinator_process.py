@@ -1,23 +1,20 @@
-"""The coordinator's process in a pilot: it invites members, leads the run, and gathers again.
+"""The coordinator's process in a pilot: a loop of sessions, called gatherings.
 
-A run that loses a member continues while enough are left. If the member returns, the run stops
-after the round, is gathered again, and all resume from their checkpoints. Each gathering has its
-own id, keys and counters.
+In each gathering the coordinator invites the connected members, agrees on a run id with those that
+accept, and leads rounds. A run that loses a member continues while enough are left. If the member
+returns, the gathering ends after the round, and in the next one all resume from their checkpoints.
+Each gathering has its own id, keys and counters.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Collection
+from typing import Any
 
-from secure_fl import events
-from secure_fl.coordinator.assembly import lead_run, links_to
+from secure_fl.coordinator.assembly import lead_run
 from secure_fl.coordinator.blame import HIDDEN
-from secure_fl.coordinator.machine import Coordinator, Engine
+from secure_fl.coordinator.machine import Coordinator
 from secure_fl.coordinator.resume import SavedRounds, Unfinished
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Roster
@@ -25,120 +22,36 @@ from secure_fl.errors import (
     CohortError,
     Misconduct,
     PartyFailed,
-    PlanRefused,
     SecureFLError,
     TooFewParties,
     UnusableKeys,
-    WireError,
 )
+from secure_fl.events import (
+    EventLog,
+    MemberFailed,
+    MemberRestarted,
+    MembersExcluded,
+    MembersReturned,
+    Stopped,
+    Traffic,
+    Waiting,
+    Withheld,
+)
+from secure_fl.pilot.gathering import AgreedRun, GatherAgain, Gathering, HubEngine
 from secure_fl.pilot.member_faults import FaultBudget, lost_state_error
-from secure_fl.pilot.plan import RESTARTED, rules_of_roster, run_id, write_plan
+from secure_fl.pilot.plan import RESTARTED, rules_of_roster
 from secure_fl.pilot.progress import EarlierEvents
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Link
-from secure_fl.protocol.messages import Failed, FromCoordinator, Gather, Gathered, Hello, Invite
 
-LOBBY = 60.0  # seconds for an answer to an invitation or gathering
-LONGEST_NAP = 15  # maximum seconds between two invitations while connections do not change
+MAX_POLL_SECONDS = 15  # between two invitations while connections do not change
 
 
-class GatherAgain(CohortError):  # noqa: N818 - it names a state
-    """A member returned or was excluded: the run is gathered again after this round."""
-
-    code = "returned"
-
-
-class OperatorStop(TooFewParties):
+class OperatorStop(CohortError):  # noqa: N818 - it names a state
     """The operator stopped the run after or before a round; it can be continued."""
 
     code = "operator"
     exit_status = 130
-
-
-class HubEngine(Engine, Protocol):
-    """An engine that knows who is connected."""
-
-    def connected(self) -> frozenset[str]:
-        """The members that are connected now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gathering:
-    """Invitation of members to one plan, and agreement on the run's id."""
-
-    hub: HubEngine
-    me: Identity
-    roster: Roster
-    plan: Plan
-    log: events.EventLog
-
-    def links(self, run: bytes, names: Iterable[str]) -> dict[str, Link]:
-        """Make the coordinator's ends of links to these members."""
-        return links_to({n: self.roster.member(n).identity for n in names}, self.me, run)
-
-    def gather(
-        self, asked: Iterable[str], missing: Iterable[str] = ()
-    ) -> tuple[bytes, tuple[str, ...]]:
-        """Invite members; those that accept get all nonces and compute the run's id."""
-        text = write_plan(self.plan)
-        links = self.links(os.urandom(16), sorted(asked))
-        nonces = self._accepted(links, Invite(text, tuple(sorted(missing))))
-        members = tuple(sorted(nonces))
-        self._require(members)
-        run = run_id(self.roster, text, nonces)
-        gathered = {name: links[name] for name in members}
-        answers = dict(self._ask(gathered, Gather(nonces)))
-        failed = {p: answer for p, answer in answers.items() if isinstance(answer, Failed)}
-        for party, message in failed.items():
-            self.log.event(events.Refused(parties=(party,), code=message.code))
-        self._exclude(members, Counter(one.about for one in failed.values() if one.about))
-        for party, answer in answers.items():
-            if isinstance(answer, Failed):
-                why = f"{answer.code}; with {answer.about}" if answer.about else answer.code
-                what, fix = f"this site cannot begin ({why})", "see the log of that site"
-                raise PlanRefused(what, fix=fix, party=party)
-            if not isinstance(answer, Gathered) or answer.run != run:
-                raise WireError("a site computed another run's id", party=party)
-        self.log.event(events.MembersGathered(members=members))
-        return run, members
-
-    def _exclude(self, members: Collection[str], refused: Mapping[str, int]) -> None:
-        """Gather again without a member with which most members take part in no run."""
-        for name, count in refused.items():
-            if name in members and 2 * count > len(members):
-                self.log.event(events.MembersExcluded(parties=(name,)))
-                raise GatherAgain("most members take part in no run with this one", party=name)
-
-    def _accepted(self, links: Mapping[str, Link], invitation: Invite) -> dict[str, bytes]:
-        """Invite members, and return the nonces of those that accept."""
-        nonces: dict[str, bytes] = {}
-        for party, message in self._ask(links, invitation):
-            if isinstance(message, Failed):
-                self.log.event(events.Refused(parties=(party,), code=message.code))
-                raise PlanRefused(f"this site refuses the plan ({message.code})", party=party)
-            if isinstance(message, Hello):
-                nonces[party] = message.nonce
-        return nonces
-
-    def _require(self, members: tuple[str, ...]) -> None:
-        """Refuse to begin with too few members, or without the host."""
-        try:
-            rules = rules_of_roster(self.roster, self.plan, members)
-        except CohortError as error:
-            raise TooFewParties(error.what, fix=error.fix) from None
-        if rules.host is not None and rules.host not in members:
-            raise TooFewParties("the host is not connected", fix="wait for it", party=rules.host)
-
-    def _ask(self, links: Mapping[str, Link], message: FromCoordinator) -> list[tuple[str, object]]:
-        """Send a message to all, and return the authentic answers."""
-        frames = {name: link.pack(message) for name, link in links.items()}
-        answers = []
-        for party, frame in self.hub.exchange(frames, LOBBY):
-            try:
-                answers.append((party, links[party].unpack(frame)))
-            except SecureFLError as error:
-                self.log.event(events.MembersLost(parties=(party,), code=error.code))
-        return answers
 
 
 class RunLeader:
@@ -150,7 +63,7 @@ class RunLeader:
         me: Identity,
         roster: Roster,
         plan: Plan,
-        recorder: events.EventLog,
+        recorder: EventLog,
         *,
         patience: float = 3600.0,
         earlier: EarlierEvents | None = None,
@@ -161,18 +74,21 @@ class RunLeader:
         self._hub, self._roster, self._plan = hub, roster, plan
         self.gathering = Gathering(hub, me, roster, plan, recorder)
         self._recorder, self._patience, self._sleep = recorder, patience, sleep
-        self._waited = 0.0  # seconds since a round ended
+        self.stopping = False  # set to stop after this round
+        # The run. Members that were convicted, or failed too often, are not invited.
+        self._convicted = frozenset(earlier.convicted)
         self._faults = FaultBudget(earlier.unsolved)
         self._saved = SavedRounds(earlier.saved)
-        self._gathered: frozenset[str] = frozenset()  # members that accepted last
-        self._coordinator: Coordinator | None = None  # of this gathering
-        self._awaited: list[str] | None = None  # awaited members, as logged
-        self._waits = 0  # since a round ended
-        self._alone: frozenset[str] = frozenset()  # members that end a round without the others
-        self._begun = False  # true once this gathering has begun a round
-        self._links: list[dict[str, Link]] = []  # per gathering
-        self._named = set(earlier.convicted)  # convicted members, which are not invited
-        self.stopping = False  # set to stop after this round
+        self._finishing: frozenset[str] = frozenset()  # members that can finish a round; empty: any
+        self._links: list[dict[str, Link]] = []  # of each gathering
+        # Waiting, since a new round ended.
+        self._waited = 0.0  # seconds
+        self._polls = 0
+        self._logged_missing: list[str] | None = None  # since the last gathering
+        # This gathering.
+        self._members: frozenset[str] = frozenset()
+        self._coordinator: Coordinator | None = None
+        self._round_began = False
 
     def stop(self) -> None:
         """Stop after this round; any thread or signal handler may call it."""
@@ -181,131 +97,186 @@ class RunLeader:
     def run(self) -> None:
         """Gather and lead until the plan is done; wait for missing members."""
         try:
-            while not self._tried():
+            while not self._try_once():
                 pass
         except SecureFLError as error:
-            self._recorder.event(events.Stopped(code=error.code, member=error.party, final=True))
+            self._recorder.event(Stopped(code=error.code, member=error.party, final=True))
             raise
 
-    def _tried(self) -> bool:
-        """Gather and lead once; return True at the end of the run, False to try again."""
+    @property
+    def _parties(self) -> set[str]:
+        """All hospitals on the roster that contribute to sums."""
+        return {member.name for member in self._roster.parties}
+
+    @property
+    def _invitable(self) -> set[str]:
+        """The members that are invited when they are connected."""
+        return set(self._roster.names) - self._convicted - self._faults.exhausted
+
+    @property
+    def _min_parties(self) -> int:
+        """The number of parties that a sum needs, by the roster and the plan."""
+        return max(self._roster.t, self._plan.protection.min_cohort)
+
+    def _enough(self, members: Collection[str]) -> bool:
+        return len(self._parties.intersection(members)) >= self._min_parties
+
+    def _try_once(self) -> bool:
+        """Gather and lead once; return True at the end of the run, False to try again.
+
+        | exception | reaction |
+        | --- | --- |
+        | `OperatorStop` | stop |
+        | `GatherAgain` | try again, without the member that most refuse |
+        | `Unfinished` | invite only members that can finish the round, or wait for others |
+        | `TooFewParties` | wait for members; stop if that cannot help |
+        | `Misconduct` | try again without the convicted member; stop if too few are left |
+        | `UnusableKeys` | try again; it counts as a failure of all members that it names |
+        | another `PartyFailed` | see `_react_to_failure` |
+        | any other | stop |
+        """
         self._coordinator = None
         self._require_not_stopping()
         self._faults.require_solved()
         try:
             self._lead(self._gather())
+        except OperatorStop:
+            raise
         except GatherAgain as error:
-            self._alone = frozenset()
+            self._finishing = frozenset()
             self._faults.refused.update(filter(None, [error.party]))
-        except Unfinished as error:  # some parties of a round that began are missing
-            self._alone = error.able or self._able_without(self._saved.lost)
-            if not self._alone and not self._gathered & self._faults.exhausted:
-                self._faults.require_not_exhausted(error, self._gathered)
-                blamed = lost_state_error(error, self._saved.lost)
-                self._wait(blamed, missing=bool(error.began - self._gathered - self._named))
-        except TooFewParties as error:  # a CohortError, too
-            self._wait(error)
+        except Unfinished as error:
+            self._react_to_unfinished(error)
+        except TooFewParties as error:
+            self._wait_or_raise(error)
         except Misconduct as error:
-            self._go_on_without(error)
-        except UnusableKeys as error:  # it counts for all; at the limit they are left out
-            self._recorder.event(events.MemberFailed(parties=error.members, code=error.reason))
+            self._require_enough_without_convicted(error)
+        except UnusableKeys as error:
+            self._recorder.event(MemberFailed(parties=error.members, code=error.reason))
             self._faults.failed += error.members
         except PartyFailed as error:
-            if error.reason == RESTARTED:
-                self._recorder.event(events.MemberRestarted(parties=error.members))
-                for member in error.members:
-                    self._faults.restarted(member)
-            elif error.reason == TooFewParties.code:
-                self._wait(error)
-            elif error.reason != HIDDEN:
-                raise
+            self._react_to_failure(error)
         else:
             return True
         return False
 
-    def _able_without(self, lost: Collection[str]) -> frozenset[str]:
-        """Return the gathered members without the lost ones, if they are enough."""
-        left = self._gathered.difference(lost)
-        host = self._roster.host
-        enough = len(left - {host.name if host else ""}) >= self._least
-        return left if left < self._gathered and enough else frozenset()
+    def _react_to_unfinished(self, error: Unfinished) -> None:
+        """Choose members that can finish a round that others began, or wait for those others."""
+        self._finishing = error.able or self._without_lost_rounds()
+        if self._finishing or self._members & self._faults.exhausted:
+            return  # the next gathering is another one
+        self._faults.require_not_exhausted(error, self._members)
+        blamed = lost_state_error(error, self._saved.lost)
+        self._wait_or_raise(blamed, missing=bool(error.began - self._members - self._convicted))
 
-    def _go_on_without(self, error: Misconduct) -> None:
-        """Stop if too few members are left without the convicted ones."""
-        left = {m.name for m in self._roster.members if m.role != "host"} - self._named
+    def _react_to_failure(self, error: PartyFailed) -> None:
+        """Try again after a restart or a withheld upload, wait if a site is alone, else stop."""
+        if error.reason == RESTARTED:
+            self._recorder.event(MemberRestarted(parties=error.members))
+            for member in error.members:
+                self._faults.restarted(member)
+        elif error.reason == TooFewParties.code:
+            self._wait_or_raise(error)
+        elif error.reason != HIDDEN:  # `_lead` has counted this one
+            raise error
+
+    def _without_lost_rounds(self) -> frozenset[str]:
+        """Return the members that lost no saved round, if some did and enough are left."""
+        left = self._members.difference(self._saved.lost)
+        return left if left < self._members and self._enough(left) else frozenset()
+
+    def _require_enough_without_convicted(self, error: Misconduct) -> None:
+        """Stop if too few members are left, or the host is convicted."""
         host = self._roster.host
-        if len(left) < self._least or (host is not None and host.name in self._named):
+        if not self._enough(self._parties - self._convicted) or (
+            host is not None and host.name in self._convicted
+        ):
             raise error
 
     def _note_unsolved(self, error: SecureFLError) -> None:
-        """Count an inquiry without a conviction, and the member that is named for it, if any."""
-        named = tuple(self._gathered.intersection([error.party]))
-        if named:
-            self._recorder.event(events.Withheld(parties=named))
-        self._faults.unsolved.append("".join(named))
+        """Count a search for a misbehaving member that convicted none, and the one it suspects."""
+        suspect = error.party if error.party in self._members else ""
+        if suspect:
+            self._recorder.event(Withheld(parties=(suspect,)))
+        self._faults.unsolved.append(suspect or "")
 
-    def _wait(self, error: CohortError, *, missing: bool = True) -> None:
+    def _wait_or_raise(self, error: CohortError, *, missing: bool = True) -> None:
         """Wait a little for missing members, or raise the error if waiting cannot help."""
-        parties = {m.name for m in self._roster.members if m.role != "host"}
-        enough = len(parties - self._named - self._faults.exhausted) >= self._least
         if self.stopping:
             return  # the next try stops the run
-        if not (missing and enough) or self._waited >= self._patience:
+        can_help = missing and self._enough(self._invitable)
+        if not can_help or self._waited >= self._patience:
             raise error
-        if self._awaited != (awaited := sorted(self._known - self._hub.connected())):
-            here = parties & self._hub.connected()
-            until = round(time.time() + self._patience - self._waited)
-            more = max(0, self._least - len(here - self._named - self._faults.exhausted))
-            self._recorder.event(
-                events.Waiting(code=error.code, parties=tuple(awaited), more=more, until=until)
-            )
-            self._awaited = awaited
-        self._wait_a_little()
+        self._log_waiting(error)
+        self._poll_connections()
 
-    def _wait_a_little(self) -> None:
+    def _log_waiting(self, error: CohortError) -> None:
+        """Log the members that are waited for, when they change."""
+        missing = sorted(self._invitable - self._hub.connected())
+        if missing == self._logged_missing:
+            return
+        self._logged_missing = missing
+        ready = self._parties & self._invitable & self._hub.connected()
+        until = round(time.time() + self._patience - self._waited)
+        more = max(0, self._min_parties - len(ready))
+        self._recorder.event(
+            Waiting(code=error.code, parties=tuple(missing), more=more, until=until)
+        )
+
+    def _poll_connections(self) -> None:
         """Wait longer each time, but only until a connection changes."""
-        there = self._hub.connected()
-        self._waits += 1
-        for _ in range(min(self._waits, LONGEST_NAP)):
+        connected = self._hub.connected()
+        self._polls += 1
+        for _ in range(min(self._polls, MAX_POLL_SECONDS)):
             self._sleep(1.0)
             self._waited += 1.0
-            if self.stopping or self._waited >= self._patience or self._hub.connected() != there:
+            if (
+                self.stopping
+                or self._waited >= self._patience
+                or self._hub.connected() != connected
+            ):
                 return
 
-    def _gather(self) -> tuple[bytes, tuple[str, ...]]:
-        """Gather all connected members, or only those that can end a round without others."""
-        there = self._hub.connected() & self._known
-        asked = self._alone if self._alone and self._alone <= there else there
-        run, members = self.gathering.gather(asked, self._known - there)
-        self._gathered = frozenset(members)
-        self._awaited = None
-        return run, members
+    def _gather(self) -> AgreedRun:
+        """Gather all connected members, or only those that can finish a round without others."""
+        connected = self._hub.connected() & self._invitable
+        only = self._finishing if self._finishing <= connected else frozenset[str]()
+        session = self.gathering.gather(only or connected, self._invitable - connected)
+        self._members = frozenset(session[1])
+        self._logged_missing = None
+        return session
 
-    def _lead(self, gathered: tuple[bytes, tuple[str, ...]]) -> None:
-        run, members = gathered
-        rules = rules_of_roster(self._roster, self._plan, members)
+    def _lead(self, session: AgreedRun) -> None:
+        """Lead the rounds of one gathering, and take over the faults that were found."""
+        run, members = session
         links = self.gathering.links(run, members)
         self._links.append(links)
-        self._begun = False
-        self._coordinator = lead_run(
+        self._round_began = False
+        coordinator = self._coordinator = lead_run(
             links,
             self._hub,
-            rules,
+            rules_of_roster(self._roster, self._plan, members),
             self._plan.protection,
             recorder=self._recorder,
             roster=self._roster.names,
             between=self._between,
         )
-        self._coordinator.named, self._coordinator.failed = self._named, self._faults.failed
-        self._coordinator.saved = self._saved
+        coordinator.resume(self._saved, self._convicted)
         with self._recorder.phase("run"):
             try:
-                self._coordinator.run()
+                coordinator.run()
             except SecureFLError as error:
-                if self._coordinator.inquired and not isinstance(error, Misconduct):
+                if coordinator.inquired and not isinstance(error, Misconduct):
                     self._note_unsolved(error)
                 raise
-        self._recorder.event(events.Traffic(bytes=self.traffic()))
+            finally:
+                self._take_faults(coordinator)
+        self._recorder.event(Traffic(bytes=self.traffic()))
+
+    def _take_faults(self, coordinator: Coordinator) -> None:
+        """Take over the convictions and failures that the coordinator found so far."""
+        self._convicted |= coordinator.convicted
+        self._faults.failed += coordinator.take_failed()
 
     def traffic(self) -> dict[str, dict[str, int]]:
         """Return the bytes from and to each member, over all gatherings."""
@@ -328,53 +299,54 @@ class RunLeader:
             "protection": self._plan.protection.mode,
             "roster": self._roster.fingerprint(),
             "gatherings": len(self._links),
-            "convicted": sorted(self._named),
+            "convicted": sorted(self._convicted),
             "bytes": self.traffic(),
             "seconds": dict(self._recorder.seconds),
         }
 
     def _between(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
-        """Between rounds, stop for the operator, or gather again after a return."""
-        self._recorder.event(events.Traffic(bytes=self.traffic()))
+        """Before each round, raise an error if the round needs another gathering, or a stop."""
+        self._recorder.event(Traffic(bytes=self.traffic()))
         self._require_not_stopping()
-        if exhausted := sorted(self._faults.exhausted.intersection(members)):
-            self._recorder.event(events.MembersExcluded(parties=tuple(exhausted)))
-            raise GatherAgain(f"the others continue without {', '.join(exhausted)}")
+        assert self._coordinator is not None  # noqa: S101 - it calls this
+        self._take_faults(self._coordinator)
+        self._exclude_exhausted(members)
         if newcomers and not self._plan.joinable:
-            self._leave_out(members, newcomers)
-        if not self._begun:  # a silent connected member is invited again after a round
-            self._begun = True
-            return
-        if self._coordinator is None or not self._faults.ended(self._coordinator.round):
-            return  # a repeated round does not reset the limits on faults
-        self._waited, self._waits = 0.0, 0
-        back = sorted((self._hub.connected() & self._known) - set(members))
-        if self._coordinator.repeating:
-            return  # a repeated round is finished by the members that began it
-        if back and self._plan.joinable:
-            self._recorder.event(events.MembersReturned(parties=tuple(back)))
-            raise GatherAgain(f"{', '.join(back)} returned", fix="the run continues with all")
+            self._exclude_newcomers(members, newcomers)
+        if not self._round_began:  # silent members are invited again after a round, not before
+            self._round_began = True
+        elif self._faults.ended(self._coordinator.round):  # else a repeated one: limits stay
+            self._waited, self._polls = 0.0, 0
+            if not self._coordinator.repeating:  # members that began a round finish it
+                self._readmit_returned(members)
 
-    def _require_not_stopping(self) -> None:
-        if self.stopping:
-            raise OperatorStop("stopped by the operator", fix="start again to continue")
+    def _exclude_exhausted(self, members: tuple[str, ...]) -> None:
+        """Gather without the members that failed too often."""
+        if exhausted := sorted(self._faults.exhausted.intersection(members)):
+            self._recorder.event(MembersExcluded(parties=tuple(exhausted)))
+            raise GatherAgain(f"the others continue without {', '.join(exhausted)}")
 
-    @property
-    def _known(self) -> set[str]:
-        """The members that are invited when they are connected."""
-        return set(self._roster.names) - self._named - self._faults.exhausted
+    def _readmit_returned(self, members: tuple[str, ...]) -> None:
+        """Gather with connected members that are not in this gathering, if they can join.
 
-    def _leave_out(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
-        """Continue without members that lack a round and cannot receive it."""
+        A connected member that did not answer the invitation is one of them.
+        """
+        returned = sorted((self._hub.connected() & self._invitable) - set(members))
+        if returned and self._plan.joinable:
+            self._recorder.event(MembersReturned(parties=tuple(returned)))
+            raise GatherAgain(f"{', '.join(returned)} returned", fix="the run continues with all")
+
+    def _exclude_newcomers(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
+        """Gather without members that lack a round and cannot receive its state."""
         able = frozenset(members) - set(newcomers)
-        self._recorder.event(events.MembersExcluded(parties=newcomers))
+        self._recorder.event(MembersExcluded(parties=newcomers))
         raise Unfinished(
             f"{', '.join(newcomers)} lack the last round, and cannot receive its state in this run",
-            able=able if len(able) >= self._least else frozenset(),
+            able=able if len(able) >= self._min_parties else frozenset(),
             began=frozenset(),
             fix="restore their folders, or start a new run with all parties",
         )
 
-    @property
-    def _least(self) -> int:
-        return max(self._roster.t, self._plan.protection.min_cohort)
+    def _require_not_stopping(self) -> None:
+        if self.stopping:
+            raise OperatorStop("stopped by the operator", fix="start again to continue")

@@ -1,4 +1,4 @@
-"""Removal of runs; a run in progress and privacy ledgers are never removed."""
+"""Removal of runs, and checks that none is in progress or contains a privacy ledger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ DAY = 86_400.0  # seconds
 
 
 def require_erasable(folder: Path, *, checkpoints: bool = False) -> None:
-    """Refuse a folder that is not a run, is in use, or contains a privacy ledger."""
+    """Refuse a folder that is not a run, is in use, or contains a privacy ledger.
+
+    With `checkpoints`, only folders of rounds are removed, so a ledger may be there.
+    """
     if not (folder / "settings.toml").is_file():
         fix = "secure-fl runs FOLDER lists the runs of a folder"
         raise RunError("there is no run in this folder", fix=fix, file=folder, reason="missing")
@@ -23,7 +26,7 @@ def require_erasable(folder: Path, *, checkpoints: bool = False) -> None:
         raise RunError("the run is in progress", fix=fix, file=folder, reason="in-use")
     if not checkpoints and any(folder.glob("**/ledger*.sqlite")):
         fix = "move the ledger first, or add --checkpoints"
-        what = "a ledger lies in it: what was spent of a privacy budget must not be forgotten"
+        what = "the folder contains a privacy ledger, which must be kept"
         raise RunError(what, fix=fix, file=folder, reason="exists")
 
 
@@ -33,20 +36,20 @@ def parts(folder: Path, *, checkpoints: bool = False) -> list[Path]:
     return list(folder.glob(rounds)) if checkpoints else [folder]
 
 
-def size(held: Iterable[Path]) -> int:
+def size(folders: Iterable[Path]) -> int:
     """Sum the bytes of all files in these folders."""
-    return sum(p.stat().st_size for one in held for p in one.rglob("*") if p.is_file())
+    return sum(p.stat().st_size for folder in folders for p in folder.rglob("*") if p.is_file())
 
 
-def erase(held: Iterable[Path]) -> None:
-    """Remove these folders."""
-    for one in held:
+def erase(folders: Iterable[Path]) -> None:
+    """Remove these folders. Call `require_erasable` first: nothing is checked here."""
+    for folder in folders:
         try:
-            shutil.rmtree(one)
+            shutil.rmtree(folder)
         except OSError as error:
-            what = f"cannot be removed ({error.strerror}); some of it may be gone"
+            what = f"the folder could not be removed completely ({error.strerror})"
             fix = "check its owner and permissions, and try again"
-            raise RunError(what, file=one, fix=fix, reason="unwritable") from error
+            raise RunError(what, file=folder, fix=fix, reason="unwritable") from error
 
 
 def due(folder: Path, days: int) -> list[Path]:
@@ -58,11 +61,11 @@ def due(folder: Path, days: int) -> list[Path]:
 def in_use(folder: Path) -> bool:
     """Check if a process uses this run now."""
     try:
-        with (folder / ".lock").open("r+") as held:
-            return not lock_file(held)
+        with (folder / ".lock").open("r+") as lock:
+            return not lock_file(lock)
     except FileNotFoundError:
         return False
-    except OSError:
+    except OSError:  # the lock cannot be read, so another user may have it
         return True
 
 

@@ -21,10 +21,16 @@ from tests.support.stories import written
 RATE: dict[str, Any] = {"n": 400, "threshold": 0.6, "measure": "AUC of members against outsiders"}
 
 
-def of(epsilon: float | None, auc: float, *, control: float = 0.9) -> AuditDocument:
+def of(
+    epsilon: float | None, auc: float, *, control: float = 0.9, delta: float = 1e-5
+) -> AuditDocument:
     """A run with this ε, and one membership attack on it."""
     statement = privacy()[0]
-    bound = () if epsilon is None else (msgspec.structs.replace(statement, epsilon=epsilon),)
+    bound = (
+        ()
+        if epsilon is None
+        else (msgspec.structs.replace(statement, epsilon=epsilon, delta=delta),)
+    )
     result = [finding(value, **RATE) for value in (control, auc, 0.5)]
     return document(trials=(trial(LIRA, PUBLIC, *result),), privacy=bound, matrix=())
 
@@ -51,6 +57,18 @@ def test_runs_are_in_the_order_of_their_epsilon_and_drawn_with_intervals() -> No
     plot = trade_off.plot(documents, "all-epsilon")
     assert plot is not None and plot.alternative.count("membership (LiRA)") == 3
     assert "all-epsilon-title" in render(documents)
+
+
+def test_no_promise_is_above_the_line_that_epsilon_allows() -> None:
+    documents = [of(1.0, 0.55), of(4.0, 0.9, delta=0.3), of(4.0, 0.9), of(None, 0.8)]
+    results = trade_off.successes(documents)
+    line = dict(trade_off.allowed_line(results, [1.0, 4.0]))
+    assert line == {x: trade_off.largest_auc(x, 0.3) for x in (1.0, 4.0)}
+    assert all(one.allowed <= line[one.epsilon] for one in results if one.epsilon is not None)
+    chart = trade_off.plot(documents, "several")
+    assert chart is not None and "δ = 0.3" in chart.alternative
+    equal = trade_off.plot([of(1.0, 0.55), of(4.0, 0.9)], "one")
+    assert equal is not None and "δ" not in equal.alternative
 
 
 def test_what_came_to_no_verdict_is_never_drawn_as_no_leakage() -> None:

@@ -103,9 +103,7 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
     links = {"receiver": NoReceiver, "count": NoCount, "sender": NoSender}
     if bug in links:
         patch.setattr("secure_fl.pilot.hospital.Link", links[bug])
-        patch.setattr(
-            "secure_fl.pilot.coordinator_process.links_to", partial(links_to, link=links[bug])
-        )
+        patch.setattr("secure_fl.pilot.gathering.links_to", partial(links_to, link=links[bug]))
     elif bug == "signature":
         patch.setattr(PublicIdentity, "verify", lambda self, digest, signature: None)
     else:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from secure_fl.cli import site_check
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Member, Roster, make_roster
 from secure_fl.crypto.keys.vault import Cost
@@ -194,6 +195,22 @@ def test_a_clock_that_is_behind_is_told_apart(tmp_path, monkeypatch):
     monkeypatch.setattr("secure_fl.pilot.kits.datetime", Earlier)
     with raises(KeyringError, "valid from", "clock"):
         load_kit(kits["north"])
+
+
+@pytest.mark.parametrize("late", [timedelta(minutes=5), timedelta(days=1, minutes=5)])
+def test_site_check_counts_whole_days_of_a_late_clock(tmp_path, monkeypatch, late):
+    kit = load_kit(write_kits(roster(), tmp_path, ("localhost",), 8443)["north"])
+    created: datetime = kit.tls.validity()[0] + site_check.BACKDATED
+
+    class Late(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            return created - late
+
+    monkeypatch.setattr(site_check, "datetime", Late)
+    shown = site_check.check_clock(kit)
+    assert shown.status == "problem"
+    assert f"at least {late // timedelta(minutes=1) + 1} minutes" in shown.found
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ import pytest
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Member
 from secure_fl.errors import CohortError, WireError
-from secure_fl.pilot import coordinator_process, hospital, plan
-from secure_fl.pilot.coordinator_process import Gathering, RunLeader
+from secure_fl.pilot import gathering, hospital, plan
+from secure_fl.pilot.coordinator_process import RunLeader
+from secure_fl.pilot.gathering import AgreedRun, Gathering
 from secure_fl.pilot.plan import write_plan
 from secure_fl.protocol.frames import Bulk, Frame, Link, Received
 from secure_fl.protocol.messages import FromCoordinator, FromParty, Gather, Gathered, Invite
@@ -68,9 +69,7 @@ class Liar(Gathering):
             two.own = self.runs.get(name, run)
         return found
 
-    def gather(
-        self, asked: Iterable[str], missing: Iterable[str] = ()
-    ) -> tuple[bytes, tuple[str, ...]]:
+    def gather(self, asked: Iterable[str], missing: Iterable[str] = ()) -> AgreedRun:
         before = dict(self.runs)
         self.runs.clear()
         call = self.links(os.urandom(16), sorted(asked))
@@ -80,7 +79,7 @@ class Liar(Gathering):
                 self.runs.update(before)
                 raise CohortError("a site takes no further part", party=party)
             self.runs[party] = message.run
-        return self.runs["hospital-1"], tuple(sorted(nonces))
+        return AgreedRun(self.runs["hospital-1"], tuple(sorted(nonces)))
 
 
 def led_by_a_liar(made: LocalPilot) -> tuple[RunLeader, Liar]:
@@ -97,7 +96,7 @@ def test_without_the_roster_in_a_run_s_id_both_would_sum(
         return plan.run_id(made.roster, text, nonces)
 
     made = told_another(tmp_path)
-    monkeypatch.setattr(coordinator_process, "run_id", careless)
+    monkeypatch.setattr(gathering, "run_id", careless)
     monkeypatch.setattr(hospital, "run_id", careless)
     led_by_a_liar(made)[0].run()
     assert all(process.done for process in made.processes.values())

@@ -12,7 +12,7 @@ import pandas as pd
 from secure_fl.crypto.privacy.ledger import Account, Ledger
 from secure_fl.data.silo import Silo
 from secure_fl.features.statistics.codebook import Codebook
-from secure_fl.features.statistics.program import count
+from secure_fl.features.statistics.program import run_codebook
 from secure_fl.features.statistics.tables import RecordTable, table_of
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.learning.site import Site
@@ -77,7 +77,7 @@ def program_of(scenario: Scenario, name: str, results: Results) -> Program:
 
     async def codebook(cohort: Cohort, run: BareRun) -> None:
         site = _site(run, round(scenario.weight(name)))
-        await count(cohort, site, codebook_of(scenario))
+        await run_codebook(cohort, site, codebook_of(scenario))
         results.tables.append((run.link.run.hex(), name, site.findings["statistics"]))
 
     return codebook if scenario.codebook else rounds

@@ -21,7 +21,8 @@ from secure_fl.events import Event, EventLog
 from secure_fl.federation.assembly import PartyContext, join_run
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.cohort import Cohort
-from secure_fl.pilot.coordinator_process import HubEngine, RunLeader
+from secure_fl.pilot.coordinator_process import RunLeader
+from secure_fl.pilot.gathering import HubEngine
 from secure_fl.pilot.hospital import HospitalProcess, Invited
 from secure_fl.pilot.plan import rules_of_roster
 from secure_fl.pilot.progress import EarlierEvents

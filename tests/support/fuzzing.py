@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from secure_fl.errors import RunError, SecureFLError
-from secure_fl.pilot.coordinator_process import Gathering, RunLeader
+from secure_fl.pilot.coordinator_process import RunLeader
+from secure_fl.pilot.gathering import Gathering
 from secure_fl.protocol.frames import Frame, Link, peek
 from tests.support.local_pilot import LocalPilot
 from tests.support.mutants import MUTATORS, Mutator

@@ -26,7 +26,7 @@ from secure_fl.crypto.privacy.ledger import Account, Budget
 from secure_fl.crypto.privacy.noise import counts_release, skellam
 from secure_fl.errors import CryptoError, SettingsError
 from secure_fl.learning.metric_counts import MAX_CROSSED, ROW, SCORED, TRULY, Contributions, Counts
-from secure_fl.learning.noised_counts import coarse
+from secure_fl.learning.noised_counts import coarsen
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
@@ -74,7 +74,7 @@ def noised(task: Task, rows: Mapping[str, Contributions], variance: float) -> Co
         kept |= {name: row for name, row in rows.items() if name.startswith(SCORED)}
     require_bound(kept, cells_of(task.labels))
     counts: dict[str, NDArray[Any]] = {
-        name: coarse(row.total()) if name.startswith(SCORED) else row.total()
+        name: coarsen(row.total()) if name.startswith(SCORED) else row.total()
         for name, row in kept.items()
     }
     return {name: cells + skellam(variance, len(cells)) for name, cells in counts.items()}

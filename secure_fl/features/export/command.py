@@ -11,52 +11,61 @@ import click
 from secure_fl.cli.options import FOLDER
 from secure_fl.errors import RunError
 
-HUB = "hf:"  # before ORGANISATION/NAME: the hub that huggingface_hub is set up for
+HUB = "hf:"  # prefix of ORGANISATION/NAME on the hub that huggingface_hub is configured for
+URL = "://"
+DEFAULT = "model"  # name of the shared model to publish
 
 
 def publish(model: Path, target: str, *, public: bool = False, replace: bool = False) -> str:
-    """Copy a model's folder to a target; return where it is now.
+    """Copy a model's folder to a target; return its new location.
 
     A target is a folder, `hf:ORGANISATION/NAME`, or a hub's own https://HUB/ORGANISATION/NAME. On
-    a hub the model is private unless it is said to be public.
+    a hub the model is private unless `public` is True.
     """
     if target.startswith(HUB):
         return _to_hub(model, None, target.removeprefix(HUB), public=public)
-    if "://" in target:
+    if URL in target:
         parts = urlsplit(target)
         if parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1"):
             endpoint = f"{parts.scheme}://{parts.netloc}"
             return _to_hub(model, endpoint, parts.path.strip("/"), public=public)
         raise RunError(
-            "models go to hubs by https only",
+            f"models are sent to hubs by https only, and this URL begins with {parts.scheme}://",
             fix="give https://HUB/ORGANISATION/NAME",
             reason="malformed",
         )
     return _to_folder(model, Path(target).expanduser(), replace=replace)
 
 
-def _to_folder(model: Path, target: Path, *, replace: bool) -> str:
-    """Copy all, under another name first: a folder is whole, or it is not there."""
-    from secure_fl.features.export.model_card import TASK
+def require_free(target: Path, *, replace: bool) -> None:
+    """Refuse an existing target, unless it is a model of secure-fl that is to be replaced."""
+    from secure_fl.features.export.model_card import TASK as MODEL_MARKER
 
-    if target.exists() and not (replace and (target / TASK).is_file()):
-        raise RunError(
-            "there is something already, and only a model is replaced, and only if you say so",
-            fix="give a folder that is not there, or --replace where a model of ours is",
-            file=target,
-            reason="exists",
-        )
-    fresh = target.with_name(f".{target.name}.new")
+    if not target.exists():
+        return
+    if not (target / MODEL_MARKER).is_file():
+        what, fix = "the target exists and is no model of secure-fl", "choose a new folder"
+    elif not replace:
+        what, fix = "the target exists", "choose a new folder, or add --replace"
+    else:
+        return
+    raise RunError(what, fix=fix, file=target, reason="exists")
+
+
+def _to_folder(model: Path, target: Path, *, replace: bool) -> str:
+    """Copy the model under a temporary name, then rename it: no target is half written."""
+    require_free(target, replace=replace)
+    temporary = target.with_name(f".{target.name}.new")
     try:
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(model, fresh)
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(model, temporary)
         if target.exists():
             shutil.rmtree(target)
-        fresh.replace(target)
+        temporary.replace(target)
     except OSError as error:
         raise RunError(
             f"the model cannot be written there ({error.strerror})",
-            fix="give a folder on a disk with space, that you may write",
+            fix="choose a folder on a disk with free space in which you may write",
             file=target,
             reason="unwritable",
         ) from error
@@ -74,7 +83,7 @@ def _to_hub(model: Path, endpoint: str | None, name: str, *, public: bool) -> st
     except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise RunError(
-            f"the hub did not take the model: {first}",
+            f"the hub rejected the upload: {first}",
             fix="log in (hf auth login, or HF_TOKEN), and give a name that you may write to",
             reason="unwritable",
         ) from error
@@ -95,22 +104,29 @@ before you publish it: secure-fl audit RUN."""
 )
 @click.argument("run", type=FOLDER)
 @click.argument("target")
-@click.option("--name", default="model", show_default=True, help="Name of a shared model.")
+@click.option("--name", help="Shared model in RUN.  [default: model, or the one to use]")
 @click.option("--party", metavar="NAME", help="Publish this hospital's own model.")
 @click.option("--public", is_flag=True, help="Make it public on the hub.")
-@click.option("--replace", is_flag=True, help="Replace an existing folder.")
-def push(run: Path, target: str, name: str, party: str | None, public: bool, replace: bool) -> None:
+@click.option("--replace", is_flag=True, help="Replace an existing model.")
+def push(
+    run: Path, target: str, name: str | None, party: str | None, public: bool, replace: bool
+) -> None:
     """Publish the model of RUN to TARGET: a folder, hf:ORGANISATION/NAME, or a hub's URL."""
     from secure_fl.cli import show
     from secure_fl.cli.group import require_folder
 
+    if name is not None and party is not None:
+        raise click.UsageError("give either --name or --party: a hospital's own model has no name")
     require_folder(run)
     from secure_fl.cli.predict import CARD, model_folder
     from secure_fl.features.export.model_card import require_covered, write_card
 
-    shared = run / name
-    model = shared if party is None and (shared / CARD).is_file() else model_folder(run, party)
+    if name is None and party is None and (run / DEFAULT / CARD).is_file():
+        name = DEFAULT  # even if the run recommends another one of its models
+    model = model_folder(run, party, name)
     require_covered(run, model)
+    if not target.startswith(HUB) and URL not in target:
+        require_free(Path(target).expanduser(), replace=replace)
     write_card(run, model)
     where = publish(model, target, public=public, replace=replace)
     show.out().print(f"published {model} to {where}; its card is README.md there")

@@ -21,8 +21,8 @@ from secure_fl.settings import Section
 if TYPE_CHECKING:
     from torch import nn
 
+    from secure_fl.features.personal.answers import Answers
     from secure_fl.features.personal.comparison import Vote
-    from secure_fl.features.personal.curves import Answers
     from secure_fl.learning.site import Site
     from secure_fl.party.cohort import Cohort
     from secure_fl.policy.plan import Plan
@@ -95,7 +95,7 @@ class PersonalFeature(RunFeature):
 
     def report(self, spec: RunSpec, sites: Sequence[Site]) -> Mapping[str, Any]:
         """Return the votes, each hospital's comparison, and the folders of the served models."""
-        from secure_fl.features.personal.curves import options_of
+        from secure_fl.features.personal.answers import options_of
 
         cfg = settings_of(spec)
         found = {site.name: dict(site.findings.get(FINDING, {})) for site in sites}
@@ -260,7 +260,7 @@ async def answer(
     cohort: Cohort, site: Site, own: Comparison, cfg: PersonalSettings
 ) -> dict[str, Any]:
     """Set the temperature and the threshold of the served model; return the pooled ones."""
-    from secure_fl.features.personal.curves import answers_of, options_of
+    from secure_fl.features.personal.answers import answers_of, options_of
 
     own.answers = await answers_of(cohort, site, own.use, cfg)
     delivery = site.delivered[own.use]

@@ -222,7 +222,7 @@ def number(bound: Bound) -> float:
 
 ENTRY = Entry(
     Codebook,
-    deferred("secure_fl.features.statistics.program:count"),
+    deferred("secure_fl.features.statistics.program:run_codebook"),
     trains_nothing=True,
     records="secure_fl.features.statistics.tables:silos_of",
     summary="tables of a codebook over all hospitals' records",

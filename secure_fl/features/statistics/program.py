@@ -1,8 +1,9 @@
-"""The party program of a codebook: two sums of fixed sizes, whatever becomes of it.
+"""One party's protocol for a codebook: two secure sums whose sizes do not depend on the outcome.
 
-1. Each site counts, or refuses for a reason that stays there. The number of refusals is a sum.
+1. Each site counts, or refuses; the reason stays in its own log. The number of refusals is a sum.
 2. The counts are a second sum. If any site refuses, all sites add zeros, and nothing is released.
-3. All members decide alike which counts are released, note it, and prove that theirs is equal.
+3. All members compute the same suppression, record it in their permanent notes (`note`), and
+   compare the released tables.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from secure_fl.crypto.privacy.accounting import SkellamRelease, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Budget, Unit
@@ -33,9 +35,11 @@ from secure_fl.party.cohort import Cohort
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
 
-DIGIT, PLANES = 6, 6  # bits of a digit and digits of a count, for sums of 8 bits or more
-BOUND = 127.0
+DIGIT_BITS, DIGITS = 6, 6  # of a count, for sums of 8 bits or more
+LOW_BITS = (1 << DIGIT_BITS) - 1
+LARGEST_DIGIT = 127.0  # of the last digit, so counts up to 127 · 2³⁰ are exact
 LEFT = "a hospital left between the two sums"
+NOTES = "the note of earlier codebooks"  # what members compare before the second sum
 SOME_REFUSED = "at least one hospital refused; its own log has the reason"
 
 
@@ -61,36 +65,26 @@ class NoiseBudget:
             raise BudgetError(
                 f"this codebook would make epsilon {after:.3g} for each {self._account.unit}, and "
                 f"the limit is {self._budget.epsilon:g}",
-                fix="write a smaller epsilon in the codebook; a larger max_epsilon in "
-                "[site.statistics] is a decision of those who answer for the records",
+                fix="write a smaller epsilon in the codebook, or ask the people responsible for "
+                "the records to raise max_epsilon in [site.statistics]",
                 party=self._account.dataset,
                 reason="spent",
             )
 
     def reserve(self) -> None:
-        """Enter the release durably before its noise is drawn."""
+        """Record the release in the ledger, durably, before its noise is drawn."""
         if self._ledger is not None:
             event, run = release_of(self._codebook), os.urandom(8).hex()
             self._ledger.reserve(event, self._account, self._budget, run=run)
 
 
-async def count(cohort: Cohort, site: Site, codebook: Codebook) -> None:
-    """Run the program of one party."""
+async def run_codebook(cohort: Cohort, site: Site, codebook: Codebook) -> None:
+    """Open a codebook with the other hospitals; the findings get its tables or the refusal."""
     own = OwnCounts(site, codebook, cohort)
     await cohort.agree(codebook.model_dump_json().encode(), "the codebook")
-    async for _ in cohort.rounds(1, keep={"findings": Findings(site.findings)}):
-        refusals = await exact_sum(cohort, np.array([int(own.refused)]))
-        reason = LEFT if cohort.survivors != own.hospitals else SOME_REFUSED if refusals[0] else ""
-        earlier = reason.encode() or own.note.fingerprint(own.table)
-        await cohort.agree(earlier, "the note of earlier codebooks")
-        counts = np.zeros(codebook.cells, np.int64) if reason else own.begin()
-        noted = () if reason else (own.state,)
-        opened = await exact_sum(cohort, counts, together=True, questions=noted)
-        if reason or not opened.size:
-            site.findings["statistics"] = {"status": "refused", "reason": reason or LEFT}
-            continue
-        site.findings["statistics"] = own.release(opened)
-    if "statistics" not in site.findings:
+    async for _ in cohort.rounds(1, keep={"findings": Findings(site.findings)}):  # once
+        site.findings["statistics"] = await _open(cohort, own)
+    if "statistics" not in site.findings:  # it joined after the only round
         raise CohortError(
             "the codebook was opened before this hospital joined",
             fix="open the codebook again, in a run that begins with all its hospitals",
@@ -99,17 +93,37 @@ async def count(cohort: Cohort, site: Site, codebook: Codebook) -> None:
     await cohort.agree(agreed.encode(), "the released tables")
 
 
+async def _open(cohort: Cohort, own: OwnCounts) -> dict[str, Any]:
+    """Sum the refusals, then the counts; return the released tables or why there are none."""
+    refusals = await exact_sum(cohort, np.array([int(own.refused)]))
+    reason = ""
+    if refusals is None or cohort.survivors != own.hospitals:
+        reason = LEFT
+    elif refusals[0]:
+        reason = SOME_REFUSED
+    if reason:  # all members must know the same reason, or have the same notes
+        await cohort.agree(reason.encode(), NOTES)
+        await exact_sum(cohort, own.zeros, together=True)
+        return {"status": "refused", "reason": reason}
+    await cohort.agree(own.note.fingerprint(own.table), NOTES)
+    counts = own.record_and_get_counts()  # recorded before anything is opened
+    opened = await exact_sum(cohort, counts, together=True, questions=(own.table.state,))
+    if opened is None:
+        return {"status": "refused", "reason": LEFT}
+    return own.release(opened)
+
+
 class OwnCounts:
     """One site's part in a codebook: its counts or its refusal, its note and its budget."""
 
     def __init__(self, site: Site, codebook: Codebook, cohort: Cohort) -> None:
         self.table: RecordTable = table_of(site.silo)
-        self.state, self.refused = self.table.state, False
-        self._codebook, self._threshold = codebook, cohort.threshold
-        self.hospitals = cohort.parties
+        self.refused, self.hospitals = False, cohort.parties
         self.note = Note(None if site.ledger is None else site.ledger().path.parent)
-        self._budget: NoiseBudget | None = None
-        self._counts = np.zeros(codebook.cells, np.int64)
+        self.zeros = np.zeros(codebook.cells, np.int64)
+        self._codebook, self._threshold = codebook, cohort.threshold
+        self._budget: NoiseBudget | None = None  # None: counts without noise
+        self._counts = self.zeros
         try:
             self._prepare(site)
         except (DataError, CohortError, BudgetError) as error:
@@ -118,10 +132,10 @@ class OwnCounts:
             site.recorder.event(Warned(party=site.name, code=REFUSED, text=text))
 
     def _prepare(self, site: Site) -> None:
-        """Count, unless the records, earlier codebooks or the budget stand against it."""
+        """Count; raise if records changed, earlier codebooks conflict, or the budget is spent."""
         codebook = self._codebook
-        self._counts, unread = counts_of(codebook, self.table)
-        for name, missing in unread.items():
+        self._counts, unlisted = counts_of(codebook, self.table)
+        for name, missing in unlisted.items():
             if not missing:
                 continue
             text = f"{missing} of {len(self.table)} values of {name} are missing or not listed"
@@ -132,52 +146,61 @@ class OwnCounts:
         self._budget = NoiseBudget(site, codebook, "patient" if self.table.grouped else "record")
         self._budget.check()
 
-    def begin(self) -> Integers:
-        """Note or reserve what is opened now, and return the counts to add."""
+    def record_and_get_counts(self) -> Integers:
+        """Record the patients or the noise durably, and return the counts to add."""
         if self._budget is None:
             self.note.begin(self.table)
             return self._counts
         self._budget.reserve()
-        release, sites = release_of(self._codebook), len(self.hospitals)
-        variance = share_variance(release, sites, self._threshold)
+        noise, sites = release_of(self._codebook), len(self.hospitals)
+        variance = share_variance(noise, sites, self._threshold)
         return self._counts + skellam(variance, self._counts.size)
 
     def release(self, opened: Integers) -> dict[str, Any]:
-        """Decide what is released, note it, and describe it."""
-        codebook, exact = self._codebook, self._codebook.epsilon is None
-        found = layouts(codebook, opened, merging=exact)
-        tables = tabulations(codebook, found)
+        """Return the document of the opened counts; without noise, small ones are suppressed."""
+        codebook = self._codebook
+        exact = codebook.epsilon is None
+        tables_layouts = layouts(codebook, opened, merging=exact)
+        tables = tabulations(codebook, tables_layouts)
         if exact:
-            tables = self._released(tables, total_of(found))
-        return document_of(codebook, found, tables, self.hospitals)
+            tables = self._suppress_and_record(tables, total_of(tables_layouts))
+        return document_of(codebook, tables_layouts, tables, self.hospitals)
 
-    def _released(self, tables: Sequence[Tabulation], total: int) -> list[Tabulation]:
-        """Hide counts, given all earlier codebooks; the same codebook is released as before."""
-        before: list[Tabulation] = []
-        asked = self._codebook.model_dump(mode="json")
-        for one in self.note.earlier(self.table):
-            earlier = list(map(Tabulation.from_json, one["tables"]))
-            if one["codebook"] == asked:
-                return earlier
-            before += earlier
-        released = suppressed(tables, before, total, self._codebook.least)
-        self.note.opened(asked, self.hospitals, self.table, released)
+    def _suppress_and_record(self, tables: Sequence[Tabulation], total: int) -> list[Tabulation]:
+        """Suppress counts, given all earlier tables, and record the codebook with its tables.
+
+        If this codebook was opened before, return its earlier tables.
+        """
+        earlier: list[Tabulation] = []
+        codebook = self._codebook.model_dump(mode="json")
+        for entry in self.note.earlier(self.table):
+            entry_tables = list(map(Tabulation.from_json, entry["tables"]))
+            if entry["codebook"] == codebook:
+                return entry_tables
+            earlier += entry_tables
+        released = suppressed(tables, earlier, total, self._codebook.least)
+        self.note.opened(codebook, self.hospitals, self.table, released)
         return released
 
 
 async def exact_sum(
     cohort: Cohort, values: Integers, *, together: bool = False, questions: tuple[str, ...] = ()
-) -> Integers:
-    """Add integers without rounding, as digits; empty: a party left since the last sum."""
-    digits = {
-        f"{place}": values >> DIGIT * place & (1 << DIGIT) - 1
-        if place < PLANES - 1
-        else np.clip(values >> DIGIT * place, -BOUND, BOUND)
-        for place in range(PLANES)
-    }
-    opened = await cohort.sum(digits, bound=BOUND, together=together, questions=questions)
+) -> Integers | None:
+    """Add integers without rounding, as digits.
+
+    None: the sum was to be opened `together` with the one before, and a party has left since.
+    """
+    digits = {str(place): _digit(values, place) for place in range(DIGITS)}
+    opened = await cohort.sum(digits, bound=LARGEST_DIGIT, together=together, questions=questions)
     if not opened:
-        return np.zeros(0, np.int64)
-    parts = [np.rint(opened[f"{k}"]).astype(np.int64) << DIGIT * k for k in range(PLANES)]
+        return None
+    parts = [np.rint(opened[str(k)]).astype(np.int64) << (DIGIT_BITS * k) for k in range(DIGITS)]
     summed: Integers = np.sum(parts, axis=0)
     return summed.reshape(values.shape)
+
+
+def _digit(values: Integers, place: int) -> NDArray[Any]:
+    """Return one digit of each value; the last one has the sign and all higher bits."""
+    shifted: Integers = values >> (DIGIT_BITS * place)
+    last = place == DIGITS - 1
+    return shifted.clip(-LARGEST_DIGIT, LARGEST_DIGIT) if last else shifted & LOW_BITS

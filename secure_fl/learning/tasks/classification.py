@@ -203,10 +203,10 @@ class Classification(Task):
         """The bounds of AUROC and average precision."""
         return {} if NOISE in counts else mean_bounds(counts)
 
-    def _noised(self, counts: Counts) -> tuple[tuple[str, ...], int, str]:
-        """The classes, the scored one, and the name of its scores in bins if there are some."""
+    def _noised(self, counts: Counts) -> tuple[tuple[str, ...], int, str | None]:
+        """The classes, the index of the scored one, and the name of its log-odds, if any."""
         bins = SCORED + self.scored_class
-        return self.labels, self.labels.index(self.scored_class), bins if bins in counts else ""
+        return self.labels, self.labels.index(self.scored_class), bins if bins in counts else None
 
     def outcomes_of(self, counts: Counts) -> Array | None:
         """[hits, false alarms, misses] of each class; None if counts of a class are missing."""

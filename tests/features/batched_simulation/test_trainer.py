@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from secure_fl import FedAvg, ModelSettings, Silo, TrainingSettings
+from secure_fl import FedAvg, ModelSettings, Silo, TaskSettings, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.reference_points import Local
 from secure_fl.corpora import make
+from secure_fl.events import EventLog
+from secure_fl.features.batched_simulation import trainer
 from secure_fl.features.batched_simulation.trainer import FAMILIES, BatchedTraining, stacked
 from secure_fl.federation.result import Result
 from secure_fl.learning.anatomy import trainable
-from secure_fl.testing.hospitals import small
+from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
+from secure_fl.learning.tasks import make_task
+from secure_fl.party.rounds import Round
+from secure_fl.testing.hospitals import LABELS, small
 from tests.support.event_documents import into
 from tests.support.families import save
 from tests.support.sampling import mostly_slow
@@ -142,6 +148,36 @@ def test_sites_that_begin_with_weights_of_their_own_train_alone(stacks: list[int
     beside, _ = trained(batched=True, algorithm=Local(rounds=3))
     require_close(alone, beside)
     assert len(stacks) <= len(set(SIZES))  # until it was seen, and never again
+
+
+def four_sites(batched: BatchedTraining | None) -> list[Site]:
+    task = make_task(TaskSettings(labels=LABELS, max_length=32))
+    training = TrainingSettings(optimizer="sgd", learning_rate=0.1, batch_size=16, device="cpu")
+    spec = SiteSpec(task, ModelSettings(layers=1), training, 1)
+    return [
+        Site(Silo(f"hospital-{i}", s.train), spec, SiteContext(EventLog(""), trainer=batched))
+        for i, s in enumerate(make("ade", parties=4, seed=0, size=32), 1)
+    ]
+
+
+def test_a_result_is_only_for_the_weights_that_it_was_trained_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two batches of a round start differently, and a site of the first has the second's start."""
+    monkeypatch.setattr(trainer, "MAX_SITES", 2)
+    results: list[list[torch.nn.Module]] = []
+    for batched in (None, BatchedTraining()):
+        sites, models = four_sites(batched), []
+        for number, moved in ((0, False), (2, True), (1, True)):
+            models.append(sites[number].model())
+            with torch.no_grad():
+                for weight in trainable(models[-1]).values() if moved else ():
+                    weight.mul_(1.5)
+            sites[number].fit(models[-1], 1, Round(1, 1))
+        results.append(models)
+    for alone, beside in zip(*results, strict=True):
+        for name, weight in trainable(alone).items():
+            torch.testing.assert_close(trainable(beside)[name], weight, rtol=0.0, atol=5e-5)
 
 
 def test_dropout_is_drawn_at_each_site_by_itself(dropping: str, stacks: list[int]) -> None:

@@ -167,12 +167,39 @@ def test_push_into_a_folder_is_whole_and_never_over_another(run: Path, tmp_path:
         done = CliRunner().invoke(main, ["push", str(run), str(there), *options])
         assert done.exit_code == status, done.output
     assert [path.name for path in there.parent.iterdir()] == ["ade"]
-    with raises(RunError, "only a model", reason="exists"):
+    with raises(RunError, "no model of secure-fl", reason="exists"):
         publish(run / "model", str(tmp_path / "models"), replace=True)
     assert (there / "README.md").read_text() == (run / "model" / "README.md").read_text()
     with quiet():
         ask = transformers.pipeline("text-classification", model=str(there), device="cpu")
     assert ask("no complaints")[0]["label"] in LABELS
+
+
+def test_push_publishes_no_other_model_than_the_one_that_was_named(
+    run: Path, tmp_path: Path
+) -> None:
+    home, out = tmp_path / "study", tmp_path / "out"
+    shutil.copytree(run, home)
+    shutil.copytree(run / "model", home / "student")
+    for arguments, said in (
+        (["--name", "studnet"], "--name model or student"),
+        (["--name", "parties/hospital-1/model"], "--name model or student"),
+        (["--name", "student", "--party", "hospital-1"], "either --name or --party"),
+    ):
+        done = CliRunner().invoke(main, ["push", str(home), str(out), *arguments])
+        assert done.exit_code != 0 and said in done.output
+        assert not out.exists()
+    done = CliRunner().invoke(main, ["push", str(home), str(out), "--name", "student"])
+    assert done.exit_code == 0 and f"published {home / 'student'}" in done.output
+
+
+def test_a_refused_target_leaves_the_card_as_it_is(run: Path, tmp_path: Path) -> None:
+    home = tmp_path / "study"
+    shutil.copytree(run, home)
+    (home / "model" / "README.md").write_text("edited")
+    done = CliRunner().invoke(main, ["push", str(home), str(tmp_path)])
+    assert done.exit_code == 4
+    assert (home / "model" / "README.md").read_text() == "edited"
 
 
 class Refusing(BaseHTTPRequestHandler):
@@ -204,7 +231,7 @@ def test_a_hub_that_refuses_is_told_in_a_sentence(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     url = f"http://127.0.0.1:{hub.server_port}/hospitals/ade"
-    with raises(RunError, "did not take", reason="unwritable"):
+    with raises(RunError, "rejected", reason="unwritable"):
         publish(run / "model", url)
     assert hub.asked == ["/api/repos/create"]  # type: ignore[attr-defined]
 
