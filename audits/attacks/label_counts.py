@@ -32,7 +32,7 @@ from secure_fl.audits.attacks.label_rates import (
     nearest_shares,
 )
 from secure_fl.audits.attacks.layer_inputs import Array, array
-from secure_fl.audits.attacks.simulated_training import MOST, RECORDS, drawn, simulate
+from secure_fl.audits.attacks.simulated_training import MOST, drawn, simulate
 from secure_fl.audits.findings import Arrays, AuditFinding, Prior, Reading, View
 from secure_fl.data.examples import Example
 from secure_fl.learning.anatomy import unwrapped
@@ -40,6 +40,7 @@ from secure_fl.learning.learning_rates import learning_rate_of
 from secure_fl.learning.tasks.batches import by_record
 from secure_fl.learning.tasks.task import inference
 from secure_fl.learning.tasks.token_table import IGNORED
+from secure_fl.protocol.sum_names import RECORDS
 
 NAME = "label counts"
 ABOUT = (

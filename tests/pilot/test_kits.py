@@ -209,7 +209,7 @@ def test_a_clock_that_is_behind_is_told_apart(tmp_path, monkeypatch):
 @pytest.mark.parametrize("late", [timedelta(minutes=5), timedelta(days=1, minutes=5)])
 def test_site_check_counts_whole_days_of_a_late_clock(tmp_path, monkeypatch, late):
     kit = load_kit(write_kits(roster(), tmp_path, ("localhost",), 8443)["north"])
-    created = kit.tls.validity()[0] + site_check.BACKDATED
+    created: datetime = kit.tls.validity()[0] + site_check.BACKDATED
 
     class Late(datetime):
         @classmethod
