@@ -209,12 +209,13 @@ def test_a_clock_that_is_behind_is_told_apart(tmp_path, monkeypatch):
 @pytest.mark.parametrize("late", [timedelta(minutes=5), timedelta(days=1, minutes=5)])
 def test_site_check_counts_whole_days_of_a_late_clock(tmp_path, monkeypatch, late):
     kit = load_kit(write_kits(roster(), tmp_path, ("localhost",), 8443)["north"])
-    created: datetime = kit.tls.validity()[0] + site_check.BACKDATED
+    created = kit.tls.validity()[0] + site_check.BACKDATED
+    reading: datetime = created - late
 
     class Late(datetime):
         @classmethod
         def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
-            return created - late
+            return reading
 
     monkeypatch.setattr(site_check, "datetime", Late)
     shown = site_check.check_clock(kit)
