@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -83,14 +83,14 @@ def table_of(given: Any) -> RecordTable:
 def finished(rows: pd.DataFrame, how: Columns) -> RecordTable:
     """Leave out texts and identifiers, and add the lengths of texts."""
     found: dict[str, str] = {}
-    for field in fields(how):
-        chosen = getattr(how, field.name)
-        names = DEFAULT_NAMES[field.name] if chosen is None else (chosen,)  # type: ignore[index]
+    for field, usual in DEFAULT_NAMES.items():
+        chosen = getattr(how, field)
+        names = usual if chosen is None else (chosen,)
         name = next((name for name in names if name in rows), None)
         if chosen is not None and name is None:
             raise DataError("there is no such column", field=chosen, fix=_columns(rows))
         if name is not None:
-            found[field.name] = name
+            found[field] = name
     private = {name for field, name in found.items() if field != "label"} | PRIVATE
     table = rows.drop(columns=[name for name in rows if name in private])
     if "label" in found:
