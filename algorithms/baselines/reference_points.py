@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from secure_fl.algorithms.base import Algorithm, WholeModel
-from secure_fl.algorithms.inclusivefl.settings import Ladder, Tiered
+from secure_fl.algorithms.inclusivefl.ladder import Ladder
+from secure_fl.algorithms.inclusivefl.settings import Tiered
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site

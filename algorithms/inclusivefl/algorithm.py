@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from secure_fl.algorithms.inclusivefl.ladder import Ladder
 from secure_fl.algorithms.inclusivefl.mixing import (
     Mixing,
     PartyModel,
@@ -26,7 +27,7 @@ from secure_fl.algorithms.inclusivefl.participants import (
     sharing,
     tier_of,
 )
-from secure_fl.algorithms.inclusivefl.settings import InclusiveFL, Ladder, MomentumSource, Tiered
+from secure_fl.algorithms.inclusivefl.settings import InclusiveFL, MomentumSource, Tiered
 from secure_fl.algorithms.layers import part_of
 from secure_fl.algorithms.updates import SavedDict, add_, agree_by_name, local_names, local_update
 from secure_fl.errors import CohortError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secure_fl.algorithms.inclusivefl.settings import Ladder
+from secure_fl.algorithms.inclusivefl.ladder import Ladder
 from secure_fl.algorithms.public_coins import sampled
 from secure_fl.errors import SettingsError, TooFewParties
 from secure_fl.party.cohort import Cohort

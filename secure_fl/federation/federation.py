@@ -29,7 +29,7 @@ from secure_fl.federation.prepared import Prepared, RunContext, prepare
 from secure_fl.federation.result import Result
 from secure_fl.federation.run_feature import SiteLimits, finish_run
 from secure_fl.federation.run_spec import Model, RunSpec, algorithm_of, model_of, section_of
-from secure_fl.learning.metric_counts import Metric
+from secure_fl.learning.scores import Metric
 from secure_fl.learning.site_context import BatchedTrainer, ModelCache
 from secure_fl.learning.tasks import Task, settings_of
 from secure_fl.party.session import LocalEngine, Session

@@ -16,7 +16,7 @@ from secure_fl.config.build import Settings, plain
 from secure_fl.config.toml import write
 from secure_fl.errors import ModelError, SettingsError, nearest
 from secure_fl.features import places
-from secure_fl.learning.metric_counts import Metric
+from secure_fl.learning.scores import Metric
 from secure_fl.settings import (
     ModelSettings,
     ProtectionSettings,

@@ -16,7 +16,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError
 from secure_fl.events import Warned
 from secure_fl.learning.builtin import few_threads
-from secure_fl.learning.metric_counts import SPLITS, SiteScores
+from secure_fl.learning.scores import SPLITS, SiteScores
 from secure_fl.learning.site_context import RandomStates, SiteContext, SiteSpec, T
 from secure_fl.party.rounds import Round
 from secure_fl.seeds import seed_for

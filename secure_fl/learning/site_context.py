@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from secure_fl.data.silo import Silo
 from secure_fl.events import EventLog
-from secure_fl.learning.metric_counts import Metric
+from secure_fl.learning.scores import Metric
 from secure_fl.party.rounds import Round
 from secure_fl.settings import ModelSettings, TrainingSettings
 

@@ -16,9 +16,9 @@ from secure_fl import Federation, ModelSettings, ProtectionSettings, TrainingSet
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.algorithms.baselines.reference_points import AllLarge, AllSmall, ExclusiveFL
 from secure_fl.algorithms.inclusivefl import InclusiveFL
+from secure_fl.algorithms.inclusivefl.ladder import Ladder
 from secure_fl.algorithms.inclusivefl.mixing import TierSums
 from secure_fl.algorithms.inclusivefl.participants import of_tiers, spread, tier_of
-from secure_fl.algorithms.inclusivefl.settings import Ladder
 from secure_fl.algorithms.server_optimizers import ServerSGD
 from secure_fl.algorithms.updates import agree_by_name
 from secure_fl.capture.opening import RecordedRun

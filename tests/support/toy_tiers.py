@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from secure_fl.algorithms.inclusivefl.ladder import Ladder
 from secure_fl.algorithms.inclusivefl.mixing import PartyModel
 from secure_fl.algorithms.inclusivefl.participants import Participants, TierMembers
-from secure_fl.algorithms.inclusivefl.settings import Ladder
 from secure_fl.party.cohort import Cohort
 from secure_fl.testing.harness import Federated, Program, federate
 

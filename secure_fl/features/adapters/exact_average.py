@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from secure_fl.algorithms.fedkd.factor_exchange import JointFactors
 from secure_fl.algorithms.settings import FedAvg
 from secure_fl.algorithms.updates import Update, add_, digest, shared_and_local, update_by
-from secure_fl.features.adapters.part import redraw, set_product
+from secure_fl.features.adapters.adapter_layers import redraw, set_product
 from secure_fl.learning.anatomy import adapted
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort

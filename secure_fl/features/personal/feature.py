@@ -12,7 +12,7 @@ from secure_fl.events import ExtensionEvent, Warned, metric_name
 from secure_fl.features.personal.settings import PersonalSettings
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
 from secure_fl.federation.run_spec import RunSpec
-from secure_fl.learning.metric_counts import SPLITS
+from secure_fl.learning.scores import SPLITS
 from secure_fl.policy.site_rules import SiteRules
 from secure_fl.policy.violations import Violation
 from secure_fl.seeds import seed_for

@@ -16,7 +16,8 @@ from torch import nn
 
 from secure_fl.data.examples import Text
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.features.adapters.part import add, merged, peft, set_product
+from secure_fl.features.adapters.adapter_layers import set_product
+from secure_fl.features.adapters.part import add, merged, peft
 from secure_fl.learning import anatomy, exporting, fetching, models
 from secure_fl.learning.anatomy import adapted
 from secure_fl.learning.dp.private_model import Bounds
