@@ -77,12 +77,10 @@ class SiteMemory:
         """Return the file with the parties of each opened sum of these inputs."""
         return self._folder / OPENED / run / f"{dataset}-{seed}.jsonl"
 
-    def begin(self, run: str, dataset: str, seed: int) -> None:
-        """Note the start of a run; refuse one with the inputs of another run."""
-        before = [line["run"] for line in self._lines if _inputs(line) == (dataset, seed)]
-        if not before:
-            self._lines.append({"run": run, "dataset": dataset, "seed": seed})
-        elif run not in before:
+    def require_unused(self, run: str, dataset: str, seed: int) -> None:
+        """Refuse a run with the inputs of another run."""
+        before = self._runs_with(dataset, seed)
+        if before and run not in before:
             raise CohortError(
                 f"the run {before[0]!r} used seed {seed} on these records. Another run would send "
                 "equal inputs, and with other hospitals the difference of two sums would reveal "
@@ -90,6 +88,15 @@ class SiteMemory:
                 fix=f"continue {before[0]!r}, or give the plan another seed in [run]",
                 field="run.seed",
             )
+
+    def begin(self, run: str, dataset: str, seed: int) -> None:
+        """Note the start of a run; refuse one with the inputs of another run."""
+        self.require_unused(run, dataset, seed)
+        if not self._runs_with(dataset, seed):
+            self._lines.append({"run": run, "dataset": dataset, "seed": seed})
+
+    def _runs_with(self, dataset: str, seed: int) -> list[str]:
+        return [line["run"] for line in self._lines if _inputs(line) == (dataset, seed)]
 
     def require_same_sites(self, run: str, roster: Roster) -> None:
         """Refuse to continue a run in which a name has passed to another site.

@@ -90,7 +90,7 @@ class SiteRun:
         require_ready(self._silo, spec.entry, spec.task)
         self._inputs = plan.run.name, plan.dataset, plan.run.seed
         if not spec.entry.trains_nothing:
-            context.memory.begin(*self._inputs)
+            context.memory.require_unused(*self._inputs)
         context.memory.require_same_sites(plan.run.name, context.roster)
         place = context.folder / plan.run.name
         resume = (place / "settings.toml").exists()
@@ -122,12 +122,14 @@ class SiteRun:
         if (found := reversed_class(spec.task, task.labels, counts)) is not None:
             text = ". Fix: ".join(found)
             self._record(Warned(party=silo.name, code="positive class", text=text))
-        parties = sum(name != rules.host for name in context.roster.names)
+        parties = sum(name != rules.host for name in self._members)
         roster = context.roster.fingerprint()
         self._outline = ResultContext(
             spec, rules, {silo.name: task}, (silo.name,), parties, roster=roster
         )
         self._judge(self._prepared.checkpoints)
+        if not spec.entry.trains_nothing:  # a refused plan does not use its seed up
+            context.memory.begin(*self._inputs)
         self.session = self._prepared.join(context.keys, self.link)
 
     def _open_ledger(self) -> Ledger:
@@ -151,10 +153,14 @@ class SiteRun:
                 what = f"this is not evidence against {name}: it was changed, or is of other keys"
                 fix = "remove the file if you do not know its origin"
                 raise RunError(what, fix=fix, file=file, reason="changed") from error
-            if name != case.accused or name in (coordinator.name, *self._members):
+            if name != case.accused:
+                what = f"this is evidence against {case.accused}, and not against {name}"
+                fix = "do not rename evidence: copy the file again from the site that has it"
+                raise RunError(what, fix=fix, file=file, reason="changed")
+            if name in (coordinator.name, *self._members):
                 raise CohortError(
                     f"{name} takes part, and is convicted of spoiling a sum of this run or of "
-                    "telling two stories about one",
+                    "signing contradictory statements about one",
                     fix="ask that site. The run can continue without a convicted member, but not "
                     "with a convicted coordinator",
                     party=name,

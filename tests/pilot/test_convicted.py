@@ -109,6 +109,16 @@ def test_a_site_does_not_go_on_by_evidence_that_was_edited(tmp_path: Path) -> No
     made.close()  # the others had begun
 
 
+def test_evidence_under_another_name_accuses_nobody(tmp_path: Path) -> None:
+    made = stopped(tmp_path)
+    evidence(made, "hospital-1").rename(evidence(made, "hospital-1", "hospital-2"))
+    with raises(CohortError, party="hospital-1"):
+        made.lead(patience=0, earlier=EarlierEvents(frozenset({LIAR}))).run()
+    refused = made.seen("refused", "hospital-1")
+    assert f"evidence against {LIAR}, and not against hospital-2" in refused[-1]["why"]
+    made.close()
+
+
 # --- false shares ---------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from secure_fl.crypto.sealing import public, secret
 from secure_fl.crypto.sealing.public import _planes, _words
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.data.silo import Silo
-from secure_fl.errors import CohortError, DataError, KeyringError, RunError
+from secure_fl.errors import CohortError, DataError, KeyringError, PlanRefused, RunError
 from secure_fl.events import Event, EventLog, MembersGathered, RoundStarted, Waiting
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.plan import write_plan
@@ -25,6 +26,8 @@ from secure_fl.pilot.site_memory import MOST_FORGED, OpenedQuestions, SiteMemory
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.runs.folder import RunFolder
+from secure_fl.settings import TaskSettings
+from secure_fl.testing.hospitals import LABELS
 from tests.support.forging import forge
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
@@ -48,6 +51,28 @@ def test_another_name_does_not_repeat_inputs_over_other_hospitals(tmp_path: Path
     made.plan = named(made.plan, "third", seed=made.plan.run.seed + 1)
     made.lead(patience=0).run()
     assert made.processes["hospital-1"].done
+
+
+def test_a_refused_plan_does_not_use_its_seed_up(tmp_path: Path) -> None:
+    labels = ("other", *LABELS[1:])
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1), task=TaskSettings(labels=labels)))
+    with raises(PlanRefused, party="hospital-1"):
+        made.lead(patience=0).run()
+    made.plan = named(plan_of(FedAvg(rounds=1)), "corrected")
+    made.lead(patience=0).run()
+    assert made.finished() == set(made.members)
+
+
+def test_a_result_states_the_collusion_bound_of_the_members_that_took_part(tmp_path: Path) -> None:
+    """By the whole roster, it would state that two of these three hospitals learn nothing."""
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)), count=5, threshold=3)
+    for name in ("hospital-4", "hospital-5"):
+        made.processes.pop(name).close()
+        made.down.add(name)
+    made.lead(patience=0).run()
+    (file,) = (tmp_path / "hospital-1").glob("run/result.json")
+    bound = json.loads(file.read_text())["protection"]["collusion_bound"]
+    assert bound["honest_coordinator"] == 1
 
 
 def test_a_run_goes_on_under_its_name(tmp_path: Path) -> None:
