@@ -263,6 +263,13 @@ class Approving:
                 yield from self._lacks(rule, plan)
                 return
 
+    def lists(self, fingerprint: str) -> bool:
+        """Return True if the site's file or the rule of the last approved plan names this key."""
+        now = self.site.policy.approval
+        if now is not None and fingerprint in now.by:
+            return True  # without the ledger, which only the site's user may be able to read
+        return any(fingerprint in rule.by for rule in self._asking())
+
     def noted(self) -> list[Approval]:
         """Return all approvals on the ledger, in order."""
         file = self.site.ledger / self.me.name / LEDGER

@@ -9,7 +9,13 @@ from contextlib import chdir
 import pytest
 from click.testing import Result
 
+from secure_fl.cli.keyring import open_ring
 from secure_fl.crypto.keys.vault import Cost
+from secure_fl.crypto.privacy.ledger import Ledger
+from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.pilot.approvals import Approving
+from secure_fl.pilot.plan import load_plan
+from secure_fl.policy.policy_file import load_site
 from tests.support.command_line import run
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import PilotFolders, make_pilot_folders
@@ -52,6 +58,25 @@ def test_only_a_known_person_approves(made: PilotFolders, monkeypatch: pytest.Mo
     assert anna.exit_code == 0, anna.output
     assert "approved by 1 of 1 keys" in anna.output and "anna.json" in anna.output
     assert "approved by" not in at_north(made, check).output
+    rules.write_text(rules.read_text().replace(approval, "[keys]"))
+    assert at_north(made, f"{approve} anna").exit_code == 6  # no plan was accepted under the rule
+    rules.write_text(rules.read_text().replace("[keys]", approval))
+    joined(made)
+    rules.write_text(rules.read_text().replace(approval, "[keys]"))
+    assert "approved by 0" in at_north(made, check).output
+    assert at_north(made, f"{approve} eve").exit_code == 6
+    assert at_north(made, f"{approve} anna").exit_code == 0
+    assert "approved by" not in at_north(made, check).output
+    assert joined(made) == ["anna"] and joined(made) == []
+
+
+def joined(made: PilotFolders) -> list[str]:
+    """Accept the plan as `join` does; the ledger then has the site's rules."""
+    rules = load_site(made.of("north") / "site.toml")
+    me = open_ring(rules.keys, made.of("north") / "passphrase").identity()
+    ledger = Ledger(rules.ledger / me.name / LEDGER, me)
+    facts = Approving(rules, me.public).require(ledger, load_plan(made.plan))
+    return [one["who"] for one in facts]
 
 
 def test_what_is_due_is_erased_and_noted(made: PilotFolders) -> None:
