@@ -297,8 +297,8 @@ def erase(
     for run in due:
         reason = "asked for by name" if chosen else f"{_retention(rules)} days after its last event"
         freed = erasing.size([run])
-        erasing.erase([run])
         ledger.note("erased", json.dumps({"why": reason, "bytes": freed}), run=run.name)
+        erasing.erase([run])  # after the note: no crash leaves an erased run without one
         click.echo(f"erased: {run}")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from contextlib import chdir
+from pathlib import Path
 
 import pytest
 from click.testing import Result
@@ -102,6 +104,23 @@ def test_what_is_due_is_erased_and_noted(made: PilotFolders) -> None:
     ledger = at_north(made, "ledger show ledger/north/ledger.sqlite").output
     assert "erased old (90 days after its last event)" in ledger
     assert "erased chosen (asked for by name)" in ledger
+
+
+def test_the_note_is_there_before_anything_is_erased(
+    made: PilotFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that ends in between must not leave an erased run without a note."""
+
+    def denied(folder: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    run = made.of("north") / "runs" / "denied"
+    run.mkdir(parents=True)
+    (run / "settings.toml").write_text(made.plan.read_text())
+    monkeypatch.setattr("secure_fl.runs.erasing.shutil.rmtree", denied)
+    assert at_north(made, f"site erase site.toml --run denied {KEYS}").exit_code == 4
+    ledger = at_north(made, "ledger show ledger/north/ledger.sqlite").output
+    assert "erased denied (asked for by name)" in ledger
 
 
 def test_nothing_is_erased_where_it_cannot_be_noted(made: PilotFolders) -> None:
