@@ -115,7 +115,8 @@ class ApprovalFiles:
         """Save an approval; it replaces the same person's older one for the run."""
         require_run_name(approval.run)
         self.folder.mkdir(exist_ok=True)
-        file = self.folder / f"{approval.run}-{approval.who}.json"
+        digits = approval.card.fingerprint().replace(" ", "")[:8]  # people can share a name
+        file = self.folder / f"{approval.run}-{approval.who}-{digits}.json"
         write_atomic(file, msgspec.json.encode(approval))
         return file
 

@@ -58,7 +58,7 @@ def test_only_a_known_person_approves(made: PilotFolders, monkeypatch: pytest.Mo
     assert "written" not in at_north(made, f"{approve} anna", "n\n").output
     anna = at_north(made, f"{approve} anna")
     assert anna.exit_code == 0, anna.output
-    assert "approved by 1 of 1 keys" in anna.output and "anna.json" in anna.output
+    assert "approved by 1 of 1 keys" in anna.output and "run-anna-" in anna.output
     assert "approved by" not in at_north(made, check).output
     rules.write_text(rules.read_text().replace(approval, "[keys]"))
     assert at_north(made, f"{approve} anna").exit_code == 6  # no plan was accepted under the rule
