@@ -4,7 +4,8 @@ A change of plan, rules or programs voids an approval (docs/protocol-bytes.md 3.
 their own keys, so the user who starts `join` cannot approve for somebody else. A plan only names
 its algorithm, so an approval signs the installed packages too: a digest of their files, which says
 nothing about Python, torch or other dependencies. The ledger has the rule of the last approved
-plan: editing the site's file cannot remove it without the people that it names.
+plan, so that its removal needs the people that it names. A file with another ledger and no rule
+needs nobody: the user who starts `join` should have no right to change the file.
 """
 
 from __future__ import annotations
@@ -143,8 +144,9 @@ def read(data: bytes, file: str) -> Approval:
 
 
 def rules_of(site: SiteFile) -> dict[str, str]:
-    """Return a site's rules by name, with digests of the data sets' paths."""
+    """Return a site's rules by name, with digests of the paths of data sets and ledger."""
     fields = dict(_flat("site", site.policy.model_dump(mode="json")))
+    fields["keys.ledger"] = _short(str(site.ledger).encode())
     for name, one in site.sets.items():
         for field, value in _flat(f"data.set.{name}", one.model_dump(mode="json")):
             fields[field] = _short(value.encode())

@@ -133,6 +133,17 @@ def test_who_drops_the_rule_needs_those_whom_it_names(site: Site, changed: str) 
     assert site.approving.noted()[-1].rules == rules_of(site.approving.site)
 
 
+def test_another_ledger_voids_approvals(site: Site) -> None:
+    """Another ledger begins with an unspent budget, and without the earlier approvals."""
+    site.rules(asking(ANNA))
+    site.approve(ANNA)
+    site.join()
+    file = site.folder / "site.toml"
+    file.write_text(file.read_text() + '[keys]\nledger = "other"\n')
+    with raises(PolicyRefusal, "approved by 0", "keys.ledger is"):
+        site.join()
+
+
 def test_approvals_of_other_people_and_runs_are_other_files(site: Site) -> None:
     namesake, dashed = Identity.generate("anna"), Identity.generate("a-ben")
     site.rules(asking(ANNA, namesake, least=2))
