@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,18 @@ def test_a_run_goes_on_under_its_name(tmp_path: Path) -> None:
     with raises(CohortError, "'study'", "0", field="run.seed"):
         SiteMemory(tmp_path).begin("study2", "notes", 0)
     assert (tmp_path / "runs.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_invitation_after_the_last_day_of_the_roster_is_refused(tmp_path: Path) -> None:
+    """A process that has waited since before must not accept it."""
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
+    past = datetime.now(UTC) - timedelta(days=2)
+    made.roster = replace(made.roster, created=past, expires=past + timedelta(days=1))
+    for name in made.members:
+        made.start(name)
+    with raises(CohortError, "(keyring)", party="hospital-1"):
+        made.lead(patience=0).run()
+    assert "the roster expired on" in made.seen("refused", "hospital-1")[0]["why"]
 
 
 def test_a_new_seed_keeps_the_records_of_each_split(tmp_path: Path) -> None:
