@@ -113,6 +113,7 @@ def test_corpora_are_made_and_can_be_read_again(name: str, tmp_path: Path) -> No
         (("describe", "nowhere.csv"), "nowhere.csv"),
         (("describe", "{notes}", "--column", "text=nothing"), "no such column"),
         (("describe", "{notes}", "--column", "txt=note"), "FIELD=COLUMN"),
+        (("describe", "{notes}", *COLUMNS, "--column", "text=code"), "text is given twice"),
         (("split", "{notes}", "--out", "{out}", *COLUMNS, "--alpha", "-1", "--parties", "2"), "0"),
         (("split", "{notes}", "--out", "{out}", *COLUMNS, "--parties", "50"), "minimum"),
         (("make", "adee", "--out", "{out}"), "did you mean ade?"),
