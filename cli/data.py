@@ -99,7 +99,8 @@ Examples:
   secure-fl data split all.jsonl --out parts --parties 4 --public 0.5
       for distillation
 
-A record's part depends only on its id and the seed: it stays the same if the file grows."""
+A record's part depends only on its id and the seed: it stays the same if the file grows. With
+--column patient=COLUMN, it depends on the patient."""
 )
 @click.argument("file")
 @out_option
@@ -125,12 +126,14 @@ def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     """Split FILE into train, dev and test files, for one or several hospitals."""
     reading = (options["task"], options["format_"], options["columns"])
     if options["parties"] is None:
+        from secure_fl.data.splits import Columns, grouped
         from secure_fl.data.splits import split as deal
 
         if options["public"] or options["labelled"]:
             raise click.UsageError("--public and --labelled need --parties")
         examples = _load(file, *reading)
-        parts = deal(examples, dev=options["dev"], test=options["test"], seed=seed)
+        by = grouped(Columns(**column_names(options["columns"])))
+        parts = deal(examples, dev=options["dev"], test=options["test"], seed=seed, by=by)
         _write(_files("", parts, out), force)
         return
     _spread(file, out, seed, force, options)

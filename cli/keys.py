@@ -157,7 +157,9 @@ def _members(
         if not equals or not tier:
             what, fix = f"--tier {text!r} is not NAME=TIER", "--tier north=strong"
             raise KeyringError(what, fix=fix, reason="invalid-option")
-        chosen[name] = tier
+        if chosen.setdefault(name, tier) != tier:
+            what, fix = f"{name!r} has two tiers: {chosen[name]!r} and {tier!r}", "give one --tier"
+            raise KeyringError(what, fix=fix, reason="invalid-option")
     if unknown := sorted((set(chosen) | ({host} if host else set())) - names):
         what, fix = f"there is no card of {', '.join(unknown)}", "add that member's card"
         raise KeyringError(what, fix=fix, reason="not-listed")

@@ -63,13 +63,14 @@ def column_names(pairs: Sequence[str]) -> dict[str, str]:
     """Parse FIELD=COLUMN pairs."""
     from secure_fl.data.rows import Columns
 
-    chosen = {}
+    chosen: dict[str, str] = {}
     for pair in pairs:
         field, equals, column = pair.partition("=")
         if not equals or field not in Columns.model_fields:
             allowed = ", ".join(Columns.model_fields)
             raise click.UsageError(f"--column {pair}: write FIELD=COLUMN; fields: {allowed}")
-        chosen[field] = column
+        if chosen.setdefault(field, column) != column:
+            raise click.UsageError(f"--column {pair}: {field} is given twice; name one column")
     return chosen
 
 

@@ -24,6 +24,7 @@ from secure_fl.cli.options import (
 if TYPE_CHECKING:
     from secure_fl.crypto.keys.keyring import KeyRing
     from secure_fl.crypto.keys.roster import Roster
+    from secure_fl.pilot.approvals import Approving
     from secure_fl.pilot.kits import Kit
     from secure_fl.policy.policy_file import SiteFile
 
@@ -232,7 +233,7 @@ def approve(
 ) -> None:
     """Approve a PLAN under the rules of SITE, with a person's own keys."""
     from secure_fl.cli.keys import shared_layers
-    from secure_fl.pilot.approvals import FOLDER, Approval, ApprovalFiles, rules_of
+    from secure_fl.pilot.approvals import Approval, ApprovalFiles, Approving, rules_of
     from secure_fl.pilot.kits import load_kit
     from secure_fl.pilot.plan import load_plan, write_plan
     from secure_fl.policy.describe import describe
@@ -240,16 +241,17 @@ def approve(
 
     rules, asked = load_site(file), load_plan(plan)
     me = open_ring(folder, passphrase_file).identity()
-    _require_listed(rules, me.public.fingerprint())
     opened = load_kit(kit or file.absolute().parent / "kit")
     name = opened.connection.name
+    approving = Approving(rules, opened.roster.member(name).identity)
+    _require_listed(approving, me.public.fingerprint())
     for line in (*describe(rules.policy), write_plan(asked), *shared_layers(asked, opened.roster)):
         click.echo(line)
     question = f"{me.name}: do you approve this plan under these rules, for {name}?"
     if not yes and not click.confirm(question, err=True):
         return
     approval = Approval.make(me, name, asked, rules_of(rules))
-    paper = ApprovalFiles(file.absolute().parent / FOLDER, name).add(approval)
+    paper = ApprovalFiles(approving.folder, name).add(approval)
     facts = approval.facts()
     click.echo(f"approved: plan {facts['plan']}, rules {facts['rules']}")
     click.echo(f"programs: {facts['programs']}\nwritten: {paper}")
@@ -295,8 +297,8 @@ def erase(
     for run in due:
         reason = "asked for by name" if chosen else f"{_retention(rules)} days after its last event"
         freed = erasing.size([run])
-        erasing.erase([run])
         ledger.note("erased", json.dumps({"why": reason, "bytes": freed}), run=run.name)
+        erasing.erase([run])  # after the note: no crash leaves an erased run without one
         click.echo(f"erased: {run}")
 
 
@@ -309,11 +311,10 @@ def _retention(rules: SiteFile) -> int:
     return days
 
 
-def _require_listed(rules: SiteFile, fingerprint: str) -> None:
+def _require_listed(approving: Approving, fingerprint: str) -> None:
     from secure_fl.errors import KeyringError
 
-    rule = rules.policy.approval
-    if rule is None or fingerprint not in rule.by:
+    if not approving.lists(fingerprint):
         what = "the rules do not list these keys as keys that approve plans"
         fix = f'add "{fingerprint}", the card\'s fingerprint, to by in [site.approval]'
-        raise KeyringError(what, file=rules.file, fix=fix, reason="not-listed")
+        raise KeyringError(what, file=approving.site.file, fix=fix, reason="not-listed")

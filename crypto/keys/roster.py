@@ -173,6 +173,10 @@ class Roster:
                     "compare fingerprints and sign again",
                     reason="signature",
                 ) from None
+        self.require_current(now)
+
+    def require_current(self, now: datetime | None = None) -> None:
+        """Raise KeyringError after the last day of the roster, which is that of its keys."""
         if (now or datetime.now(UTC)) >= self.expires:
             raise KeyringError(
                 f"the roster expired on {self.expires:%Y-%m-%d %H:%M} UTC",

@@ -4,7 +4,8 @@ A change of plan, rules or programs voids an approval (docs/protocol-bytes.md 3.
 their own keys, so the user who starts `join` cannot approve for somebody else. A plan only names
 its algorithm, so an approval signs the installed packages too: a digest of their files, which says
 nothing about Python, torch or other dependencies. The ledger has the rule of the last approved
-plan: editing the site's file cannot remove it without the people that it names.
+plan, so that its removal needs the people that it names. A file with another ledger and no rule
+needs nobody: the user who starts `join` should have no right to change the file.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ class ApprovalFiles:
         """Save an approval; it replaces the same person's older one for the run."""
         require_run_name(approval.run)
         self.folder.mkdir(exist_ok=True)
-        file = self.folder / f"{approval.run}-{approval.who}.json"
+        digits = approval.card.fingerprint().replace(" ", "")[:8]  # people can share a name
+        file = self.folder / f"{approval.run}-{approval.who}-{digits}.json"
         write_atomic(file, msgspec.json.encode(approval))
         return file
 
@@ -142,8 +144,9 @@ def read(data: bytes, file: str) -> Approval:
 
 
 def rules_of(site: SiteFile) -> dict[str, str]:
-    """Return a site's rules by name, with digests of the data sets' paths."""
+    """Return a site's rules by name, with digests of the paths of data sets and ledger."""
     fields = dict(_flat("site", site.policy.model_dump(mode="json")))
+    fields["keys.ledger"] = _short(str(site.ledger).encode())
     for name, one in site.sets.items():
         for field, value in _flat(f"data.set.{name}", one.model_dump(mode="json")):
             fields[field] = _short(value.encode())
@@ -262,6 +265,13 @@ class Approving:
             if len(self._among(rule, self._valid(plan))) < rule.least:
                 yield from self._lacks(rule, plan)
                 return
+
+    def lists(self, fingerprint: str) -> bool:
+        """Return True if the site's file or the rule of the last approved plan names this key."""
+        now = self.site.policy.approval
+        if now is not None and fingerprint in now.by:
+            return True  # without the ledger, which only the site's user may be able to read
+        return any(fingerprint in rule.by for rule in self._asking())
 
     def noted(self) -> list[Approval]:
         """Return all approvals on the ledger, in order."""

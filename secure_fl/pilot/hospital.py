@@ -126,6 +126,7 @@ class HospitalProcess:
         self.close()
         self.done = False
         try:
+            self._roster.require_current()
             self._memory.require_unforged(self._roster)
             plan = read_plan(message.plan)
             self._approve(plan)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from secure_fl.config.data import HUB
 from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.errors import SettingsError
+from secure_fl.policy.policy_file import load_site
 
 if TYPE_CHECKING:
     from secure_fl.data.rows import Field
     from secure_fl.policy.policy_file import DataSet
 
-LINE = re.compile(r"^rosters = \[[^\]\n]*\]$", re.M)
+LINE = re.compile(r"^rosters *= *\[[^\]\n]*\](?=[ \t]*(#.*)?$)", re.M)
 TEMPLATE = """\
 # Rules of {name}. A plan with anything that is not listed is refused.
 # All fields: `secure-fl settings site`. Read at each start of `join`.
@@ -103,8 +104,12 @@ def write_site(file: Path, rules: Rules) -> None:
 
 
 def set_roster(file: Path, fingerprint: str) -> None:
-    """Set the file's `rosters` line to this fingerprint."""
-    text = LINE.sub(_rosters(fingerprint), file.read_text(), count=1)
+    """Set the file's `rosters` line to this fingerprint; refuse a file without this line."""
+    text, written = LINE.subn(_rosters(fingerprint), file.read_text(), count=1)
+    if not written and fingerprint not in load_site(file).policy.rosters:
+        what = "the approved roster could not be written: no line begins with rosters = ["
+        fix = f"write {_rosters(fingerprint)} into [site], in one line"
+        raise SettingsError(what, file=str(file), fix=fix, field="site.rosters")
     write_atomic(file, text.encode())
 
 

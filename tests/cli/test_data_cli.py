@@ -70,6 +70,19 @@ def test_splitting_loses_nothing_and_repeats(notes: Path, tmp_path: Path) -> Non
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
+def test_splitting_keeps_the_notes_of_a_patient_together(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.csv"
+    rows = [f"{k},note {k},{'ade' if k % 3 else 'none'},p{k // 5}" for k in range(200)]
+    notes.write_text("\n".join(["id,note,code,person", *rows, ""]))
+    columns = (*COLUMNS, "--column", "patient=person")
+    ran("data", "split", notes, "--out", tmp_path / "a", *columns)
+    parts = {
+        part: {e.id.split("/")[0] for e in load(tmp_path / "a" / f"{part}.jsonl", "classification")}
+        for part in ("train", "dev", "test")
+    }
+    assert all(parts.values()) and sum(map(len, parts.values())) == 40
+
+
 def test_splitting_over_hospitals_gives_each_a_folder(notes: Path, tmp_path: Path) -> None:
     options = ("--parties", 3, "--dev", 0, "--partition", "dirichlet_class", "--alpha", 9)
     ran("data", "split", notes, "--out", tmp_path / "h", *options, *COLUMNS)
@@ -100,6 +113,7 @@ def test_corpora_are_made_and_can_be_read_again(name: str, tmp_path: Path) -> No
         (("describe", "nowhere.csv"), "nowhere.csv"),
         (("describe", "{notes}", "--column", "text=nothing"), "no such column"),
         (("describe", "{notes}", "--column", "txt=note"), "FIELD=COLUMN"),
+        (("describe", "{notes}", *COLUMNS, "--column", "text=code"), "text is given twice"),
         (("split", "{notes}", "--out", "{out}", *COLUMNS, "--alpha", "-1", "--parties", "2"), "0"),
         (("split", "{notes}", "--out", "{out}", *COLUMNS, "--parties", "50"), "minimum"),
         (("make", "adee", "--out", "{out}"), "did you mean ade?"),

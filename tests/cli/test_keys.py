@@ -94,6 +94,8 @@ def test_failures_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     run("identity", "north", "--keys", "north", code=6)
     roster = ("roster", "north.card.json", "--coordinator", "hub.card.json")
     assert "NAME=TIER" in run(*roster, "--tier", "x", code=6).output
+    twice = ("--tier", "north=weak", "--tier", "north=strong")
+    assert "'north' has two tiers" in run(*roster, *twice, code=6).output
     assert "west" in run(*roster, "--host", "west", code=6).output
     assert "nothing.json" in run("show", "nothing.json", code=2).output
     assert "fingerprint" in run("show", "north.card.json").output

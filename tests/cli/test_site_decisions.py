@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from contextlib import chdir
+from pathlib import Path
 
 import pytest
 from click.testing import Result
 
+from secure_fl.cli.keyring import open_ring
 from secure_fl.crypto.keys.vault import Cost
+from secure_fl.crypto.privacy.ledger import Ledger
+from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.pilot.approvals import Approving
+from secure_fl.pilot.plan import load_plan
+from secure_fl.policy.policy_file import load_site
 from tests.support.command_line import run
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import PilotFolders, make_pilot_folders
@@ -50,8 +58,27 @@ def test_only_a_known_person_approves(made: PilotFolders, monkeypatch: pytest.Mo
     assert "written" not in at_north(made, f"{approve} anna", "n\n").output
     anna = at_north(made, f"{approve} anna")
     assert anna.exit_code == 0, anna.output
-    assert "approved by 1 of 1 keys" in anna.output and "anna.json" in anna.output
+    assert "approved by 1 of 1 keys" in anna.output and "run-anna-" in anna.output
     assert "approved by" not in at_north(made, check).output
+    rules.write_text(rules.read_text().replace(approval, "[keys]"))
+    assert at_north(made, f"{approve} anna").exit_code == 6  # no plan was accepted under the rule
+    rules.write_text(rules.read_text().replace("[keys]", approval))
+    joined(made)
+    rules.write_text(rules.read_text().replace(approval, "[keys]"))
+    assert "approved by 0" in at_north(made, check).output
+    assert at_north(made, f"{approve} eve").exit_code == 6
+    assert at_north(made, f"{approve} anna").exit_code == 0
+    assert "approved by" not in at_north(made, check).output
+    assert joined(made) == ["anna"] and joined(made) == []
+
+
+def joined(made: PilotFolders) -> list[str]:
+    """Accept the plan as `join` does; the ledger then has the site's rules."""
+    rules = load_site(made.of("north") / "site.toml")
+    me = open_ring(rules.keys, made.of("north") / "passphrase").identity()
+    ledger = Ledger(rules.ledger / me.name / LEDGER, me)
+    facts = Approving(rules, me.public).require(ledger, load_plan(made.plan))
+    return [one["who"] for one in facts]
 
 
 def test_what_is_due_is_erased_and_noted(made: PilotFolders) -> None:
@@ -77,6 +104,23 @@ def test_what_is_due_is_erased_and_noted(made: PilotFolders) -> None:
     ledger = at_north(made, "ledger show ledger/north/ledger.sqlite").output
     assert "erased old (90 days after its last event)" in ledger
     assert "erased chosen (asked for by name)" in ledger
+
+
+def test_the_note_is_there_before_anything_is_erased(
+    made: PilotFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that ends in between must not leave an erased run without a note."""
+
+    def denied(folder: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    run = made.of("north") / "runs" / "denied"
+    run.mkdir(parents=True)
+    (run / "settings.toml").write_text(made.plan.read_text())
+    monkeypatch.setattr("secure_fl.runs.erasing.shutil.rmtree", denied)
+    assert at_north(made, f"site erase site.toml --run denied {KEYS}").exit_code == 4
+    ledger = at_north(made, "ledger show ledger/north/ledger.sqlite").output
+    assert "erased denied (asked for by name)" in ledger
 
 
 def test_nothing_is_erased_where_it_cannot_be_noted(made: PilotFolders) -> None:

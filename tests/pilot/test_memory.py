@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from secure_fl.errors import CohortError, DataError, KeyringError, PlanRefused, 
 from secure_fl.events import Event, EventLog, MembersGathered, RoundStarted, Waiting
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.plan import write_plan
-from secure_fl.pilot.site_memory import MOST_FORGED, OpenedQuestions, SiteMemory
+from secure_fl.pilot.site_memory import MOST_FORGED, OpenedQuestions, SiteMemory, records_of
 from secure_fl.policy.plan import Plan
+from secure_fl.policy.policy_file import load_site
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.runs.folder import RunFolder
 from secure_fl.settings import TaskSettings
@@ -83,6 +85,35 @@ def test_a_run_goes_on_under_its_name(tmp_path: Path) -> None:
     with raises(CohortError, "'study'", "0", field="run.seed"):
         SiteMemory(tmp_path).begin("study2", "notes", 0)
     assert (tmp_path / "runs.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_invitation_after_the_last_day_of_the_roster_is_refused(tmp_path: Path) -> None:
+    """A process that has waited since before must not accept it."""
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
+    past = datetime.now(UTC) - timedelta(days=2)
+    made.roster = replace(made.roster, created=past, expires=past + timedelta(days=1))
+    for name in made.members:
+        made.start(name)
+    with raises(CohortError, "(keyring)", party="hospital-1"):
+        made.lead(patience=0).run()
+    assert "the roster expired on" in made.seen("refused", "hospital-1")[0]["why"]
+
+
+def test_a_new_seed_keeps_the_records_of_each_split(tmp_path: Path) -> None:
+    """A later study may start from a model of the earlier one, which must not have its tests."""
+    rows = "".join(f"{k},note {k},{'ade' if k % 3 else 'none'}\n" for k in range(60))
+    (tmp_path / "notes.csv").write_text("id,text,label\n" + rows)
+    file = tmp_path / "site.toml"
+    file.write_text(
+        '[site]\nalgorithms = ["fedavg"]\nuntil = 2030-01-01\n\n[[data.set]]\nname = "notes"\n'
+        'train = "notes.csv"\ndev = 0.1\ntest = 0.2\n'
+    )
+    me, plan = Member("north", "party", None, Identity.generate("north").public), plan_of()
+    first, *later = (
+        records_of(load_site(file), me, named(plan, f"study-{seed}", seed=seed))
+        for seed in (0, 1, 2)
+    )
+    assert first.test and all((one.train, one.test) == (first.train, first.test) for one in later)
 
 
 def test_what_opens_and_what_does_not_tells_about_the_key() -> None:

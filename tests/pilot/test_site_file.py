@@ -1,0 +1,40 @@
+"""`site check` writes the approved roster into the site's file, or says that it could not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secure_fl.errors import SettingsError
+from secure_fl.pilot.site_file import set_roster
+from secure_fl.policy.policy_file import load_site
+from tests.support.raising import raises
+
+FINGERPRINT = "36024 21874 54170 61298 79133 21908 34217 14091"
+FILE = '[site]\nalgorithms = ["fedavg"]\n{line}\nuntil = 2030-01-01\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rosters = []",
+        "rosters=[]",
+        'rosters = ["1"]  # by phone',
+        'rosters = [\n  "' + FINGERPRINT + '",\n]',
+    ],
+)
+def test_the_roster_is_written(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(FILE.format(line=line))
+    set_roster(file, FINGERPRINT)
+    assert load_site(file).policy.rosters == (FINGERPRINT,)
+    assert ("# by phone" in line) == ("# by phone" in file.read_text())
+
+
+@pytest.mark.parametrize("line", ["", 'rosters = [\n  "' + FINGERPRINT[::-1] + '",\n]'])
+def test_a_file_without_a_line_to_write_is_refused(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(FILE.format(line=line))
+    with raises(SettingsError, f'rosters = ["{FINGERPRINT}"]', field="site.rosters"):
+        set_roster(file, FINGERPRINT)
