@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from secure_fl.algorithms.probe.features import (
 from secure_fl.algorithms.public_student import PublicStudent, require_public
 from secure_fl.algorithms.settings import Probe
 from secure_fl.algorithms.updates import SavedDict, digest
+from secure_fl.data.examples import digest as records_digest
 from secure_fl.learning.dp.noised_steps import NoisedSteps, per_patient
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
@@ -74,11 +76,16 @@ async def probe(cohort: Cohort, site: Site, cfg: Probe) -> None:
 
 
 async def ridge(cohort: Cohort, site: Site, rows: Rows) -> Matrix:
-    """Fit by one sum over all records."""
+    """Fit by one sum over all records.
+
+    No seed changes what a record adds to it. With other hospitals, the difference of two such sums
+    would be what single hospitals hold, so sites open it over the same hospitals only.
+    """
     d, classes = rows.x.shape[1], len(site.task.labels)
     with site.recorder.phase("train"):
         own = fits.moments(rows, classes)
-    sums = await cohort.sum({"moments": own})
+    asked = sha256(b"ridge " + records_digest(site.silo.train)).hexdigest()
+    sums = await cohort.sum({"moments": own}, questions=(asked,))
     with site.recorder.phase("train"):
         balanced, exclusive = balances(site), site.task.exclusive
         return fits.ridge(sums["moments"], d, classes, balanced=balanced, exclusive=exclusive)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from secure_fl.algorithms.fedavg import FedAvg
+from secure_fl.algorithms.settings import Probe
 from secure_fl.config.build import RunSettings
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Member
@@ -53,6 +54,24 @@ def test_another_name_does_not_repeat_inputs_over_other_hospitals(tmp_path: Path
     made.plan = named(made.plan, "third", seed=made.plan.run.seed + 1)
     made.lead(patience=0).run()
     assert made.processes["hospital-1"].done
+
+
+def test_another_seed_does_not_repeat_a_ridge_probe_over_other_hospitals(tmp_path: Path) -> None:
+    """Its sum has no seed in it: the difference would be one hospital's moments."""
+    made = local_pilot(tmp_path, plan_of(Probe()), count=4)
+    made.lead().run()
+    made.members = {n: silo for n, silo in made.members.items() if n != "hospital-4"}
+    made.processes.pop("hospital-4")
+    made.down.add("hospital-4")
+    made.plan = named(made.plan, "other", seed=made.plan.run.seed + 1)
+    with raises(CohortError):
+        made.lead(patience=0).run()
+    refused = [told for told in made.seen("refused") if told.get("why")]
+    assert (
+        "the same was asked over hospital-1, hospital-2, hospital-3, hospital-4"
+        in (refused[0]["why"])
+    )
+    made.close()
 
 
 def test_a_refused_plan_does_not_use_its_seed_up(tmp_path: Path) -> None:
