@@ -23,6 +23,7 @@ from secure_fl.crypto.privacy.accounting import (
     Adjacency,
     DpSgdSteps,
     Event,
+    SkellamRelease,
     decode_event,
     encode_event,
     epsilon,
@@ -307,7 +308,7 @@ class AccountTotal:
     unit: str
     adjacency: str
     events: int
-    unfinished: int  # reserved and not committed: crashed, or running
+    unfinished: int  # not committed: crashed, or running; noised sums are never committed
     runs: int
     delta: float
     budget: float
@@ -331,7 +332,7 @@ def totals(chain: Chain) -> list[AccountTotal]:
             unit,
             last.adjacency,
             len(mine),
-            sum(e.sequence not in finished for e in mine),
+            sum(e.sequence not in finished and not _is_sum(e) for e in mine),
             len({e.run for e in mine}),
             last.delta,
             last.epsilon,
@@ -339,6 +340,10 @@ def totals(chain: Chain) -> list[AccountTotal]:
         )
         accounts.append(total)
     return accounts
+
+
+def _is_sum(row: LedgerRow) -> bool:
+    return isinstance(decode_event(row.event), SkellamRelease)
 
 
 def notes(chain: Chain) -> list[str]:
