@@ -145,6 +145,13 @@ class Ledger:
             chain.check(self.identity.public, pinned=self.pinned)
             self._append(db, row, chain)
 
+    def noted(self, kind: Note, *, run: str) -> int:
+        """Count the decisions of this kind about a run."""
+        if not self.path.exists():
+            return 0
+        rows = load_chain(self.path).entries
+        return sum((row.state, row.run) == (kind, run) for row in rows)
+
     def require_sound(self) -> None:
         """Refuse a ledger that was tampered with; one that was never begun is sound."""
         if self.path.exists():

@@ -23,7 +23,7 @@ from secure_fl.events import Event, PrivacySpent
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.dp_sgd import fit_privately
-from secure_fl.learning.dp.scope import open_ledger
+from secure_fl.learning.dp.scope import open_ledger, privacy_of
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
 from secure_fl.testing.hospitals import small
 from tests.support.event_documents import into
@@ -186,6 +186,29 @@ def test_a_run_that_has_spent_more_than_its_target_is_told_so(tmp_path: Path) ->
     with raises(BudgetError, "of its 0.1", reason="spent", party="north") as caught:
         _ = resumed.noise_multiplier
     assert "target_epsilon" in caught.value.fix
+
+
+def test_a_run_in_the_folder_of_an_erased_one_is_another_run(tmp_path: Path) -> None:
+    place, folder = tmp_path / "ledgers", tmp_path / "runs" / "study"
+    dp = DPSettings(epsilon=2.0, target_epsilon=1.0, accountant="rdp", ledger=str(place))
+    silo = Silo("north", notes(40))
+
+    def opened() -> DpAccount:
+        account = privacy_of(silo, TrainingSettings(dp=dp, batch_size=10), 2, folder)
+        assert account is not None
+        return account
+
+    first = opened()
+    with first.spend(2, 1):
+        pass
+    assert opened().statement()["steps"] == 8  # of the same run, resumed
+    open_ledger(place / "north", "north").note("erased", "{}", run="study")
+    second = opened()
+    assert second.statement()["steps"] == 0
+    assert second.noise_multiplier == first.noise_multiplier
+    with second.spend(2, 1):
+        pass
+    assert opened().statement()["steps"] == 8
 
 
 def test_a_resumed_site_goes_on_with_its_accountant(tmp_path: Path) -> None:
