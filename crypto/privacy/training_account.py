@@ -348,8 +348,8 @@ class DpAccount:
         return BudgetError(
             f"this run has spent ε = {self._epsilon(self._of_run):.4g} of its {self._target:g}, "
             "which leaves too little for its other steps",
-            fix="steps that a crash lost stay spent: start a new run, with fewer rounds or a larger "
-            "training.dp.target_epsilon (or own_epsilon in [site.dp]). Nothing was computed",
+            fix="steps that a crash lost stay spent: start a new run, with fewer rounds or a "
+            "larger training.dp.target_epsilon (or own_epsilon in [site.dp]). Nothing was computed",
             party=self.account.dataset,
             reason="spent",
         )
