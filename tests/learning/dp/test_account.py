@@ -148,7 +148,8 @@ def test_a_target_finds_the_noise_for_all_rounds_and_a_crash_leaves_less(tmp_pat
 
 def account_of_run(place: Path, run: str, **settings: Any) -> DpAccount:
     """Open the account of a new run of 3 passes over 400 records, on the ledger of all runs."""
-    dp = DPSettings(**{"epsilon": 3.0, "target_epsilon": 1.0, "accountant": "rdp"} | settings)
+    fields: dict[str, Any] = {"epsilon": 3.0, "target_epsilon": 1.0, "accountant": "rdp"}
+    dp = DPSettings(**fields | settings)
     units, ledger = [[n] for n in range(400)], open_ledger(place / "north", "north")
     account = DpAccount("north", dp, units, 100, passes=3, ledger=ledger, run=run)
     account.require_left()
