@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,12 +29,21 @@ Options = Mapping[str, Any]
 NOISE_FIELDS = {"epsilon": "epsilon", "noise_std": "std"} | {
     name: name for name in ("delta", "dropouts", "colluders", "scale")
 }  # option -> field of [protection.noise]
-DP_FIELDS = {"epsilon": "epsilon", "noise_multiplier": "noise_multiplier", "delta": "delta"}
+DP_FIELDS = {
+    name: name for name in ("epsilon", "noise_multiplier", "delta", "dropouts", "colluders")
+}
 RUN_FIELDS = {
     "rounds": "algorithm.rounds",
     "epochs": "algorithm.epochs",
     "batch": "training.batch_size",
 }
+COMMON = {"rounds", "epsilon", "delta"}
+PREDICTION_OPTIONS = COMMON | {
+    *("parties", "classes", "examples", "batch", "exchanges"),
+    *("noise_std", "dropouts", "colluders", "scale"),
+}
+LOCAL_OPTIONS = COMMON | {"records", "batch", "epochs", "noise_multiplier"}
+SHARED_OPTIONS = COMMON | {"noise_multiplier", "dropouts", "colluders"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +107,29 @@ def budget(context: click.Context, /, config: Path | None, as_json: bool, **opti
     if options.pop("methods"):
         _print_methods(as_json)
         return
+    default, source = ParameterSource.DEFAULT, context.get_parameter_source
+    given = {name: value for name, value in options.items() if source(name) != default}
     if config is None:
         answers = [_of_options(options)]
+        used = LOCAL_OPTIONS if options["parties"] is None else PREDICTION_OPTIONS
+        _require_used(given, used, "this plan")
     else:
-        default = ParameterSource.DEFAULT
-        source = context.get_parameter_source
-        answers = list(_of_file(config, {n: v for n, v in options.items() if source(n) != default}))
+        answers = list(_of_file(config, given))
     _print(answers, as_json)
     if config is not None and (reasons := [a.refused for a in answers if a.refused]):
         from secure_fl.errors import BudgetError
 
         raise BudgetError(
             "; ".join(reasons), fix="change the plan as the table suggests", reason="plan"
+        )
+
+
+def _require_used(given: Options, used: Collection[str], plan: str) -> None:
+    """Refuse options that change no number of the answer."""
+    if ignored := [f"--{name.replace('_', '-')}" for name in given if name not in used]:
+        allowed = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(used))
+        raise click.UsageError(
+            f"{', '.join(ignored)} would change no number of {plan}; its options are {allowed}"
         )
 
 
@@ -204,10 +224,22 @@ def _of_file(config: Path, given: Options) -> Iterator[BudgetAnswer]:
         what = "this file uses no differential privacy"
         fix = "add [protection.noise] or [training.dp] with epsilon = ..., or use --epsilon"
         raise SettingsError(what, fix=fix, file=str(config))
+    _require_used(given, _used(settings), config.name)
     if settings.protection.noise is not None:
         yield _noise_answer(settings, members, given)
     if settings.training.dp is not None:
         yield _training_answer(settings, members, given)
+
+
+def _used(settings: Settings) -> set[str]:
+    """Return the options that change a number of the answers for a file."""
+    dp, used = settings.training.dp, set[str]()
+    if settings.protection.noise is not None:
+        used |= PREDICTION_OPTIONS
+    if dp is not None:
+        used |= SHARED_OPTIONS if dp.noise == "shared" else LOCAL_OPTIONS
+    steps = settings.algorithm.step_rate is not None  # over a sample of all records
+    return used - {"batch"} if steps else used
 
 
 def _overrides(before: Settings, given: Options) -> Iterator[str]:
@@ -277,6 +309,8 @@ def _noise_answer(settings: Settings, members: Sequence[Silo], given: Options) -
 def _training_answer(settings: Settings, members: Sequence[Silo], given: Options) -> BudgetAnswer:
     """Answer for the hospital with the fewest units: its noise or its cost is the highest."""
     from secure_fl.crypto.privacy.planning import plan_training, training_rows
+    from secure_fl.federation.run_feature import rounds_of
+    from secure_fl.federation.run_spec import RunSpec
     from secure_fl.learning.dp.scope import sampling_units
 
     dp = settings.training.dp
@@ -291,7 +325,7 @@ def _training_answer(settings: Settings, members: Sequence[Silo], given: Options
         units,
         units if settings.algorithm.step_rate else min(settings.training.batch_size, units),
         settings.algorithm.epochs,
-        settings.algorithm.rounds,
+        rounds_of(RunSpec.of(settings)),
         dp.delta,
         noise_multiplier=dp.noise_multiplier,
         epsilon_target=None if dp.noise_multiplier else dp.target_epsilon or dp.epsilon,
@@ -299,7 +333,7 @@ def _training_answer(settings: Settings, members: Sequence[Silo], given: Options
     )
     of = "" if "records" in given else f", at {least} with {units} (the fewest)"
     return BudgetAnswer(
-        f"DP-SGD, per {dp.unit}{of}",
+        f"DP-SGD, per {dp.unit}{of}{_repeated(settings)}",
         training_rows(plan, dp.unit),
         asdict(plan),
         _over(plan.epsilon, dp.epsilon, dp.unit),
@@ -323,13 +357,16 @@ def _shared_answer(settings: Settings, parties: Sequence[Silo]) -> BudgetAnswer:
         "dropouts": plan.dropouts,
         "colluders": dp.colluders,
     }
-    title = f"shared noise, per {dp.unit}, over {plan.hospitals} hospitals"
+    over = f", over {plan.hospitals} hospitals{_repeated(settings)}"
+    title = f"shared noise, per {dp.unit}{over}"
     return BudgetAnswer(title, plan.rows(), facts, _over(members, dp.epsilon, dp.unit))
 
 
 def shared_plan(settings: Settings, parties: Sequence[Silo]) -> SharedPlan:
     """Make the plan of steps with shared noise; refuse settings without enough noise."""
     from secure_fl.crypto.privacy.shared_planning import SharedPlan
+    from secure_fl.federation.run_feature import rounds_of
+    from secure_fl.federation.run_spec import RunSpec
     from secure_fl.learning.dp.scope import (
         dropouts_of,
         require_noise_sources,
@@ -349,9 +386,18 @@ def shared_plan(settings: Settings, parties: Sequence[Silo]) -> SharedPlan:
         dropouts=dropouts_of(dp, count, threshold),
         units=sum(len(sampling_units(silo.train, dp, silo.name)) for silo in parties),
         rate=rate or 1.0,
-        steps=algorithm.rounds,
+        steps=rounds_of(RunSpec.of(settings)),
         probe=algorithm.name == "probe",
     )
+
+
+def _repeated(settings: Settings) -> str:
+    """Name the rounds that features may add to the plan's."""
+    from secure_fl.federation.run_feature import rounds_of
+    from secure_fl.federation.run_spec import RunSpec
+
+    extra = rounds_of(RunSpec.of(settings)) - settings.algorithm.rounds
+    return f", with {extra} rounds that may be repeated" if extra else ""
 
 
 def _over(epsilon: float, most: float, unit: str) -> str:

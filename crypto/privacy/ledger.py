@@ -23,6 +23,7 @@ from secure_fl.crypto.privacy.accounting import (
     Adjacency,
     DpSgdSteps,
     Event,
+    SkellamRelease,
     decode_event,
     encode_event,
     epsilon,
@@ -143,6 +144,13 @@ class Ledger:
             chain = read_chain(db) or self._begin(db)
             chain.check(self.identity.public, pinned=self.pinned)
             self._append(db, row, chain)
+
+    def noted(self, kind: Note, *, run: str) -> int:
+        """Count the decisions of this kind about a run."""
+        if not self.path.exists():
+            return 0
+        rows = load_chain(self.path).entries
+        return sum((row.state, row.run) == (kind, run) for row in rows)
 
     def require_sound(self) -> None:
         """Refuse a ledger that was tampered with; one that was never begun is sound."""
@@ -307,7 +315,7 @@ class AccountTotal:
     unit: str
     adjacency: str
     events: int
-    unfinished: int  # reserved and not committed: crashed, or running
+    unfinished: int  # not committed: crashed, or running; noised sums are never committed
     runs: int
     delta: float
     budget: float
@@ -331,7 +339,7 @@ def totals(chain: Chain) -> list[AccountTotal]:
             unit,
             last.adjacency,
             len(mine),
-            sum(e.sequence not in finished for e in mine),
+            sum(e.sequence not in finished and not _is_sum(e) for e in mine),
             len({e.run for e in mine}),
             last.delta,
             last.epsilon,
@@ -339,6 +347,10 @@ def totals(chain: Chain) -> list[AccountTotal]:
         )
         accounts.append(total)
     return accounts
+
+
+def _is_sum(row: LedgerRow) -> bool:
+    return isinstance(decode_event(row.event), SkellamRelease)
 
 
 def notes(chain: Chain) -> list[str]:

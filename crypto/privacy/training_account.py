@@ -109,7 +109,7 @@ class DpAccount:
 
     @property
     def noise_multiplier(self) -> float:
-        """σ: as set, or the least that keeps the remaining passes within the target."""
+        """σ: as set, or the least that keeps the run within its target, and all in the budget."""
         if self._noise is None:
             self._noise = self._calibrated()
         return self._noise
@@ -313,7 +313,7 @@ class DpAccount:
         )
 
     def _calibrated(self) -> float:
-        target, held, delta = self._target, self._held(), self.settings.delta
+        """Find the least σ: the run stays within its target, all runs within the budget."""
         if not self._ahead(1.0):
             raise SettingsError(
                 "the noise cannot be calibrated: the number of passes over the records is unknown, "
@@ -321,16 +321,38 @@ class DpAccount:
                 fix="set training.dp.noise_multiplier",
                 party=self.account.dataset,
             )
+        held, most = self._held(), self.budget.epsilon
+        if self._target >= most:
+            return self._least(held, most, self._too_little_left)
+        σ = self._least(self._of_run, self._target, self._target_spent)
+        if held == self._of_run or self._epsilon([*held, *self._ahead(σ)]) <= most:
+            return σ
+        return max(σ, self._least(held, most, self._too_little_left))
+
+    def _least(
+        self, before: Sequence[Event], most: float, refusal: Callable[[], BudgetError]
+    ) -> float:
+        """Find the least σ whose steps, after these events, stay within this ε."""
 
         def events(σ: float) -> list[Event]:
-            return [*held, *self._ahead(σ)]
+            return [*before, *self._ahead(σ)]
 
         try:
-            return least_noise(events, target, delta, self.settings.accountant)
+            return least_noise(events, most, self.settings.delta, self.settings.accountant)
         except BudgetError as error:
-            if held:
-                raise self._too_little_left() from None
+            if before:
+                raise refusal() from None
             raise error.at(party=self.account.dataset) from None
+
+    def _target_spent(self) -> BudgetError:
+        return BudgetError(
+            f"this run has spent ε = {self._epsilon(self._of_run):.4g} of its {self._target:g}, "
+            "which leaves too little for its other steps",
+            fix="steps that a crash lost stay spent: start a new run, with fewer rounds or a "
+            "larger training.dp.target_epsilon (or own_epsilon in [site.dp]). Nothing was computed",
+            party=self.account.dataset,
+            reason="spent",
+        )
 
     def _too_little_left(self) -> BudgetError:
         return BudgetError(

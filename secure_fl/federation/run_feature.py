@@ -84,7 +84,11 @@ def finish_run(folder: Path) -> None:
         feature.finish(folder)
 
 
+def rounds_of(spec: RunSpec) -> int:
+    """Return the largest number of rounds, with those that features may add."""
+    return spec.algorithm.rounds + sum(f.extra_rounds(spec) for f in run_features())
+
+
 def passes_of(spec: RunSpec) -> int:
-    """Return the largest number of passes over the records, with rounds that features may add."""
-    extra = sum(feature.extra_rounds(spec) for feature in run_features())
-    return (spec.algorithm.rounds + extra) * spec.algorithm.epochs
+    """Return the largest number of passes over the records of a run."""
+    return rounds_of(spec) * spec.algorithm.epochs

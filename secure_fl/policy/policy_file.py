@@ -143,7 +143,7 @@ class OwnFields(Section):
     max_rounds: Positive = 10
     """Maximum number of exchanges; each gradient step of FedKD counts as one."""
     max_epochs: Positive = 3
-    """Maximum passes in a round, over own or public records."""
+    """Maximum passes in a round or for a personal model, over own or public records."""
     max_steps: Positive = 100
     """Maximum steps of a round, for algorithms that count steps."""
     max_batch: Positive = 256

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
+from secure_fl.config.load import load
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
 from secure_fl.crypto.privacy.planning import (
     PREDICTIONS,
@@ -25,6 +26,8 @@ from secure_fl.crypto.privacy.planning import (
 )
 from secure_fl.crypto.privacy.training_account import DpAccount
 from secure_fl.errors import BudgetError
+from secure_fl.federation.run_feature import passes_of
+from secure_fl.federation.run_spec import RunSpec
 from secure_fl.settings import DPSettings
 from tests.support.command_line import ran
 from tests.support.raising import raises
@@ -59,6 +62,8 @@ def test_the_designs_example() -> None:
         ("--parties 5 --noise-std -1", 2, "--noise-std: "),
         ("--parties 5 --examples 0", 2, "--examples: "),
         ("--parties 2 --dropouts 1 --epsilon 8", 7, "dropouts"),
+        ("--parties 5 --epsilon 8 --epochs 3", 2, "--epochs would change no number of this plan"),
+        ("--records 500 --epsilon 8 --colluders 2", 2, "--colluders would change no number"),
     ],
 )
 def test_an_impossible_plan_is_refused(arguments: str, code: int, named: str) -> None:
@@ -165,6 +170,7 @@ rounds = 3
 epochs = 1
 batches_per_exchange = 1
 """
+FEDAVG = STUDY.replace('"fedid"', '"fedavg"').replace("batches_per_exchange = 1\n", "")
 NOISE = """\
 [protection.noise]
 epsilon = 8.0
@@ -241,13 +247,59 @@ def test_dp_sgd_of_a_file_is_that_of_the_smallest_hospital(study: Path) -> None:
     assert len(json.loads(run(str(study), "--json").stdout)) == 2
 
 
+def test_rounds_that_the_guard_may_repeat_are_part_of_the_plan(study: Path) -> None:
+    dp = DP.replace("epsilon = 6.0", "epsilon = 4.0")
+    study.write_text(FEDAVG + dp)
+    plain = json.loads(run(str(study), "--json").stdout)
+    study.write_text(FEDAVG + dp + "[guard]\nmost = 6\n")
+    facts = json.loads(run(str(study), "--json", code=7).stdout)
+    assert facts["steps"] == 3 * plain["steps"] and facts["epsilon"] > plain["epsilon"]
+    assert "with 6 rounds that may be repeated" in run(str(study), code=7).stdout
+    spec = RunSpec.of(load(study))
+    assert spec.training.dp is not None
+    units = [[n] for n in range(24)]
+    of_run = DpAccount("north", spec.training.dp, units, 16, passes=passes_of(spec))
+    assert of_run.planned() == pytest.approx(facts["epsilon"])
+
+
+SHARED = """\
+[data]
+corpus = "ade"
+parties = 5
+size = 24
+public = 64
+[algorithm]
+name = "probe"
+fit = "logistic"
+rounds = 3
+[training.dp]
+epsilon = 6.0
+noise = "shared"
+delta = 1e-3
+accountant = "rdp"
+"""
+
+
+def test_options_that_the_file_s_answer_does_not_use_are_refused(study: Path) -> None:
+    study.write_text(SHARED)
+    plain = json.loads(run(str(study), "--json").stdout)
+    two = json.loads(run(str(study), "--json", "--colluders", "2", "--dropouts", "0").stdout)
+    assert (plain["colluders"], two["colluders"], two["dropouts"]) == (1, 2, 0)
+    fewer = json.loads(run(str(study), "--json", "--dropouts", "0").stdout)
+    assert plain["dropouts"] == 1 and fewer["signal"] > plain["signal"]
+    wrong = run(str(study), "--records", "99", "--parties", "50", code=2).stderr
+    assert "--records, --parties would change no number of study.toml" in " ".join(wrong.split())
+    study.write_text(FEDAVG + DP)
+    for option in ("parties", "classes", "examples", "exchanges", "scale", "colluders", "dropouts"):
+        assert f"--{option} would" in run(str(study), f"--{option}", "3", code=2).stderr
+    assert run(str(study), "--records", "99").stdout != run(str(study)).stdout
+
+
 def test_a_file_without_privacy_can_be_asked_for_some(study: Path) -> None:
     study.write_text(STUDY)
     assert "--epsilon" in run(str(study), code=2).stderr
     assert run(str(study), "--epsilon", "8", code=7).stdout == shown(FIFTH) + "\n"
-    study.write_text(
-        STUDY.replace('"fedid"', '"fedavg"').replace("batches_per_exchange = 1\n", "") + NOISE
-    )
+    study.write_text(FEDAVG + NOISE)
     assert "opens more than predictions" in run(str(study), code=2).stderr
     assert "there is no such file" in run(str(study.with_name("other.toml")), code=2).stderr
 

@@ -16,7 +16,12 @@ import pytest
 
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy import ledger_store
-from secure_fl.crypto.privacy.accounting import DpSgdSteps, GaussianRelease, epsilon
+from secure_fl.crypto.privacy.accounting import (
+    DpSgdSteps,
+    GaussianRelease,
+    SkellamRelease,
+    epsilon,
+)
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, export, load_chain, totals
 from secure_fl.errors import BudgetError, TamperError
 from tests.support.key_sites import site
@@ -109,6 +114,14 @@ def test_commit_informs_and_changes_no_spending(ledger: Ledger) -> None:
     assert (total.events, total.unfinished, total.spent) == (2, 1, spent)
     with raises(BudgetError, reason="not-a-reservation"):
         ledger.commit(type(reservation)(3, 0.0, 0.0))
+
+
+def test_a_noised_sum_is_never_unfinished(ledger: Ledger) -> None:
+    """A noised sum is spent when it is reserved, and nothing says later that it was opened."""
+    release = SkellamRelease(1e4, 10, 10, 1)
+    ledger.reserve(release, Account("notes", "hospital"), BUDGET, run="r1")
+    ledger.reserve(STEP, NOTES, BUDGET, run="r1")
+    assert [total.unfinished for total in totals(load_chain(ledger.path))] == [0, 1]
 
 
 def _killed_at(statement: int) -> Callable[..., sqlite3.Connection]:

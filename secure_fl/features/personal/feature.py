@@ -14,7 +14,7 @@ from secure_fl.federation.run_feature import RunFeature, SiteLimits
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.learning.scores import SPLITS
 from secure_fl.policy.site_rules import SiteRules
-from secure_fl.policy.violations import Violation
+from secure_fl.policy.violations import Violation, at_most
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Section
 
@@ -287,10 +287,18 @@ class PersonalRules(SiteRules[PersonalFields]):
     fields = PersonalFields
 
     def broken(self, policy: PersonalFields, plan: Plan) -> Iterator[Violation]:
-        """Check that models are compared only where the site allows it."""
-        if cast(Any, plan).personal is not None and not policy.compares:
+        """Check that models are compared only where the site allows it, and within its limits."""
+        asked, site = cast(Any, plan).personal, cast(Any, policy)
+        if asked is None:
+            return
+        if not policy.compares:
             fix = "set compares = true in [site]"
             yield Violation("site.compares", "[personal]", "no comparison with own models", fix)
+        yield from at_most("site.max_epochs", asked.epochs, site.max_epochs)
+        if asked.curves and not getattr(site, "pooled_scores", True):  # of another feature
+            fix = "set pooled_scores = true in [site]"
+            what = "sums of losses, for coverage or calibrate in [personal]"
+            yield Violation("site.pooled_scores", what, "scores that stay here", fix)
 
     def sentences(self, policy: PersonalFields) -> Iterator[str]:
         """Describe whether the site compares models."""

@@ -144,7 +144,7 @@ class ScoreFields(Section):
     """The field of [site] about sums of scores."""
 
     pooled_scores: bool = True
-    """This site's dev and test counts may enter sums over all hospitals."""
+    """This site's dev and test counts, and curves of losses, may enter sums over all hospitals."""
 
 
 class ScoreRules(SiteRules[ScoreFields]):

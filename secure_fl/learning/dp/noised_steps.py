@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 Gradients = Callable[[Sequence[int], Coins], Iterable[Tensor]]  # of units, some rows at a time
 
+UNSIZED = 1.0  # σ of local noise in keys: after a crash an account may calibrate another
+
 
 @dataclass(slots=True)
 class NoisedSteps:
@@ -57,7 +59,7 @@ class NoisedSteps:
         `state`: everything that the step starts from, equal at all parties. `gradients`: yields
         rows with the gradients of the sampled units of this site.
         """
-        account, noise = self._account, self._noise(dimension)
+        account, noise = self._account, self._noise(dimension, UNSIZED)
         account.bound = self.bound
         integers = self._integers(state, noise, gradients)
         unit = self.bound / noise.grid / self.expected
@@ -77,11 +79,14 @@ class NoisedSteps:
     def _account(self) -> DpAccount:
         return account_of(self.site)
 
-    def _noise(self, dimension: int) -> SharedNoise:
-        """The noise of a step; a hospital's own noise is one that no other hospital shares."""
+    def _noise(self, dimension: int, local: float | None = None) -> SharedNoise:
+        """The noise of a step; a hospital's own noise is one that no other hospital shares.
+
+        `local`: σ of local noise instead of the account's.
+        """
         account = self._account
         if account.settings.noise == "local":
-            return SharedNoise(account.noise_multiplier, dimension, self.most, 1, 0, 0)
+            return SharedNoise(local or account.noise_multiplier, dimension, self.most, 1, 0, 0)
         noise = noise_of_plan(account, self.cohort, dimension, self.most)
         account.share(noise)
         return noise
@@ -99,6 +104,8 @@ class NoisedSteps:
             site.recorder.event(UpdateResent(round=number))
             stored: NDArray[np.int64] = saved["integers"].numpy()
             return stored
+        if account.settings.noise == "local":
+            noise = replace(noise, multiplier=account.noise_multiplier)
         account.require_own(noise)  # may refuse, before anything is spent
         self._spend(number)
         with site.recorder.phase("train"):

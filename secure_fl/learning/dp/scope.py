@@ -86,6 +86,7 @@ def privacy_of(
     if dp is None:
         return None
     units = sampling_units(silo.train, dp, silo.name)
+    ledger = _ledger_of(silo.name, dp.ledger, folder, identity)
     account = DpAccount(
         silo.name,
         dp,
@@ -94,8 +95,8 @@ def privacy_of(
         passes=passes,
         sample_rate=step_rate,
         own_epsilon=own_epsilon if dp.noise == "shared" else None,
-        ledger=_ledger_of(silo.name, dp.ledger, folder, identity),
-        run=_run_name(folder),
+        ledger=ledger,
+        run=_run_name(folder, ledger),
     )
     account.require_left()
     return account
@@ -181,7 +182,7 @@ def noise_of(
         return None
     host = silo.role == "host"
     ledger = None if host else _ledger_of(silo.name, noise.ledger, folder, identity)
-    return NoiseLedger(silo.name, noise, threshold, ledger=ledger, run=_run_name(folder))
+    return NoiseLedger(silo.name, noise, threshold, ledger=ledger, run=_run_name(folder, ledger))
 
 
 def _ledger_of(
@@ -191,10 +192,13 @@ def _ledger_of(
     return open_ledger(place / party, party, identity) if place else None
 
 
-def _run_name(folder: Path | None) -> str:
-    """The name of a run in ledgers, equal after a resume."""
-    run = os.urandom(8) if folder is None else str(folder.resolve()).encode()
-    return sha256(run).hexdigest()[:16]
+def _run_name(folder: Path | None, ledger: Ledger | None) -> str:
+    """The name of a run in ledgers: equal after a resume, another after `site erase`."""
+    if folder is None:
+        return sha256(os.urandom(8)).hexdigest()[:16]
+    erased = 0 if ledger is None else ledger.noted("erased", run=folder.name)
+    run = f"{folder.resolve()}" + (f", erased {erased} times" if erased else "")
+    return sha256(run.encode()).hexdigest()[:16]
 
 
 def open_ledger(folder: Path, party: str, identity: Identity | None = None) -> Ledger:

@@ -43,6 +43,7 @@ from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support import fedkd_runs
 from tests.support.killing import Killed
 from tests.support.local_pilot import local_pilot, plan_of
+from tests.support.policy_plans import policy
 from tests.support.raising import raises
 
 ONE = PersonalSettings(epochs=1)
@@ -344,12 +345,38 @@ def test_hospitals_of_a_pilot_vote_and_each_keeps_its_own_comparison(tmp_path: P
         assert list(result["serves"]) == [name]
 
 
+def site_policy(**changes: Any) -> Any:
+    """Make a site's policy, with the fields of all features."""
+    return policy(**changes)
+
+
 def test_a_site_can_refuse_to_compare() -> None:
-    from secure_fl.features.personal.feature import PERSONAL_RULES, PersonalFields
+    from secure_fl.features.personal.feature import PERSONAL_RULES
 
     plan = plan_of(FedAvg(rounds=1), personal=ONE)
-    allowed, refused = PersonalFields(), PersonalFields(compares=False)
+    allowed, refused = site_policy(), site_policy(compares=False)
     assert not list(PERSONAL_RULES.broken(allowed, plan))
     assert [one.rule for one in PERSONAL_RULES.broken(refused, plan)] == ["site.compares"]
     assert not list(PERSONAL_RULES.broken(refused, plan_of(FedAvg(rounds=1))))
     assert {*PERSONAL_RULES.sentences(allowed)} != {*PERSONAL_RULES.sentences(refused)}
+
+
+def test_a_site_s_limit_on_passes_is_one_on_personal_models_too() -> None:
+    from secure_fl.features.personal.feature import PERSONAL_RULES
+
+    plan = plan_of(FedAvg(rounds=1), personal=PersonalSettings(epochs=1_000_000))
+    (found,) = PERSONAL_RULES.broken(site_policy(), plan)
+    assert (found.rule, found.asked, found.allowed) == ("site.max_epochs", "1000000", "3 or less")
+    assert not list(PERSONAL_RULES.broken(site_policy(max_epochs=1_000_000), plan))
+
+
+@pytest.mark.parametrize("asked", [{"coverage": 0.9}, {"calibrate": True}])
+def test_a_site_whose_scores_stay_sums_no_losses_for_personal_models(asked: Any) -> None:
+    from secure_fl.features.personal.feature import PERSONAL_RULES
+
+    plan = plan_of(FedAvg(rounds=1), personal=PersonalSettings(**asked))
+    (found,) = PERSONAL_RULES.broken(site_policy(pooled_scores=False), plan)
+    assert found.rule == "site.pooled_scores" and "coverage or calibrate" in found.asked
+    votes_only = plan_of(FedAvg(rounds=1), personal=ONE)
+    assert not list(PERSONAL_RULES.broken(site_policy(pooled_scores=False), votes_only))
+    assert not list(PERSONAL_RULES.broken(site_policy(), plan))

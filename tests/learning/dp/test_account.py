@@ -23,7 +23,7 @@ from secure_fl.events import Event, PrivacySpent
 from secure_fl.federation.federation import Federation
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.dp_sgd import fit_privately
-from secure_fl.learning.dp.scope import open_ledger
+from secure_fl.learning.dp.scope import open_ledger, privacy_of
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
 from secure_fl.testing.hospitals import small
 from tests.support.event_documents import into
@@ -144,6 +144,72 @@ def test_a_target_finds_the_noise_for_all_rounds_and_a_crash_leaves_less(tmp_pat
     assert 2.9 < resumed.privacy.statement()["epsilon"] <= 3.0
     with pytest.raises(BudgetError):
         fit_privately(resumed, model, 1)
+
+
+def account_of_run(place: Path, run: str, **settings: Any) -> DpAccount:
+    """Open the account of a new run of 3 passes over 400 records, on the ledger of all runs."""
+    fields: dict[str, Any] = {"epsilon": 3.0, "target_epsilon": 1.0, "accountant": "rdp"}
+    dp = DPSettings(**fields | settings)
+    units, ledger = [[n] for n in range(400)], open_ledger(place / "north", "north")
+    account = DpAccount("north", dp, units, 100, passes=3, ledger=ledger, run=run)
+    account.require_left()
+    return account
+
+
+def test_a_target_is_what_one_run_may_spend_whatever_earlier_runs_spent(tmp_path: Path) -> None:
+    noises, total = [], 0.0
+    for run in ("one", "two", "three"):
+        account = account_of_run(tmp_path, run)
+        noises.append(account.noise_multiplier)
+        with account.spend(3, 1) as spending:
+            assert spending.planned == pytest.approx(spending.epsilon) and spending.epsilon > total
+        total = spending.epsilon
+        assert 0.99 < account.statement()["epsilon_of_this_run"] <= 1.0
+    assert noises[0] == noises[1] == noises[2] and 1.5 < total <= 3.0
+
+
+def test_a_run_whose_target_is_more_than_the_rest_of_the_budget_gets_more_noise(
+    tmp_path: Path,
+) -> None:
+    first = account_of_run(tmp_path, "one", epsilon=1.2)
+    with first.spend(3, 1):
+        pass
+    second = account_of_run(tmp_path, "two", epsilon=1.2)
+    assert second.noise_multiplier > 1.2 * first.noise_multiplier
+    with second.spend(3, 1) as spending:
+        assert 1.19 < spending.epsilon <= 1.2
+
+
+def test_a_run_that_has_spent_more_than_its_target_is_told_so(tmp_path: Path) -> None:
+    with account_of_run(tmp_path, "one").spend(1, 1):
+        pass
+    resumed = account_of_run(tmp_path, "one", target_epsilon=0.1)  # a site may lower its own
+    with raises(BudgetError, "of its 0.1", reason="spent", party="north") as caught:
+        _ = resumed.noise_multiplier
+    assert "target_epsilon" in caught.value.fix
+
+
+def test_a_run_in_the_folder_of_an_erased_one_is_another_run(tmp_path: Path) -> None:
+    place, folder = tmp_path / "ledgers", tmp_path / "runs" / "study"
+    dp = DPSettings(epsilon=2.0, target_epsilon=1.0, accountant="rdp", ledger=str(place))
+    silo = Silo("north", notes(40))
+
+    def opened() -> DpAccount:
+        account = privacy_of(silo, TrainingSettings(dp=dp, batch_size=10), 2, folder)
+        assert account is not None
+        return account
+
+    first = opened()
+    with first.spend(2, 1):
+        pass
+    assert opened().statement()["steps"] == 8  # of the same run, resumed
+    open_ledger(place / "north", "north").note("erased", "{}", run="study")
+    second = opened()
+    assert second.statement()["steps"] == 0
+    assert second.noise_multiplier == first.noise_multiplier
+    with second.spend(2, 1):
+        pass
+    assert opened().statement()["steps"] == 8
 
 
 def test_a_resumed_site_goes_on_with_its_accountant(tmp_path: Path) -> None:

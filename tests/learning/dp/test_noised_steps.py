@@ -17,7 +17,7 @@ from secure_fl.crypto.privacy.ledger import Account, Budget, load_chain
 from secure_fl.crypto.privacy.shared_noise import SharedNoise, variance_for
 from secure_fl.crypto.privacy.training_account import document
 from secure_fl.errors import BudgetError, CryptoError, SecureFLError
-from secure_fl.learning.dp.noised_steps import NoisedSteps, per_patient
+from secure_fl.learning.dp.noised_steps import UNSIZED, NoisedSteps, per_patient
 from secure_fl.learning.dp.scope import open_ledger, privacy_of, sampling_units
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
@@ -215,6 +215,31 @@ def test_a_repeated_step_sends_the_same_integers_and_costs_nothing(tmp_path: Pat
     assert {e["event"] for e in events} == {"update_resent"}
     fresh = stepped(four(tmp_path, kept=False), 2).results["north"]
     assert not any(np.array_equal(a, b) for a, b in zip(first, fresh, strict=True))
+
+
+@pytest.mark.parametrize("passes", [2, 30])
+def test_a_repeated_step_with_calibrated_local_noise_costs_nothing(
+    passes: int, tmp_path: Path
+) -> None:
+    """A crash calibrates the noise again, or leaves no budget for any: the step is found first."""
+    fields: dict[str, Any] = {"noise": "local", "noise_multiplier": None, "epsilon": 3.0}
+
+    def step(site: Site, round: int) -> Any:
+        site.recorder.round = round
+        steps = NoisedSteps(None, site, 40.0, BOUND, 1000)  # type: ignore[arg-type]
+        noise = steps._noise(VALUES, UNSIZED)
+        return steps._integers(b"%d" % round, noise, lambda s, _: iter([one_hot(s)]))
+
+    site = site_of(folder=tmp_path, passes=passes, **fields)
+    step(site, 1)
+    saved = account_of(site).state_dict()
+    lost, before = step(site, 2), reserved(tmp_path)
+    resumed = site_of(folder=tmp_path, passes=passes, **fields)
+    account_of(resumed).load_state_dict(saved)
+    assert np.array_equal(step(resumed, 2), lost) and reserved(tmp_path) == before
+    if passes > 2:
+        step(resumed, 3)
+        assert len(reserved(tmp_path)) == len(before) + 1
 
 
 @pytest.mark.parametrize("changed", ["state", "noise", "round"])
