@@ -129,6 +129,14 @@ def test_models_that_do_not_fit_are_refused(
         evaluate([], silos(), task=TASK)
 
 
+@pytest.mark.parametrize("models", [["x/m-3", "a/m", "b/m"], ["a/m", "x/m-2", "b/m", "y/m-2"]])
+def test_each_model_has_a_label_of_its_own(models: list[str]) -> None:
+    made = named(models, here=False)
+    assert [model.name for model in made] == models
+    assert len({model.label for model in made}) == len(models)
+    assert made[0].label == Path(models[0]).name  # the first model is the reference
+
+
 def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
     config = transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     config.save_pretrained(tmp_path / "t5")
