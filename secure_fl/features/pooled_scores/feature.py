@@ -76,6 +76,7 @@ class Pooling(RoundHook):
             totals = await sums.sum(request)
         if not totals:
             self._recorder.event(ScoresNotPooled(round=round, parties=tuple(sorted(self._over))))
+            self._waited += 1  # a round without a score is not a better one
             return
         self._over = frozenset(sums.survivors)
         value = self._scores.pooled(round, totals)

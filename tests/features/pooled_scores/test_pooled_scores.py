@@ -213,6 +213,15 @@ def test_who_joins_late_is_handed_the_best_round(tmp_path: Path) -> None:
     assert best.keys() == {silo.name for silo in FOUR} and len(set(best.values())) == 1
 
 
+def test_a_run_ends_when_no_more_scores_are_pooled(tmp_path: Path) -> None:
+    """A fourth hospital joins after round 3: no later round has a pooled score."""
+    adam, wait = FedAdam(rounds=7), patient(patience=3)
+    stopped(tmp_path, after(3), algorithm=adam, training=wait)
+    run = small(adam, silos=list(FOUR), training=wait, folder=tmp_path, resume=True).run()
+    best = {e["round"] for e in events(tmp_path) if e["event"] == "best_round"}
+    assert len(best) == 1 and rounds_of(run)[-1] == best.pop() + 3
+
+
 @pytest.mark.parametrize(
     "made",
     [
