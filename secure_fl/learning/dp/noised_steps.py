@@ -92,7 +92,10 @@ class NoisedSteps:
         """Return the site's noised sum: the stored one if this step was computed before."""
         account, site = self._account, self.site
         number = site.recorder.round
-        key = sha256(f"{account.trained_in(number)} {noise}\n".encode() + state).hexdigest()[:32]
+        # A restart calibrates local noise again: stored integers have the σ that was paid for.
+        local = account.settings.noise == "local"
+        about = f"local {noise.dimension} {noise.units}" if local else f"{noise}"
+        key = sha256(f"{account.trained_in(number)} {about}\n".encode() + state).hexdigest()[:32]
         saved = None if account.trainings is None else account.trainings.find(number, key)
         if saved is not None:
             account.spent_before(saved["account"], 1)

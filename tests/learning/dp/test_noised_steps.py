@@ -217,6 +217,16 @@ def test_a_repeated_step_sends_the_same_integers_and_costs_nothing(tmp_path: Pat
     assert not any(np.array_equal(a, b) for a, b in zip(first, fresh, strict=True))
 
 
+def test_a_repeated_step_with_calibrated_local_noise_costs_nothing(tmp_path: Path) -> None:
+    """A restart calibrates the noise of new steps again, because a crash wastes a block's ε."""
+    local: Any = {"noise": "local", "noise_multiplier": None}
+    first = stepped(four(tmp_path, **local), 2).results["north"]
+    spent = reserved(tmp_path)
+    again = stepped(four(tmp_path, **local), 2).results["north"]
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert reserved(tmp_path) == spent
+
+
 @pytest.mark.parametrize("changed", ["state", "noise", "round"])
 def test_another_step_is_new(changed: str, tmp_path: Path) -> None:
     site = site_of(folder=tmp_path)
