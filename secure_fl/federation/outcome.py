@@ -57,7 +57,7 @@ def document_of(
         "roster": run.roster or None,
         "seed": spec.seed,
         "rounds": spec.algorithm.rounds,
-        **_measurements(run, sites),
+        **_measurements(run, parties),
         "bytes": crossed([site.recorder for site in sites], bytes_before),
         "seconds": seconds,
         "versions": dict(versions()),
@@ -89,12 +89,15 @@ def _protection(run: ResultContext, parties: Sequence[Prepared]) -> dict[str, An
     }
 
 
-def _measurements(run: ResultContext, sites: Sequence[Site]) -> dict[str, Any]:
+def _measurements(run: ResultContext, parties: Sequence[Prepared]) -> dict[str, Any]:
     """Make the sections about metrics and models."""
+    sites = [party.site for party in parties]
     recorders, task = [site.recorder for site in sites], next(iter(run.tasks.values()))
-    metrics = summarise(recorders, task.metric, task.pooled if run.whole else None, task)
     # A run that waits for a better score delivers the models of its best round.
-    delivered = metrics.get("last" if run.spec.training.patience is None else "best", {})
+    best = next((hook.delivers for hook in parties[0].hooks if hook.delivers is not None), None)
+    pool = task.pooled if run.whole else None
+    metrics = summarise(recorders, task.metric, pool, task, best=best)
+    delivered = metrics.get("last" if best is None else "best", {})
     return {
         "main_metric": task.metric,
         "scored_class": task.scored_class,
@@ -103,7 +106,7 @@ def _measurements(run: ResultContext, sites: Sequence[Site]) -> dict[str, Any]:
         "metrics": metrics,
         "use": to_use(sites[0].delivered, delivered, task.metric),
         "history": [{"party": r.party} | entry for r in recorders for entry in r.history],
-        "model_round": delivered.get("round"),
+        "model_round": delivered.get("round", best),
         "values": _values(sites),
         "layers": sites[0].findings.get("layers"),
     }

@@ -31,6 +31,11 @@ class RoundHook:
         """True if the run should end before the next round."""
         return False
 
+    @property
+    def delivers(self) -> int | None:
+        """The round of the state that `close` restored; None: the state after the last round."""
+        return None
+
     def watch(
         self, keep: States, shared: States, transcript: TranscriptLayer
     ) -> tuple[States, States]:

@@ -44,24 +44,33 @@ def summarise(
     metric: str,
     pool: Pool | None = None,
     reader: Reader | None = None,
+    *,
+    best: int | None = None,
 ) -> dict[str, Any]:
     """Summarise metrics of the last round, and of the round with the best dev metric.
 
     The dev metric is the pooled one in rounds that have it, else the parties' mean.
     `pool`: computes metrics from the sum of counts, if the recorders are all hospitals'.
-    `reader`: computes intervals and bounds of pooled metrics.
+    `reader`: computes intervals and bounds of pooled metrics. `best`: the best round if the run has
+    chosen it; a party that joined later has no metrics of it. None: by the dev metric.
     """
     numbers = sorted({entry["round"] for r in recorders for entry in r.history})
     if not numbers:
         return {}
-    rounds = {n: _round(recorders, n, pool) for n in numbers}
+    chosen = () if best is None else (best,)
+    rounds = {n: _round(recorders, n, pool) for n in {*numbers, *chosen}}
+    best = _best(rounds, metric) if best is None else best
+    shown = {n: rounds[n] | _sure(rounds[n], reader) for n in {numbers[-1], best}}
+    return {"last": shown[numbers[-1]], "best": dict(shown[best])}
+
+
+def _best(rounds: Mapping[int, Mapping[str, Any]], metric: str) -> int:
+    """Find the first round with the best dev metric; without any, the last one."""
     for kind in ("pooled", "mean"):
         dev = {n: found[kind].get("dev", {}).get(metric) for n, found in rounds.items()}
         if judged := {n: value for n, value in dev.items() if value is not None}:
             break
-    best = max(judged, key=lambda n: (judged[n], -n)) if judged else numbers[-1]
-    shown = {n: rounds[n] | _sure(rounds[n], reader) for n in {numbers[-1], best}}
-    return {"last": shown[numbers[-1]], "best": dict(shown[best])}
+    return max(judged, key=lambda n: (judged[n], -n)) if judged else max(rounds)
 
 
 def _sure(found: Mapping[str, Any], reader: Reader | None) -> dict[str, Any]:

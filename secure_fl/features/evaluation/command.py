@@ -69,6 +69,10 @@ def evaluate(
     from secure_fl.config.load import load
 
     if invite is not None:
+        if overrides or out is not None or as_json:
+            raise click.UsageError(
+                "--invite takes no --set, --out or --json: edit the plan that it reads instead"
+            )
         _write_invitation(models, plan, invite, epsilon or INVITED)
         return
     if _is_pilot(plan):

@@ -193,9 +193,10 @@ def named(models: Sequence[Path | str], *, here: bool = True) -> tuple[Evaluated
         where = _to_use(place) if (place / RESULT).is_file() else place
         there = where.is_dir()
         short = where.parent.name if there and where.name == "model" else where.name
-        label = OUTSIDE.sub("-", short).strip("-._")[:36] or "model"
-        if label in by_label:
-            label = f"{label}-{sum(other.startswith(label) for other in by_label) + 1}"
+        label = first = OUTSIDE.sub("-", short).strip("-._")[:36] or "model"
+        count = 2
+        while label in by_label:
+            label, count = f"{first}-{count}", count + 1
         name = str(where.resolve() if here and there else where if there else given)
         by_label[label] = EvaluatedModel(name=name, label=label)
     return tuple(by_label.values())

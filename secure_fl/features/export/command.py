@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 
 from secure_fl.cli.options import FOLDER
 from secure_fl.errors import RunError
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelInfo
 
 HUB = "hf:"  # prefix of ORGANISATION/NAME on the hub that huggingface_hub is configured for
 URL = "://"
@@ -20,15 +24,17 @@ def publish(model: Path, target: str, *, public: bool = False, replace: bool = F
     """Copy a model's folder to a target; return its new location.
 
     A target is a folder, `hf:ORGANISATION/NAME`, or a hub's own https://HUB/ORGANISATION/NAME. On
-    a hub the model is private unless `public` is True.
+    a hub the model is private unless `public` is True: a repository of the other kind is refused.
+    `replace` is required for a target that has a model, whose other files are removed.
     """
     if target.startswith(HUB):
-        return _to_hub(model, None, target.removeprefix(HUB), public=public)
+        return _to_hub(model, None, target.removeprefix(HUB), public=public, replace=replace)
     if URL in target:
         parts = urlsplit(target)
         if parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1"):
             endpoint = f"{parts.scheme}://{parts.netloc}"
-            return _to_hub(model, endpoint, parts.path.strip("/"), public=public)
+            name = parts.path.strip("/")
+            return _to_hub(model, endpoint, name, public=public, replace=replace)
         raise RunError(
             f"models are sent to hubs by https only, and this URL begins with {parts.scheme}://",
             fix="give https://HUB/ORGANISATION/NAME",
@@ -72,14 +78,35 @@ def _to_folder(model: Path, target: Path, *, replace: bool) -> str:
     return str(target)
 
 
-def _to_hub(model: Path, endpoint: str | None, name: str, *, public: bool) -> str:
+def require_fit(info: ModelInfo, *, public: bool, replace: bool) -> None:
+    """Refuse a repository with other readers, or with files that are not to be replaced."""
+    from secure_fl.features.export.model_card import TASK as MODEL_MARKER
+
+    files = {file.rfilename for file in info.siblings or ()} - {".gitattributes"}
+    if info.private is not (not public):
+        what = f"the repository {info.id} exists, and is {'private' if public else 'public'}"
+        change = "leave out --public" if public else "add --public"
+        fix = f"choose a new name, change the repository's visibility on the hub, or {change}"
+    elif files and MODEL_MARKER not in files:
+        what = f"the repository {info.id} has files, and no model of secure-fl"
+        fix = "choose a new name"
+    elif files and not replace:
+        what, fix = f"the repository {info.id} has a model", "choose a new name, or add --replace"
+    else:
+        return
+    raise RunError(what, fix=fix, reason="exists")
+
+
+def _to_hub(model: Path, endpoint: str | None, name: str, *, public: bool, replace: bool) -> str:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     api = HfApi(endpoint=endpoint)
     try:
         where = api.create_repo(name, private=not public, exist_ok=True)
-        api.upload_folder(repo_id=where.repo_id, folder_path=model)
+        require_fit(api.model_info(where.repo_id), public=public, replace=replace)
+        old = "*" if replace else None  # files that the new model does not have
+        api.upload_folder(repo_id=where.repo_id, folder_path=model, delete_patterns=old)
     except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise RunError(

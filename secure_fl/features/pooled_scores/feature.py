@@ -76,6 +76,7 @@ class Pooling(RoundHook):
             totals = await sums.sum(request)
         if not totals:
             self._recorder.event(ScoresNotPooled(round=round, parties=tuple(sorted(self._over))))
+            self._waited += 1  # a round without a score is not a better one
             return
         self._over = frozenset(sums.survivors)
         value = self._scores.pooled(round, totals)
@@ -91,12 +92,17 @@ class Pooling(RoundHook):
         """True if the score did not improve for as many rounds as the settings allow."""
         return self._patience is not None and self._waited >= self._patience
 
+    @property
+    def delivers(self) -> int | None:
+        """The best round if the run could stop early; it is equal at all parties."""
+        return self._best if self._snapshots and self._best else None
+
     def close(self) -> None:
         """Restore the best round, if the run could stop early."""
         for snapshot in self._snapshots:
             snapshot.restore()
-        if self._snapshots and self._best:
-            self._recorder.event(BestRound(round=self._best))
+        if self.delivers is not None:
+            self._recorder.event(BestRound(round=self.delivers))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for checkpoints and for newcomers; it is equal at all parties."""

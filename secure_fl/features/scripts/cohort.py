@@ -61,7 +61,8 @@ class ScriptCohort:
             raise SettingsError(f"found {weight!r} as a weight", fix="give a number from 0 on")
         arrays = _arrays(values)
         bases = {name: _array(name, base[name]) for name in arrays} if base is not None else {}
-        moved = {n: (a - bases[n] if bases else a) * weight for n, a in arrays.items()}
+        exact = {name: _signed(array) for name, array in arrays.items()}
+        moved = {n: (a - bases[n] if bases else a) * weight for n, a in exact.items()}
         sent = {**moved, WEIGHT: np.asarray(float(weight))}
         answer: Summed = self._ask(SumCall(sent, carry=base is not None, weighted=True))
         total = float(answer.sums.get(WEIGHT, np.asarray(answer.sites)))
@@ -182,6 +183,11 @@ def _array(name: str, value: Any) -> NDArray[Any]:
             fix="give tensors, arrays or numbers",
         )
     return array
+
+
+def _signed(array: NDArray[Any]) -> NDArray[Any]:
+    """Convert types to float64 whose differences and products do not fit them, such as uint8."""
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
 def _like(value: Any, array: NDArray[np.float64], *, whole: bool = False) -> Any:

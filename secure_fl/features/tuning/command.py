@@ -40,7 +40,7 @@ trial: the search has a cost."""
     "tries",
     multiple=True,
     metavar="FIELD=V1,V2",
-    help="Values of a field. Repeatable.  [default: learning rates around the file's]",
+    help="Values of a field; repeatable for others.  [default: learning rates around the file's]",
 )
 @set_option
 @click.option("--grid", is_flag=True, help="Train every combination for all rounds.")
@@ -66,7 +66,7 @@ def tune(
 
     show.warn_unprotected(show.err(quiet), settings.protection.mode, settings.algorithm.name)
     show.warn_of_class(show.err(quiet), settings.task, settings.task.labels)
-    values = dict(map(parsed, tries)) or None
+    values = _tried(tries) or None
 
     def show_trial(trial: Trial) -> None:
         console.print(line(trial))
@@ -115,6 +115,18 @@ def _print_result(result: Tuning, out: Path) -> None:
     show.warn(console, result.best.problem)
     console.print(f"\nThe best settings and a chart are in {out}. Train with them:")
     console.print(f"  secure-fl train {out / TUNED}")
+
+
+def _tried(tries: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Parse all fields with their values; each field once."""
+    values: dict[str, Sequence[Any]] = {}
+    for name, tried in map(parsed, tries):
+        if name in values:
+            raise click.UsageError(
+                f"--try {name} is given twice: write all its values in one, as in {name}=V1,V2"
+            )
+        values[name] = tried
+    return values
 
 
 def parsed(text: str) -> tuple[str, Sequence[Any]]:

@@ -33,6 +33,7 @@ from secure_fl.federation.result import Result
 KEEP = 3  # one in three continues, with three times the rounds
 NEAR = 0.02  # at equal scores, a smaller relative difference of losses is chance
 RATE, PROBE = "training.learning_rate", "training.probe_score"
+ROUNDS = "algorithm.rounds"
 AROUND = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # default search: these times the settings' rate
 
 Choice: TypeAlias = Mapping[str, Any]  # field -> value
@@ -109,6 +110,12 @@ def tune(
     `Federation`. The hospitals' ledgers record the privacy budget that trials spend.
     """
     require_lasting_ledgers(settings)
+    if ROUNDS in (values or {}):
+        raise SettingsError(
+            "the search itself sets the rounds of a trial, so values of this field cannot be tried",
+            fix="set algorithm.rounds in the settings: the best trials train for all of them",
+            field=ROUNDS,
+        )
     choices = list(combinations(settings, values or around(settings)))
     trials: list[Trial] = []
     done: list[Trial] = []
@@ -203,7 +210,7 @@ def attempt(
 ) -> tuple[Trial, str]:
     """Train one combination for some rounds; return the trial and the name of its score."""
     began = time.process_time()
-    chosen = with_choice(settings, {**choice, "algorithm.rounds": rounds})
+    chosen = with_choice(settings, {**choice, ROUNDS: rounds})
     federation = Federation.of(chosen, hospitals=records.of(chosen), progress=progress)
     task = next(iter(federation.tasks.values()))
     metric = metric_name(task.metric, task.scored_class)

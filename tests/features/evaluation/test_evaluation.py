@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from click.testing import CliRunner
 
 from secure_fl import FedAvg, Silo, TaskSettings, evaluate
+from secure_fl.cli.main import main
 from secure_fl.config.load import load
 from secure_fl.data.splits import write
 from secure_fl.errors import CohortError, DataError, ModelError, SettingsError
@@ -127,6 +129,26 @@ def test_models_that_do_not_fit_are_refused(
         evaluate(["tiny"], silos(), task=TASK)
     with raises(SettingsError, field="algorithm.models"):
         evaluate([], silos(), task=TASK)
+
+
+@pytest.mark.parametrize("models", [["x/m-3", "a/m", "b/m"], ["a/m", "x/m-2", "b/m", "y/m-2"]])
+def test_each_model_has_a_label_of_its_own(models: list[str]) -> None:
+    made = named(models, here=False)
+    assert [model.name for model in made] == models
+    assert len({model.label for model in made}) == len(models)
+    assert made[0].label == Path(models[0]).name  # the first model is the reference
+
+
+@pytest.mark.parametrize("option", [["--set", "run.seed=1"], ["--out", "there"], ["--json"]])
+def test_options_without_effect_on_an_invitation_are_refused(
+    option: list[str], tmp_path: Path
+) -> None:
+    plan, invitation = tmp_path / "plan.toml", tmp_path / "evaluation.toml"
+    plan.write_text('dataset = "ade"')
+    asked = ["evaluate", "model", "--plan", str(plan), "--invite", str(invitation), *option]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 2 and "edit the plan" in done.output
+    assert not invitation.exists()
 
 
 def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from secure_fl.cli.predict import model_folder
 from secure_fl.errors import RunError
 from secure_fl.events import metric_name
 from secure_fl.features.export.command import publish
-from secure_fl.features.export.model_card import write_card, write_cards
+from secure_fl.features.export.model_card import TASK, write_card, write_cards
 from secure_fl.learning.fetching import quiet
 from secure_fl.settings import DPSettings, ModelSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
@@ -234,6 +234,66 @@ def test_a_hub_that_refuses_is_told_in_a_sentence(
     with raises(RunError, "rejected", reason="unwritable"):
         publish(run / "model", url)
     assert hub.asked == ["/api/repos/create"]  # type: ignore[attr-defined]
+
+
+class Hosting(Refusing):
+    """A hub with one repository, which answers all questions and takes no file."""
+
+    def do_POST(self) -> None:
+        """Say that the repository exists, and that a card is well-formed."""
+        if self.path == "/api/validate-yaml":
+            return self._answer(200, {"errors": [], "warnings": []})
+        if self.path != "/api/repos/create":
+            return super().do_POST()
+        address = f"http://127.0.0.1:{self.server.server_port}"  # type: ignore[attr-defined]
+        return self._answer(409, {"url": f"{address}/hospitals/ade"})
+
+    def do_GET(self) -> None:
+        """Describe the repository."""
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        about = self.server.about  # type: ignore[attr-defined]
+        names = [sibling["rfilename"] for sibling in about["siblings"]]
+        tree = [{"type": "file", "path": name, "size": 0, "oid": "0"} for name in names]
+        self._answer(200, tree if "/tree/" in self.path else about)
+
+    def _answer(self, status: int, document: object) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.mark.parametrize(
+    ("private", "files", "options", "said"),
+    [
+        (False, [], {}, "is public"),
+        (True, [], {"public": True}, "is private"),
+        (True, ["README.md"], {"replace": True}, "no model of secure-fl"),
+        (True, [TASK, "adapter.bin"], {}, "has a model"),
+        (True, [TASK, "adapter.bin"], {"replace": True}, ""),
+        (False, [".gitattributes"], {"public": True}, ""),
+    ],
+)
+def test_a_repository_with_other_readers_or_files_is_refused(
+    run: Path,
+    hub: HTTPServer,
+    monkeypatch: pytest.MonkeyPatch,
+    private: bool,
+    files: list[str],
+    options: dict[str, bool],
+    said: str,
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    siblings = [{"rfilename": name} for name in files]
+    hub.about = {"id": "hospitals/ade", "private": private, "siblings": siblings}  # type: ignore[attr-defined]
+    hub.RequestHandlerClass = Hosting
+    url = f"http://127.0.0.1:{hub.server_port}/hospitals/ade"
+    with raises(RunError, said or "rejected", reason="exists" if said else "unwritable"):
+        publish(run / "model", url, **options)
+    uploads = [path for path in hub.asked if "preupload" in path]  # type: ignore[attr-defined]
+    assert bool(uploads) is not bool(said)
 
 
 def test_models_do_not_travel_in_clear(run: Path) -> None:

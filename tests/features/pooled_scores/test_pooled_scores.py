@@ -13,6 +13,7 @@ import pytest
 from secure_fl import FedAdam, FedAvg, FedID, FedKD, InclusiveFL, Local, Silo, TrainingSettings
 from secure_fl.algorithms.base import Algorithm
 from secure_fl.errors import SettingsError
+from secure_fl.events import EventLog
 from secure_fl.features.pooled_scores import feature
 from secure_fl.features.pooled_scores.feature import Pooling
 from secure_fl.federation.result import Result
@@ -22,6 +23,7 @@ from secure_fl.party.hooks import Snapshot
 from secure_fl.party.summing import Summing
 from secure_fl.policy.describe import describe
 from secure_fl.policy.rules import check
+from secure_fl.runs.result_document import summarise
 from secure_fl.testing.hospitals import LABELS, frozen, hosted, silos, small
 from tests.support.equality import equal, weights
 from tests.support.joining import FOUR, LATE, stopped
@@ -210,7 +212,27 @@ def test_who_joins_late_is_handed_the_best_round(tmp_path: Path) -> None:
     pooled = {e["round"] for e in result.document["history"] if e.get("pooled")}
     assert pooled == {1, 2, 3} and rounds_of(result)[-1] == 6
     best = {e["party"]: e["round"] for e in events(tmp_path) if e["event"] == "best_round"}
-    assert best.keys() == {silo.name for silo in FOUR} and len(set(best.values())) == 1
+    assert best.keys() == {silo.name for silo in FOUR}
+    assert {*best.values()} == {result.document["model_round"]} and best[LATE] <= 3
+
+
+def test_a_hospital_that_joined_after_the_best_round_reports_it() -> None:
+    late = EventLog("late")
+    for round in (4, 5):
+        late.metrics(round, {"accuracy": 0.5 + round / 100}, {}, split="dev")
+    assert summarise([late], "accuracy")["best"]["round"] == 5
+    metrics = summarise([late], "accuracy", best=2)
+    assert metrics["last"]["round"] == 5 and metrics["last"]["mean"]["dev"]["accuracy"] == 0.55
+    assert metrics["best"]["round"] == 2 and metrics["best"]["party"] == {}
+
+
+def test_a_run_ends_when_no_more_scores_are_pooled(tmp_path: Path) -> None:
+    """A fourth hospital joins after round 3: no later round has a pooled score."""
+    adam, wait = FedAdam(rounds=7), patient(patience=3)
+    stopped(tmp_path, after(3), algorithm=adam, training=wait)
+    run = small(adam, silos=list(FOUR), training=wait, folder=tmp_path, resume=True).run()
+    best = {e["round"] for e in events(tmp_path) if e["event"] == "best_round"}
+    assert len(best) == 1 and rounds_of(run)[-1] == best.pop() + 3
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,17 @@ def test_sums_and_means_are_those_of_the_sites(protection: dict[str, Any]) -> No
     assert done.document["status"] == "finished"
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.bool_, np.float16])
+def test_means_of_small_types_are_those_of_their_numbers(kind: Any) -> None:
+    def main(cohort: ScriptCohort) -> Any:
+        values = {"w": np.array([cohort.index == 0, 1], kind)}
+        base = {"w": np.array([1, 1], kind)}
+        return cohort.mean(values, weight=1e5, base=base)["w"]
+
+    mean = simulate(main, rounds=1, protection=PLAIN).results["site-1"]
+    np.testing.assert_allclose(mean, [1 / 3, 1], atol=1e-3)
+
+
 @pytest.mark.slow  # three processes import torch
 def test_processes_give_the_bits_of_threads() -> None:
     states = random.getstate()

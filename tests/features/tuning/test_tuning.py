@@ -134,6 +134,8 @@ def test_every_combination_is_checked_before_any_is_trained() -> None:
         tune(study(), {RATE: [1e-3, -1.0]}, report=heard.append)
     with raises(SettingsError):
         tune(study(), {"training.learning_rat": [1e-3]}, report=heard.append)
+    with raises(SettingsError, "sets the rounds", field="algorithm.rounds"):
+        tune(study(), {RATE: [1e-3], "algorithm.rounds": [2, 4]}, report=heard.append)
     assert heard == []
 
 
@@ -168,6 +170,15 @@ def test_the_command_writes_a_file_that_trains_and_a_page(tmp_path: Path) -> Non
     assert CliRunner().invoke(main, ["tune", str(file), "--try", "nothing"]).exit_code == 2
     dead = CliRunner().invoke(main, ["tune", str(file), "--try", f"{RATE}=1e-9,2e-9"])
     assert "After 2 rounds all scores are equal" in dead.stdout
+
+
+def test_a_field_that_is_tried_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY.format(name="fedavg", mode="he+secagg", rounds=2, size=24))
+    twice = ["--try", f"{RATE}=1e-4", "--try", f"{RATE}=3e-4"]
+    run = CliRunner().invoke(main, ["tune", str(file), *twice])
+    assert run.exit_code == 2 and "write all its values in one" in run.output
+    assert not (tmp_path / "study-tuning").exists()
 
 
 def test_a_probe_is_measured_first_and_the_winners_result_is_compared_with_it(
