@@ -228,13 +228,14 @@ def test_fedids_batches_are_put_back_in_their_places():
 
 def test_what_cannot_be_read_says_so():
     p, y = prior(), np.full((10, 2), 0.5)
-    for view, public in (
-        (View("host"), p.outsiders),
-        (host(y), p.outsiders[:9]),
-        (host(y), ()),
+    for view, public, ran in (
+        (View("host"), p.outsiders, True),
+        (host(y), p.outsiders[:9], False),
+        (host(y), (), False),
     ):
         finding = predictions.labels_of(view, p, public)
         assert finding.value is None and finding.note
+        assert finding.could_run is ran  # false: no verdict
     ner = make_task(TaskSettings(kind="ner", labels=("DRUG",)))
     finding = predictions.membership_of(host(y), replace(p, task=ner), p.outsiders)
     assert finding.value is None and finding.note
