@@ -8,6 +8,7 @@ hospitals then have equal weight.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -59,9 +60,8 @@ class Ensemble:
     def draw(self, round: int) -> bool:
         """Draw a round's parties, and return True if this party is among them."""
         cohort = self._cohort
-        # Draw enough parties that a sum remains possible after the tolerated number of dropouts.
-        at_least = cohort.min_cohort + len(cohort.parties) - cohort.threshold
-        self._drawn = sampled(self._site.seed, round, cohort.parties, self._share, at_least)
+        limits = cohort.min_cohort, cohort.threshold
+        self._drawn = drawn_parties(self._site.seed, round, cohort.parties, self._share, *limits)
         return cohort.me in self._drawn
 
     async def begin(self, round: int) -> bool:
@@ -108,6 +108,13 @@ class Ensemble:
         if self._noise is None:
             return total, float(sums[WEIGHT][0])
         return total, float(len(self._drawn & set(self._cohort.survivors)))
+
+
+def drawn_parties(
+    seed: int, round: int, parties: Sequence[str], share: float, min_cohort: int, threshold: int
+) -> frozenset[str]:
+    """Draw a round's parties, so many that a sum stays possible after the tolerated dropouts."""
+    return sampled(seed, round, parties, share, min_cohort + len(parties) - threshold)
 
 
 def _positive(weight: float) -> float:

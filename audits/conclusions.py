@@ -129,6 +129,8 @@ def _why(mine: Iterable[AuditTrial]) -> str:
             reasons.append(trial.reason)
         elif trial.control is not None and trial.control.value is None:
             reasons.append(f"{trial.attack}: {trial.control.note}")
+        elif trial.deployed is not None and not trial.deployed.could_run:
+            reasons.append(f"{trial.attack}: {trial.deployed.note}")
     return "; ".join(dict.fromkeys(filter(None, reasons)))
 
 

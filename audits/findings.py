@@ -119,6 +119,7 @@ class AuditFinding:
     evidence: tuple[str, ...] = ()  # places of the frames or files it worked on
     details: Mapping[str, Any] = field(default_factory=dict)  # further figures, JSON values only
     note: str = ""  # why there was nothing to work on, or how to read the value
+    could_run: bool = True  # false: values reached the role, and the attack could not use them
 
     @property
     def succeeded(self) -> bool:
@@ -135,7 +136,7 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"  # the attack works unprotected, and not here
     LEAKS = "leaks"  # it works here
-    INCONCLUSIVE = "inconclusive"  # it fails even unprotected, or succeeds on the null
+    INCONCLUSIVE = "inconclusive"  # it could not run, fails unprotected, or succeeds on the null
     UNTESTED = "not tested"  # there was nothing to run it on
 
 
@@ -153,7 +154,8 @@ class AuditTrial:
         """The verdict; an attack that was not run on all three has shown nothing."""
         if self.deployed is None or self.control is None or self.null is None:
             return Verdict.UNTESTED
-        if not self.control.succeeded or self.null.succeeded:
+        ran = self.control.could_run and self.deployed.could_run and self.null.could_run
+        if not ran or not self.control.succeeded or self.null.succeeded:
             return Verdict.INCONCLUSIVE
         return Verdict.LEAKS if self.deployed.succeeded else Verdict.HOLDS
 

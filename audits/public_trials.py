@@ -13,16 +13,21 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from secure_fl.algorithms.ensembles import PREDICTIONS, drawn_parties
 from secure_fl.audits.attacks import membership, predictions, shadow_models
 from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Reading, View
 from secure_fl.audits.roles import CODE, HOST, PUBLIC
 from secure_fl.audits.selftest import one_run
 from secure_fl.capture import readings
+from secure_fl.capture.merging import MergedReading
 from secure_fl.learning.exporting import load_exported
+from secure_fl.protocol.sum_names import WEIGHT
+from secure_fl.thresholds import default_threshold
 
 ABOUT: Mapping[str, str] = {**membership.ABOUT, **predictions.ABOUT, one_run.NAME: one_run.ABOUT}
 RELEASED = ("model", "student")  # folders of models that a run exports for all
@@ -118,16 +123,22 @@ class PublicTrials:
         if self.audited.run.host is None:
             return None
         classes = len(self.prior.task.labels)
-        opened = [
-            Reading(
-                read.of,
-                read.round,
-                {n: _rows(n, v, classes) for n, v in read.values.items()},
-                read.evidence,
-            )
-            for read in readings.host_sums(self.audited.run)
-        ]
+        opened = []
+        for read in readings.host_sums(self.audited.run):
+            values = {n: _rows(n, v, classes) for n, v in read.values.items()}
+            if PREDICTIONS in values and WEIGHT not in values:  # under noise
+                values[WEIGHT] = np.array([self.predicting(read)])
+            opened.append(Reading(read.of, read.round, values, read.evidence))
         return View(HOST, tuple(opened))
+
+    def predicting(self, read: MergedReading) -> int:
+        """Count the parties of a host sum that were drawn for its round; the others sent zeros."""
+        settings, prior = self.audited.settings, self.prior
+        rules, members = settings.protection, len(self.audited.run.parties)
+        share = prior.algorithm.demands(prior.training, 0).drawn
+        limits = rules.min_cohort, rules.threshold or default_threshold(members)
+        drawn = drawn_parties(prior.seed, read.round, read.expected, share, *limits)
+        return len(drawn & set(read.of))
 
     def _model(self, purpose: str, inside: Sequence[bool]) -> nn.Module:
         chosen = [r for r, put in zip(self.pool.records, inside, strict=True) if put]
@@ -137,7 +148,7 @@ class PublicTrials:
 
 
 def _rows(name: str, values: NDArray[Any], classes: int) -> NDArray[Any]:
-    return values.reshape(-1, classes) if name == "predictions" else values
+    return values.reshape(-1, classes) if name == PREDICTIONS else values
 
 
 def _untested(name: str, why: str) -> AuditTrial:

@@ -54,6 +54,7 @@ ABOUT = {
 }
 SHADOWS, MOST = 8, 100
 CERTAIN = 0.95
+UNREAD = "no reading holds predictions"
 DRAWS = 4000  # for the threshold of the label histogram
 
 Shown = tuple[Floats, tuple[str, ...], str, tuple[str, ...]]  # predictions, owners, role, evidence
@@ -200,13 +201,14 @@ def predictions_of(
 ) -> tuple[Floats, tuple[str, ...]] | str:
     """Collect the last round's predictions on all public records, and their owners, or a reason.
 
-    A sum is sent less 1/classes, times its weight (`algorithms.ensembles`). Under noise there is no
-    weight, and the sum of a round counts each party once. Records that FedID's last round left out
-    have an earlier round's predictions.
+    A sum holds weight · (prediction - 1/classes) (`algorithms.ensembles`). Under noise no weight is
+    sent: it is the number of drawn parties, which the audit computes. A reading without a weight
+    counts each of its parties once. Records that FedID's last round left out have an earlier
+    round's predictions.
     """
     carrying = [r for r in readings if "predictions" in r.values]
     if not carrying:
-        return "no reading holds predictions"
+        return UNREAD
     of = carrying[-1].of
     C = len(prior.task.labels)
     y = np.full((len(public), C), np.nan)
@@ -273,6 +275,8 @@ def _target(view: PublicView | View, of: Sequence[str]) -> str:
 def _nothing(
     attack: str, view: PublicView | View, measure: str, chance: float, reason: str
 ) -> AuditFinding:
+    """Make a finding without a value; only a role without predictions shows that nothing leaks."""
     return AuditFinding(
-        attack, view.role, "predictions", measure, None, chance, 1.0, 0, note=reason
-    )
+        attack, view.role, "predictions", measure, None, chance, 1.0, 0, note=reason,
+        could_run=reason == UNREAD,
+    )  # fmt: skip

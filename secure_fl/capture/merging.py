@@ -44,6 +44,7 @@ class MergedReading:
     values: Mapping[str, NDArray[Any]]
     evidence: tuple[str, ...]
     sources: Mapping[str, Source] = field(default_factory=dict)
+    expected: tuple[str, ...] = ()  # of a host sum: its parties when it began, with dropouts
 
 
 def merged(

@@ -74,10 +74,15 @@ def of_all(run: RecordedRun, shapes: Shapes, rounds: int) -> tuple[MergedReading
 def host_sums(run: RecordedRun) -> tuple[MergedReading, ...]:
     """List every sum that the host opened, unchanged."""
     return tuple(
-        MergedReading(part.of, part.round, _vectors(part.note.opened, part.segment.sizes), (place,))
+        MergedReading(
+            part.of,
+            part.round,
+            _vectors(part.note.opened, part.segment.sizes),
+            (part.frame.place,),
+            expected=part.segment.owners,
+        )
         for part in run.parts
         if part.total and part.frame.party == run.host and part.note.opened is not None
-        for place in [part.frame.place]
     )
 
 

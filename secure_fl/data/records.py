@@ -49,7 +49,7 @@ def _text(
     text = _string(row, "text", required(row, "text", columns))
     pair = optional(row, "pair", columns)
     return Text(
-        _id(row, position, columns),
+        record_id(row, position, columns),
         text,
         None if pair is None or pair == "" else _string(row, "pair", pair),
         label(row, optional(row, "label", columns)),
@@ -76,7 +76,7 @@ def _impression(row: Row, position: int, columns: Columns) -> Impression:
         counts = f"{len(clicks)} clicks for {len(candidates)} candidates"
         raise row.error(counts, field="clicks", fix="give one click, 0 or 1, for each candidate")
     return Impression(
-        _id(row, position, columns), history, candidates, tuple(bool(c) for c in clicks)
+        record_id(row, position, columns), history, candidates, tuple(bool(c) for c in clicks)
     )
 
 
@@ -91,7 +91,9 @@ def _tagged(rows: Sequence[Row], columns: Columns) -> tuple[Tagged, ...]:
             fix = "use one of IOB2, IOB1, BIOES, BILOU for all tags of a file"
             raise row.error(what, field="tags", fix=fix)
     return tuple(
-        Tagged(_id(row, k, columns), words, None if labels is None else to_iob2(labels, scheme))
+        Tagged(
+            record_id(row, k, columns), words, None if labels is None else to_iob2(labels, scheme)
+        )
         for k, (row, words, labels) in enumerate(zip(rows, tokens, tags, strict=True))
     )
 
@@ -110,7 +112,8 @@ def _tags(row: Row, tokens: Sequence[str], columns: Columns) -> tuple[str, ...] 
     return tags
 
 
-def _id(row: Row, position: int, columns: Columns) -> str:
+def record_id(row: Row, position: int, columns: Columns) -> str:
+    """The id of a row's example; a row without an id has its place, counted from 0."""
     record = _name(row, "id", optional(row, "id", columns)) or str(position)
     if columns.patient is None:
         return record

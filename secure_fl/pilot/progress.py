@@ -68,7 +68,7 @@ class _Progress:
                 late = [name for name in self.waits["for"] if name not in names]
                 self.waits = {**self.waits, "for": late} if late else None
             case events.Resumed(after=after):
-                self.state = "gathering"
+                self.state, self.waits = "gathering", None
                 self.notes.append(f"resumed in round {after}")
             case events.Stopped(final=True, code=code):
                 self.state, self.waits = f"stopped ({code})", None
@@ -79,6 +79,7 @@ class _Progress:
                 events.MembersGathered(members=names)
                 | events.RoundStarted(members=names)
                 | events.RoundSaved(members=names)
+                | events.MembersReturned(parties=names)
             ):
                 self.mark(names, "here")
             case events.Traffic(bytes=sizes):
@@ -109,7 +110,7 @@ NOTED = (
 def progress(folder: Path) -> dict[str, Any]:
     """Return a pilot's rounds, members, bytes and last events."""
     try:
-        plan = toml.parse((folder / SETTINGS).read_text(), str(folder / SETTINGS))
+        plan = toml.parse((folder / SETTINGS).read_text("utf-8"), str(folder / SETTINGS))
     except OSError as error:
         fix = "give the folder after --out of `secure-fl coordinate`"
         raise RunError(

@@ -56,6 +56,19 @@ def test_verdicts(control, deployed, null, verdict):
     assert trial(deployed, control=control, null=null).verdict is verdict
 
 
+@pytest.mark.parametrize("which", ["control", "deployed", "null"])
+def test_an_attack_that_could_not_run_shows_nothing(which: str) -> None:
+    whole = trial(0.0)
+    assert whole.control and whole.deployed and whole.null
+    known = {"control": whole.control, "deployed": whole.deployed, "null": whole.null}
+    failed = known[which].at(value=None, could_run=False, note="rounds do not match")
+    known[which] = failed
+    incomplete = AuditTrial(known["control"], known["deployed"], known["null"])
+    assert incomplete.verdict is Verdict.INCONCLUSIVE
+    if which == "deployed":
+        assert "rounds do not match" in cell([incomplete], "words").note
+
+
 def test_a_missing_control_shows_nothing():
     alone = AuditTrial(None, finding(0.0, "token bag", COORDINATOR), None)
     assert alone.verdict is Verdict.UNTESTED

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from secure_fl.algorithms.baselines.settings import DSFL
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.public_distillation import PublicRecords
 from secure_fl.audits.attacks import predictions, shadow_models
+from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import Prior, PublicView, Reading, Truth, View
+from secure_fl.audits.public_trials import PublicTrials
+from secure_fl.capture import readings
 from secure_fl.corpora.codes import LABELS
 from secure_fl.data.examples import Example, Text
 from secure_fl.data.silo import Silo
@@ -25,6 +29,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import Task, make_task
 from secure_fl.settings import ModelSettings, TaskSettings, TrainingSettings
+from tests.support.audited_runs import train
 from tests.support.readings import prior_of
 
 COUNT, MODELS = 24, 2
@@ -223,13 +228,35 @@ def test_fedids_batches_are_put_back_in_their_places():
 
 def test_what_cannot_be_read_says_so():
     p, y = prior(), np.full((10, 2), 0.5)
-    for view, public in (
-        (View("host"), p.outsiders),
-        (host(y), p.outsiders[:9]),
-        (host(y), ()),
+    for view, public, ran in (
+        (View("host"), p.outsiders, True),
+        (host(y), p.outsiders[:9], False),
+        (host(y), (), False),
     ):
         finding = predictions.labels_of(view, p, public)
         assert finding.value is None and finding.note
+        assert finding.could_run is ran  # false: no verdict
     ner = make_task(TaskSettings(kind="ner", labels=("DRUG",)))
     finding = predictions.membership_of(host(y), replace(p, task=ner), p.outsiders)
     assert finding.value is None and finding.note
+
+
+NOISE = "[protection.noise]\nepsilon = 1e9\nstd = 1.0\nforce = true"
+
+
+@pytest.mark.parametrize("noise", ["", NOISE], ids=["plain", "noise"])
+def test_parties_that_were_not_drawn_do_not_count(tmp_path: Path, noise: str) -> None:
+    """With noise no weight is sent, and the audit draws as the parties did."""
+    more = 'epochs = 1\nsample = 0.5\ncounted = "parties"'
+    rules = f"min_cohort = 2\nthreshold = 4\n{noise}"
+    case: dict[str, Any] = {"parties": 4, "protection": rules, "more": more, "rounds": 2}
+    case |= {"algorithm": "dsfl", "mode": "secagg", "data": "public = 24\nlabelled = 8"}
+    trials = PublicTrials(AuditedRun(train(tmp_path / "run", **case)))
+    view = trials._host()
+    assert view is not None
+    shown = [one for one in view.readings if "predictions" in one.values]
+    assert [one.round for one in shown] == [1, 2]
+    for one in shown:
+        assert len(one.of) == 4 and one.values["weight"] == 2
+    sums = readings.host_sums(trials.audited.run)
+    assert [trials.predicting(one) for one in sums if "predictions" in one.values] == [2, 2]

@@ -71,3 +71,8 @@ def test_degenerate_inputs_score_zero_without_warnings() -> None:
     missed = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "f1/X": 0.0}
     rates = tagged([["B-X"]], [["O"]])
     assert {name: rates[name] for name in missed} == missed
+
+
+def test_counts_of_a_regression_without_moments_have_no_rates() -> None:
+    task = Regression("regression")
+    assert not (task.rates({}) or task.intervals({}) or task.closed_slopes({}))

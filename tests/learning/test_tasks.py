@@ -130,6 +130,16 @@ def test_bad_examples_are_named_by_row_and_not_shown(
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "fix"), [("pair", "kind 'classification'"), ("classification", "fill")]
+)
+def test_a_missing_second_text_says_what_to_do(kind: Kind, fix: str, tokenizer: Any) -> None:
+    examples = [Text("0", "a", "b", label="yes"), Text("1", "c", label="no")]
+    with pytest.raises(DataError) as caught:
+        make_task(settings(kind), toy(kind)).encode(examples, tokenizer)
+    assert fix in caught.value.fix and (kind == "pair") is ("classification" in caught.value.fix)
+
+
 def test_ner_labels_first_pieces_only(tokenizer: Any) -> None:
     task = make_task(TaskSettings(kind="ner", labels=("S",)))
     sentence = Tagged("0", ("feverish", "no", "rash"), ("B-S", "O", "B-S"))

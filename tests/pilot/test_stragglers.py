@@ -101,6 +101,23 @@ def test_status_forgets_who_is_no_longer_waited_for(tmp_path: Path) -> None:
         assert progress(run)["waits"] == waits
 
 
+def test_a_status_shows_who_returned_and_no_wait_from_before_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text(write_plan(local_pilot(tmp_path).plan))
+    lines = [
+        {"event": "lost", "parties": ["north"], "round": 1},
+        {"event": "slow", "at": 100.0, "seconds": 61.0, "parties": ["west"]},
+        {"event": "returned", "parties": ["north"]},
+    ]
+
+    def shown() -> dict[str, Any]:
+        (tmp_path / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        return progress(tmp_path)
+
+    assert shown()["members"]["north"]["state"] == "here" and shown()["waits"]
+    lines.append({"event": "resumed", "after": 1, "state": "running"})
+    assert shown()["state"] == "gathering" and shown()["waits"] is None
+
+
 def test_who_is_left_says_once_for_whom_it_waits_and_so_does_its_status(tmp_path: Path) -> None:
     made = local_pilot(tmp_path)  # three of three are needed
     made.before = at_frames("hospital-1", {9}, LocalPilot.kill)

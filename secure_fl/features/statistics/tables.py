@@ -21,6 +21,7 @@ from secure_fl.config.data import CorpusData, Data, PartyData, PartyFiles, Sourc
 from secure_fl.config.silos import generated, spread
 from secure_fl.data.examples import Example
 from secure_fl.data.loaders import rows_of
+from secure_fl.data.records import record_id
 from secure_fl.data.rows import DEFAULT_NAMES, Columns
 from secure_fl.data.silo import Silo
 from secure_fl.data.splits import PARTS
@@ -28,6 +29,7 @@ from secure_fl.errors import DataError
 from secure_fl.settings import TaskSettings
 
 PRIVATE = frozenset(DEFAULT_NAMES) - {"label"} | {"prompt", "completion"}
+USUAL = PRIVATE.union(*(names for field, names in DEFAULT_NAMES.items() if field != "label"))
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def finished(rows: pd.DataFrame, how: Columns) -> RecordTable:
             raise DataError("there is no such column", field=chosen, fix=_columns(rows))
         if name is not None:
             found[field] = name
-    private = {name for field, name in found.items() if field != "label"} | PRIVATE
+    private = {name for field, name in found.items() if field != "label"} | USUAL
+    private -= {found.get("label")} - PRIVATE
     table = rows.drop(columns=[name for name in rows if name in private])
     if "label" in found:
         table = table.rename(columns={found["label"]: "label"})
@@ -106,17 +109,20 @@ def _keyed(rows: pd.DataFrame, table: pd.DataFrame, found: Mapping[str, str]) ->
     """Add the key of each record's patient; without patients, of the record."""
     named = found.get("patient", found.get("id"))
     keys = pd.Series(range(len(rows))) if named is None else rows[named]
+    of_rows = pd.util.hash_pandas_object(rows.astype(str), index=False).to_numpy()
     if named is None:
-        hashed = pd.util.hash_pandas_object(rows.astype(str), index=False)
-        return RecordTable(table, hashed.to_numpy(), grouped=False)
-    if "patient" in found and bool(keys.isna().any()):
+        return RecordTable(table, of_rows, grouped=False)
+    missing = (keys.isna() | (keys == "")).to_numpy()
+    if "patient" in found and missing.any():
         raise DataError(
-            f"{int(keys.isna().sum())} records name no patient",
+            f"{int(missing.sum())} records name no patient",
             fix="fill the column of patients",
             field=named,
         )
-    hashed = pd.util.hash_array(keys.astype(str).to_numpy(dtype=object), categorize=False)
-    return RecordTable(table, np.asarray(hashed), grouped="patient" in found)
+    texts = keys.map(_name).to_numpy(dtype=object)
+    hashed = np.asarray(pd.util.hash_array(texts, categorize=False))
+    # Records without an id are not one person.
+    return RecordTable(table, np.where(missing, of_rows, hashed), grouped="patient" in found)
 
 
 def _of_examples(examples: Iterable[Example]) -> RecordTable:
@@ -150,13 +156,12 @@ def _of_source(data: SourceData, task: TaskSettings, seed: int) -> Sequence[Reco
     """Read the rows that training would give to each party, with all their columns."""
     rows, how = _of_file(data.source, data), data.columns
     dealt = spread(data, task.kind, seed)
-    name = how.id or next((n for n in DEFAULT_NAMES["id"] if n in rows), None)
-    ids = rows.index.to_series().astype(str) if name is None else rows[name].astype(str)
-    rows = rows.set_index(pd.Index(ids.to_numpy()))
+    read = enumerate(rows_of(data.source, data.format))
+    rows.index = pd.Index([record_id(row, k, how) for k, row in read])
     if rows.index.has_duplicates:
         fix = "give each record an id of its own, or none at all"
         raise DataError("two records have one id", fix=fix, file=data.source, field="id")
-    of_parties = [[e.id.rpartition("/")[2] for e in _all(one)] for one in dealt.parties]
+    of_parties = [[example.id for example in _all(one)] for one in dealt.parties]
     return [finished(rows.loc[ids].reset_index(drop=True), how) for ids in of_parties]
 
 
@@ -166,6 +171,11 @@ def _all(splits: Any) -> list[Example]:
 
 def _columns(rows: pd.DataFrame) -> str:
     return f"rename a column, or map it in data.columns; found: {', '.join(map(str, rows))}"
+
+
+def _name(value: Any) -> str:
+    """Format an id as `data.records` does: a missing value elsewhere makes integers floats."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _joined(text: Any) -> str:

@@ -17,18 +17,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from secure_fl.algorithms.probe import Probe
 from secure_fl.algorithms.registry import entry_of
 from secure_fl.config.build import Settings
 from secure_fl.config.load import changed, silos
+from secure_fl.crypto.privacy.ledger import load_chain, totals
 from secure_fl.data.silo import Silo
 from secure_fl.display.learning_check import not_learned
 from secure_fl.errors import BudgetError, DataError, SettingsError, TrainingError
 from secure_fl.events import metric_name
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
+from secure_fl.learning.dp.scope import LEDGER
 
 KEEP = 3  # one in three continues, with three times the rounds
 NEAR = 0.02  # at equal scores, a smaller relative difference of losses is chance
@@ -155,10 +158,10 @@ def probe_score(
     probe = settings.model_copy(update={"algorithm": Probe(), "model": model})
     try:
         federation = Federation.of(probe, hospitals=records.of(probe), progress=progress)
-        scores = dev_scores(federation.run())
+        result = federation.run()
     except (SettingsError, DataError):  # of a task, or a set of labels, that has no probe
         return None
-    return scores[next(iter(federation.tasks.values())).metric]
+    return dev_scores(result)[next(iter(federation.tasks.values())).metric]
 
 
 def ahead(trials: Sequence[Trial], count: int) -> list[Trial]:
@@ -176,11 +179,14 @@ def _alike(better: Trial, worse: Trial) -> bool:
 
 def rungs(points: int, rounds: int, *, halving: bool = True) -> Iterator[tuple[int, int]]:
     """Yield the number of trials and their rounds for each stage; the last has all rounds."""
-    if halving and points > 1:
-        for rung in range(int(math.log(points, KEEP)), 0, -1):
-            if (few := round(rounds / KEEP**rung)) >= 1 or rung == 1:
-                yield points, max(1, few)
-                points = max(1, points // KEEP)
+    stages = 0
+    while halving and KEEP ** (stages + 1) <= points:
+        stages += 1
+    for rung in range(stages, 0, -1):
+        few = max(round(rounds / KEEP**rung), int(rung == 1))
+        if 1 <= few < rounds:  # a stage with all rounds is the last
+            yield points, few
+            points //= KEEP
     yield points, rounds
 
 
@@ -219,7 +225,8 @@ def attempt(
     except BudgetError:
         raise
     except TrainingError:  # it diverged: other combinations are better
-        return Trial(choice, rounds, None, None, time.process_time() - began), metric
+        seconds, spent = time.process_time() - began, in_ledgers(chosen)
+        return Trial(choice, rounds, None, None, seconds, spent), metric
     dev = dev_scores(result)
     seconds, spent = time.process_time() - began, spent_by(result)
     problem = not_learned(result.document)
@@ -234,9 +241,28 @@ def spent_by(result: Result) -> float | None:
     return max((ε for ε in epsilons if ε is not None), default=None)
 
 
+def in_ledgers(settings: Settings) -> float | None:
+    """Return the largest ε of the accounts that the ledgers' last reservations belong to.
+
+    A trial that failed has no result to read it from.
+    """
+    spent = []
+    for section in (settings.training.dp, settings.protection.noise):
+        folder = None if section is None or section.ledger is None else Path(section.ledger)
+        for file in [] if folder is None else folder.glob(f"*/{LEDGER}"):
+            chain = load_chain(file)
+            last = next((e for e in reversed(chain.entries) if e.state == "reserved"), None)
+            spent += [
+                total.spent
+                for total in totals(chain)
+                if last is not None and (total.dataset, total.unit) == (last.dataset, last.unit)
+            ]
+    return max(spent, default=None)
+
+
 def dev_scores(result: Result) -> Mapping[str, float]:
     """Return the scores over all dev records, of the host's model or else of the parties'."""
-    pooled = result.document["metrics"]["last"]["pooled"]
+    pooled = result.document["metrics"].get("last", {}).get("pooled", {})
     scores: Mapping[str, float] | None = pooled.get("dev", pooled.get("local/dev"))
     if scores is None:
         raise SettingsError(

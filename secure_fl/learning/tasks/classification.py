@@ -226,6 +226,10 @@ class Classification(Task):
         return answer | {"labels": [n for n, p in chances.items() if p >= self.threshold]}
 
 
+NAME_PAIRS = "name the column of the second text, or use kind 'classification'"
+FILL_PAIRS = "other records have one: fill the column of second texts, or remove it"
+
+
 def encode_texts(
     examples: Examples, tokenizer: Any, task: Task, layout: WindowLayout | None = None
 ) -> Table:
@@ -245,7 +249,7 @@ def encode_texts(
                 "the second text is missing",
                 record=row + 1,
                 field="pair",
-                fix="name the column of the second text, or use kind 'classification'",
+                fix=NAME_PAIRS if kind == "pair" else FILL_PAIRS,
             )
         pairs.append(note.pair or "")
     if paired and (task.windows > 1 or layout is not None):

@@ -92,15 +92,17 @@ class Regression(Task):
 
     def intervals(self, counts: Counts) -> dict[str, Interval]:
         """Fisher's z, that of normal residuals, and the delta method's over bins of ranks."""
-        n, rates = counts[MOMENTS][0], self.rates(counts)
-        by_law = {"pearson": fisher(rates["pearson"], n), "mse": of_squares(rates["mse"], n)}
+        by_law: dict[str, Interval | None] = {}
+        if MOMENTS in counts:
+            n, rates = counts[MOMENTS][0], self.rates(counts)
+            by_law = {"pearson": fisher(rates["pearson"], n), "mse": of_squares(rates["mse"], n)}
         intervals = {name: interval for name, interval in by_law.items() if interval is not None}
         ranks = {RANKS: counts[RANKS]} if RANKS in counts else {}
         return intervals | delta(self.rates, ranks, ["spearman"], within=(-1.0, 1.0))
 
     def closed_slopes(self, counts: Counts) -> dict[str, dict[str, NDArray[np.float64]]]:
         """The derivatives of Pearson's correlation."""
-        return {"pearson": {MOMENTS: pearson_slope(counts[MOMENTS])}}
+        return {"pearson": {MOMENTS: pearson_slope(counts[MOMENTS])}} if MOMENTS in counts else {}
 
     def bounds(self, counts: Counts) -> dict[str, Interval]:
         """The bounds of Spearman's correlation."""

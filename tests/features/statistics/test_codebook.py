@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,39 @@ def test_a_site_refuses_columns_that_no_codebook_counts(
     asked = codebook(variables={column: {"values": values}}, tables={"t": (column,)})
     with raises(DataError, words, field=column):
         counts_of(asked, table_of(frame))
+
+
+def test_no_usual_column_of_texts_or_ids_is_counted() -> None:
+    more = {name: ["short"] * 40 for name in ("idx", "sentence", "prompt", "premise")}
+    assert set(table_of(site(**more)).frame) == {"label", "age", "words", "characters"}
+
+
+def test_records_without_an_id_are_not_one_person() -> None:
+    bare = site(id=[None, "", float("nan"), *(f"r{k}" for k in range(37))])
+    assert len(set(table_of(bare).patients)) == 40
+    whole, floats = site(id=list(range(40))), site(id=[*map(float, range(39)), None])
+    shared = set(table_of(whole).patients) & set(table_of(floats).patients)
+    assert len(shared) == 39  # "1" and 1.0 are one id
+    with raises(DataError, "1 records name no patient"):
+        table_of(site(patient=["", *(f"p{k}" for k in range(39))]))
+
+
+@pytest.mark.parametrize("columns", ['{id = "id"}', '{id = "id", patient = "pid"}'])
+def test_ids_of_a_source_may_hold_slashes_and_floats_and_be_blank(
+    tmp_path: Path, columns: str
+) -> None:
+    from secure_fl.config.load import loads
+    from secure_fl.features.statistics.tables import silos_of
+
+    ids = [f"{k}/17" for k in range(20)] + [20.0, None, "", *range(23, 40)]
+    rows = site(id=ids, pid=[f"p/{k}" for k in range(40)]).to_dict("records")
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    head = 'algorithm = {name = "fedavg"}\n[data]\nparties = 3\ndev = 0.3\n'
+    source = f'source = "{tmp_path / "all.jsonl"}"\ncolumns = {columns}\n'
+    settings = loads(head + source)
+    tables = [one.table for one in silos_of(settings.data, settings.task, 0)]
+    assert sorted(age for table in tables for age in table.frame["age"]) == list(range(40))
+    assert len({key for table in tables for key in table.patients}) == 40
 
 
 def test_a_column_mapped_to_an_identifier_is_gone_under_its_own_name(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,9 +12,19 @@ from click.testing import CliRunner
 
 from secure_fl.cli.main import main
 from secure_fl.config.load import Settings, load, loads
-from secure_fl.crypto.privacy.ledger import load_chain
+from secure_fl.crypto.privacy.ledger import load_chain, totals
+from secure_fl.data.silo import Silo
 from secure_fl.errors import BudgetError, SettingsError, TrainingError
-from secure_fl.features.tuning.tuning import RATE, Trial, ahead, rungs, tune
+from secure_fl.features.tuning.tuning import (
+    RATE,
+    Records,
+    Trial,
+    ahead,
+    attempt,
+    probe_score,
+    rungs,
+    tune,
+)
 from secure_fl.federation.federation import Federation
 from tests.support.raising import raises
 from tests.support.sampling import mostly_slow
@@ -57,12 +68,15 @@ def test_halving_takes_a_third_of_a_grid() -> None:
     assert list(rungs(27, 27)) == [(27, 1), (9, 3), (3, 9), (1, 27)]
     assert list(rungs(12, 9, halving=False)) == [(12, 9)]
     assert list(rungs(1, 5)) == [(1, 5)]
+    assert list(rungs(12, 1)) == [(12, 1)]  # nothing is trained twice
+    assert next(iter(rungs(243, 243))) == (243, 1)
     for points in (2, 5, 12, 30):
         for rounds in (1, 2, 5, 10):
             steps = list(rungs(points, rounds))
             assert steps[0][0] == points and steps[-1][1] == rounds
             assert all(a > b for (a, _), (b, _) in pairwise(steps))
             assert all(1 <= few <= rounds for _, few in steps)
+            assert all(a < b for (_, a), (_, b) in pairwise(steps))
     for rounds in (8, 9, 10, 20):
         assert sum(n * r for n, r in rungs(12, rounds)) <= 12 * rounds / 3
 
@@ -153,6 +167,28 @@ def test_a_search_is_entered_into_the_ledgers_and_ends_with_the_budget(tmp_path:
     short = f"{found.epsilon * 1.01:.3f}"
     with pytest.raises(BudgetError):
         tune(study(rounds=1, more=DP.format(epsilon=short, ledger=place)), values, halving=False)
+
+
+def test_a_trial_that_diverges_has_spent_its_budget(tmp_path: Path) -> None:
+    more = DP.format(epsilon=500, ledger=f'ledger = "{tmp_path / "ledgers"}"')
+    more = more.replace("noise_multiplier", "max_grad_norm = 1e9\nnoise_multiplier")
+    settings = study(rounds=1, size=24, more=more)
+    trial, _ = attempt(settings, {RATE: 1e30}, 1, Records(), progress=False)
+    files = sorted((tmp_path / "ledgers").rglob("ledger.sqlite"))
+    assert trial.score is None and files  # the others may not have begun
+    assert trial.epsilon == max(one.spent for file in files for one in totals(load_chain(file)))
+
+
+class WithoutDev(Records):
+    """Hospitals that have training records only."""
+
+    def of(self, settings: Settings) -> list[Silo]:
+        return [replace(silo, dev=()) for silo in super().of(settings)]
+
+
+def test_a_study_without_dev_records_is_refused_before_any_trial() -> None:
+    with raises(SettingsError, field="data"):
+        probe_score(study(rounds=1, size=24), WithoutDev(), progress=False)
 
 
 def test_the_command_writes_a_file_that_trains_and_a_page(tmp_path: Path) -> None:
