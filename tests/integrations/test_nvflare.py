@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.keyring import KeyRing
 from secure_fl.crypto.keys.vault import Cost
-from secure_fl.errors import CohortError, SettingsError
+from secure_fl.errors import CohortError, SettingsError, TrainingError
 from secure_fl.policy.plan import Plan
 from tests.support.carried_pilot import (
     NAMES,
@@ -156,6 +156,41 @@ def test_nan_at_one_site_stops_the_others(tmp_path: Path, monkeypatch: pytest.Mo
     assert job.errors.keys() == {"north"}
     assert "holds NaN or infinity; nothing was sent" in str(job.errors["north"])
     assert not job.means
+
+
+@pytest.mark.parametrize("spoil", ["name", "metric"])
+def test_a_result_that_cannot_be_read_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
+) -> None:
+    """The coordinator is told at once, and does not wait for values."""
+
+    def spoilt(name: str, round: int, arrays: Mapping[str, Any]) -> FLModel:
+        found = differences(name, round, arrays)
+        if name == "north" and spoil == "name":
+            found.params["unknown"] = found.params["0"]
+        elif name == "north":
+            found.metrics["loss"] = "a text"
+        return found
+
+    with job_of(tmp_path, monkeypatch, carried_plan(), train=spoilt) as (_, job):
+        job.run(START)
+        (part,) = (one for (_, name), one in client._PARTS.items() if name == "north")
+    assert job.errors.keys() == {"north"} and part._error is job.errors["north"]
+    assert isinstance(part._error, TrainingError) and "nothing was sent" in str(part._error)
+    assert not job.means
+
+
+def test_a_site_without_a_step_weighs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def idle(name: str, round: int, arrays: Mapping[str, Any]) -> FLModel:
+        weight = 0 if name == NAMES[0] else 2
+        return trained(moved(name, round, arrays), weight, loss=NAMES.index(name))
+
+    with job_of(tmp_path, monkeypatch, carried_plan(1, opened=True), train=idle) as (pilot, job):
+        job.run(START)
+        assert pilot.ended(), pilot.errors
+    assert job.means[0].metrics["loss"] == pytest.approx(1.5, abs=1e-3)
 
 
 def test_a_repeated_round_gets_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

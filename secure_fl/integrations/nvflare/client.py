@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -79,12 +80,13 @@ class SealedPart:
                 f"the server asks for {name!r} without a sealed sum; nothing was sent",
                 fix=f"only tasks with the name {TRAIN!r} are sealed",
             )
-        turn, model = self._wait(context), from_shareable(task)
-        given = {name: np.asarray(value) for name, value in (model.data or {}).items()}
-        start = program.model_of(turn, given)
-        self._start = {name: start[name] for name in given}  # without metrics
-        model.data = {name: _like(model.data[name], v) for name, v in self._start.items()}
-        model.update_shareable(task)
+        with self._reporting():
+            turn, model = self._wait(context), from_shareable(task)
+            given = {name: np.asarray(value) for name, value in (model.data or {}).items()}
+            start = program.model_of(turn, given)
+            self._start = {name: start[name] for name in given}  # without metrics
+            model.data = {name: _like(model.data[name], v) for name, v in self._start.items()}
+            model.update_shareable(task)
         return task
 
     def give(self, result: Shareable) -> Shareable:
@@ -94,12 +96,26 @@ class SealedPart:
         """
         if result is self._sent:
             return result
-        try:
+        with self._reporting():
             self._sent = self._after(result)
+        return self._sent
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Keep an error for the coordinator; it gets the code alone."""
+        try:
+            yield
         except SecureFLError as error:
             self._fail(error)
             raise
-        return self._sent
+        except Exception as error:
+            failure = TrainingError(
+                f"the model or result of this site's training cannot be read "
+                f"({type(error).__name__}); nothing was sent",
+                fix="return arrays of the model's names and shapes, and numbers as metrics",
+            )
+            self._fail(failure)
+            raise failure from error
 
     def _after(self, result: Shareable) -> Shareable:
         if (code := result.get_return_code(ReturnCode.OK)) != ReturnCode.OK:
@@ -112,7 +128,8 @@ class SealedPart:
             values = {n: self._start[n] + moved for n, moved in values.items()}
         numbers = {n: v for n, v in (found.metrics or {}).items() if n in self._turn.planned}
         _require_finite({**values, **numbers})
-        weight = float((found.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND) or 1.0)
+        steps = (found.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND)
+        weight = 1.0 if steps is None else float(steps)  # a site without a step weighs nothing
         everything = vectors({**values, **numbers})
         give = Give(self._asked, everything, weight, vectors(self._start))
         _require_no_failure(self._site.ask(give))
