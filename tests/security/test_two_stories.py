@@ -164,7 +164,7 @@ def test_a_member_that_was_kept_apart_brings_the_evidence_with_its_keys(
     refused = {event["party"]: event for event in made.seen("refused")}
     assert refused.keys() >= set(others)
     assert refused["hospital-1"]["code"] == "cohort"
-    assert "two stories" in refused["hospital-1"]["why"]
+    assert "contradictory statements" in refused["hospital-1"]["why"]
     assert refused["hospital-2"]["code"] == "run"  # its evidence was edited
     close(made)
 
