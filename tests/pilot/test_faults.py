@@ -47,7 +47,7 @@ def cut_short(folder: Path, cut: str = "opening it", mode: Any = "secagg", seed:
 
 
 def over(town: Storm, round: int, number: int) -> dict[str, tuple[str, ...]]:
-    """Who noted what of a sum."""
+    """Return the notes of each party about a sum."""
     return {
         party: tuple(note["survivors"])
         for party, notes in notes_of(town).items()

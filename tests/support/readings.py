@@ -82,7 +82,7 @@ def prior_of(
     layers: int = 2,
     seed: int = 0,
 ) -> Prior:
-    """What is public about a federation of small models, and its parties' records."""
+    """Make a prior for attacks: a federation of small models, and its parties' records."""
     known = outsiders() if public is None else tuple(public)
     settings = ModelSettings(layers=layers, freeze_embeddings=frozen)
 

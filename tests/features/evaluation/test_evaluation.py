@@ -370,6 +370,6 @@ def test_the_example_runs(
     page = Path(__file__).parents[3] / "docs" / "evaluation.md"
     monkeypatch.chdir(tmp_path)
     code, _tuning = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
-    exec(code, {})  # noqa: S102 - what readers are told to run
+    exec(code, {})  # noqa: S102 - the code of the docs
     said = capsys.readouterr().out
     assert "<Evaluation over 3 hospitals, test accuracy: short" in said and "interval" in said
