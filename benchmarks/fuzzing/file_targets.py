@@ -217,17 +217,11 @@ def handed_over(data: bytes) -> None:
         checkpoint.to_bytes(of)
 
 
-def checkpoint_folder(data: bytes) -> None:
-    """Load a checkpoint's folder: the same bytes as the state that is handed over."""
-    size = int.from_bytes(data[:8], "big")
+def checkpoint_file(data: bytes) -> None:
+    """Load a checkpoint's file: the same bytes as the state that is handed over."""
     with folder() as place:
-        document = b'{"format": "%s", "state": %s}' % (
-            checkpoint.FORMAT.encode(),
-            data[8 : 8 + size],
-        )
-        (place / "state.json").write_bytes(document if data[:1] != b"\1" else data[8 : 8 + size])
-        (place / "tensors.safetensors").write_bytes(data[8 + size :])
-        checkpoint.load(place)
+        (place / "round-00001").write_bytes(data)
+        checkpoint.load(place / "round-00001")
 
 
 def model_folder(data: bytes) -> None:
@@ -274,8 +268,8 @@ FILES = {
     "ledgers": FuzzTarget(ledger_of, lambda: {"ledger": ledger_file()[0]}),
     "ledger-rows": FuzzTarget(ledger_rows, lambda: {"ledger": ledger_file()[1]}, "json"),
     "checkpoints": FuzzTarget(handed_over, lambda: {"state": checkpoint.to_bytes(_state())}),
-    "checkpoint-folders": FuzzTarget(
-        checkpoint_folder, lambda: {"state": checkpoint.to_bytes(_state())}
+    "checkpoint-files": FuzzTarget(
+        checkpoint_file, lambda: {"state": checkpoint.to_bytes(_state())}
     ),
     "models": FuzzTarget(model_folder, _models, "json"),
 }

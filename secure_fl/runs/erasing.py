@@ -31,25 +31,26 @@ def require_erasable(folder: Path, *, checkpoints: bool = False) -> None:
 
 
 def parts(folder: Path, *, checkpoints: bool = False) -> list[Path]:
-    """Return the folders to remove: the run, or only its checkpoints."""
+    """Return the paths to remove: the run, or only its checkpoints."""
     rounds = "parties/*/*/round-*"  # records of opened sums are kept
     return list(folder.glob(rounds)) if checkpoints else [folder]
 
 
-def size(folders: Iterable[Path]) -> int:
-    """Sum the bytes of all files in these folders."""
-    return sum(p.stat().st_size for folder in folders for p in folder.rglob("*") if p.is_file())
+def size(paths: Iterable[Path]) -> int:
+    """Sum the bytes of these files, and of all files in these folders."""
+    inside = (file for path in paths for file in (path, *path.rglob("*")))
+    return sum(file.stat().st_size for file in inside if file.is_file())
 
 
-def erase(folders: Iterable[Path]) -> None:
-    """Remove these folders. Call `require_erasable` first: nothing is checked here."""
-    for folder in folders:
+def erase(paths: Iterable[Path]) -> None:
+    """Remove these files and folders. Call `require_erasable` first: nothing is checked here."""
+    for path in paths:
         try:
-            shutil.rmtree(folder)
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         except OSError as error:
-            what = f"the folder could not be removed completely ({error.strerror})"
+            what = f"it could not be removed completely ({error.strerror})"
             fix = "check its owner and permissions, and try again"
-            raise RunError(what, file=folder, fix=fix, reason="unwritable") from error
+            raise RunError(what, file=path, fix=fix, reason="unwritable") from error
 
 
 def due(folder: Path, days: int) -> list[Path]:

@@ -208,14 +208,13 @@ KEPT = 2  # rounds: by default, a party repeats at most its newest finished one
 
 
 class SavedTrainings:
-    """One party's saved trainings, each a folder in the format of checkpoints."""
+    """One party's saved trainings, each a file in the format of checkpoints."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def find(self, round: int, key: str) -> Mapping[str, Any] | None:
         """Return the saved result of this training, if there is one."""
-        checkpoint.mend(self._folder)
         place = self._path(round, key)
         return checkpoint.load(place) if place.exists() else None
 

@@ -43,7 +43,6 @@ class PartyCheckpoints(Checkpoints):
 
     def available(self) -> tuple[int, ...]:
         """Rounds that are whole."""
-        checkpoint.mend(self._folder)
         names = [p.name for p in self._folder.glob("round-*")] if self._folder.exists() else []
         return tuple(sorted(int(n.removeprefix("round-")) for n in names))
 

@@ -16,6 +16,7 @@ import pytest
 from secure_fl.cli.main import main
 from secure_fl.cli.options import FiniteRange
 from secure_fl.pilot.plan import write_plan
+from secure_fl.runs import checkpoint
 from tests.support.command_line import ran, run
 from tests.support.local_pilot import plan_of
 from tests.support.stories import STUDY, written
@@ -111,7 +112,7 @@ def test_runs_are_removed_but_not_what_is_needed(tmp_path: Path) -> None:
     ledger = two / "parties" / "north" / "ledger.sqlite"
     ledger.write_bytes(b"spent")
     rounds = two / "parties" / "north" / "checkpoints" / "round-00001"
-    rounds.mkdir(parents=True)
+    checkpoint.save(rounds, {})
     (rounds.parent / "opened.jsonl").write_text("")
     assert run("runs", "rm", one, "--yes").exit_code == 0 and not one.exists()
     assert run("runs", "rm", two, "--yes").exit_code == 4 and ledger.exists()

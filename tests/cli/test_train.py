@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from secure_fl.cli import show
+from secure_fl.runs import checkpoint
 from tests.support.command_line import ran, run
 from tests.support.stories import STUDY, written
 
@@ -132,7 +133,7 @@ def test_runs_are_listed_with_their_state(place: Path, monkeypatch: pytest.Monke
 
 def test_an_unfinished_run_is_stopped_and_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
     run_folder = tmp_path / "half"
-    (run_folder / "parties" / "a" / "checkpoints" / "round-00003").mkdir(parents=True)
+    checkpoint.save(run_folder / "parties" / "a" / "checkpoints" / "round-00003", {})
     (run_folder / "settings.toml").write_text('[algorithm]\nname = "fedavg"\nrounds = 9\n')
     found = run("runs", "show", run_folder)
     assert "stopped, round 3 of 9" in found.stdout

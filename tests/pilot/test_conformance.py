@@ -52,7 +52,7 @@ UNNOTICED = ("delivered twice", "answered twice", "old frame again")
 MEASURED = "seconds"  # of result.json; all else must be equal
 # Times, who asked, digests under fresh keys, and a card with the digest of a result.
 TOLD = {EVENTS, SETTINGS, SIGNED, "transcript.jsonl", ".lock", "README.md"}
-PILOTED = [n for n, e in ALGORITHMS.items() if not e.pools_data and not e.trains_nothing]
+PILOTED = [n for n, e in ALGORITHMS.items() if not (e.pools_data or e.trains_nothing or e.records)]
 NAMES = [*(f"hospital-{number}" for number in range(1, len(RANKS) + 1)), HOST]
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from secure_fl.crypto.keys.identity import Identity, seal_to
@@ -228,7 +229,7 @@ def test_notes_and_budgets_of_another_form_are_shown_or_refused() -> None:
 
 def _state(skeleton: object) -> bytes:
     text = skeleton if isinstance(skeleton, bytes) else json.dumps(skeleton).encode()
-    return len(text).to_bytes(8, "big") + text + checkpoint.to_bytes({})[8 + 15 :]
+    return safetensors.torch.save({}, {checkpoint.FORMAT: text.decode("latin1")})
 
 
 STATES: Mapping[str, object] = {
@@ -250,10 +251,7 @@ def test_a_state_of_another_form_is_refused_wherever_it_is_from(name: str, tmp_p
     with raises(RunError, reason="unreadable"):
         checkpoint.from_bytes(_state(STATES[name]))
     checkpoint.save(tmp_path / "round-00001", {"a": torch.ones(1)})
-    content = STATES[name]
-    text = content.decode("latin1") if isinstance(content, bytes) else json.dumps(content)
-    file = tmp_path / "round-00001" / "state.json"
-    file.write_text(f'{{"format": "{checkpoint.FORMAT}", "state": {text}}}')
+    (tmp_path / "round-00001").write_bytes(_state(STATES[name]))
     with raises(RunError, reason="unreadable", file=tmp_path / "round-00001"):
         checkpoint.load(tmp_path / "round-00001")
 

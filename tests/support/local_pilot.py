@@ -176,7 +176,7 @@ class LocalPilot:
 
     def model(self, name: str) -> bytes:
         """The newest checkpoint of a hospital: its weights, as they lie on disk."""
-        rounds = sorted((self.folder / name / "run").rglob("round-*/tensors.safetensors"))
+        rounds = sorted((self.folder / name / "run").rglob("checkpoints/round-*"))
         return rounds[-1].read_bytes()
 
 
