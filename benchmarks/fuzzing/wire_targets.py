@@ -28,7 +28,7 @@ from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.errors import SecureFLError, WireError
 from secure_fl.features.air_gap.file_message import Endpoint, FileMessage, Kind
-from secure_fl.features.air_gap.heartbeat import Told, read_told
+from secure_fl.features.air_gap.heartbeat import EndStatus
 from secure_fl.features.scripts.cohort import digest
 from secure_fl.integrations import site_messages as site
 from secure_fl.protocol import arrays, frames, messages
@@ -132,20 +132,20 @@ def _transports() -> dict[str, bytes]:
 def file_message(data: bytes) -> None:
     """Read a message in a folder, with the tag of both ends' key, and its content."""
     of = FileMessage.opened(data + hmac.digest(KEY, data, "sha256"), KEY)
-    if of.kind is Kind.BEAT:
-        read_told(of.body)
+    if of.kind is Kind.HEARTBEAT:
+        EndStatus.from_bytes(of.body)
     else:
         TransportMessage.from_bytes(of.body)
 
 
 def _file_messages() -> dict[str, bytes]:
-    told = msgspec.json.encode(Told("line", "why", True))
-    parcel = _transports()["answer"]
+    status = msgspec.json.encode(EndStatus("connection", "reason", True))
+    message = _transports()["answer"]
     return {
         kind.name.lower(): b"".join(
             FileMessage(Endpoint.TRAINER, kind, bytes(16), bytes(16), 1).sealed(KEY, [body])[:-1]
         )
-        for kind, body in ((Kind.BEAT, told), (Kind.PARCEL, parcel))
+        for kind, body in ((Kind.HEARTBEAT, status), (Kind.MESSAGE, message))
     }
 
 

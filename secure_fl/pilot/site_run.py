@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from secure_fl.crypto.blame.inquiry import InquiryEvidence
 from secure_fl.crypto.keys.roster import Roster
@@ -18,7 +19,7 @@ from secure_fl.display.run_page import PageWriter
 from secure_fl.errors import CohortError, RunError, SecureFLError
 from secure_fl.events import Event, Listener, PlanApproved, Warned
 from secure_fl.federation.outcome import ResultContext, document_of, export_to
-from secure_fl.federation.prepared import RunContext, prepare
+from secure_fl.federation.prepared import Prepared, RunContext, prepare
 from secure_fl.federation.run_feature import SiteLimits, finish_run
 from secure_fl.federation.validation import (
     check_members,
@@ -50,7 +51,7 @@ class HospitalContext:
     listen: Listener = lambda event: None
     ledger_folder: Path | None = None  # of the ledger for all runs; None: in `folder`
     limits: SiteLimits = field(default_factory=SiteLimits)
-    goes_back: bool = False  # allow repeated rounds
+    goes_back: bool = False  # allow rounds before the last two to be repeated
 
     @property
     def ledger(self) -> Path:
@@ -69,46 +70,58 @@ class HospitalContext:
 
 
 class SiteRun:
-    """One run at one hospital: its session, its folder and its result."""
+    """One run at one hospital: its session, its folder and its result.
+
+    `HospitalProcess` keeps two flags here: `error_logged` once it has logged the error of the
+    session, and `suspects` while a failed sum counts as forged.
+    """
 
     def __init__(
         self, context: HospitalContext, plan: Plan, text: str, members: tuple[str, ...], link: Link
     ) -> None:
-        """Begin a run; refuse a plan that does not fit the records. `text` is the plan's."""
-        self._context, self.link, self._closed, self._members = context, link, False, members
-        self.error_logged = False  # true once the reason of the session's end is logged
-        self.suspects = False  # true while a failed sum counts as forged
+        """Begin a run; refuse a plan that does not fit the records. `text`: the plan as sent.
+
+        The site's memory is written last, so that a refused plan can be corrected and sent again.
+        """
+        self._context, self._members, self.link = context, members, link
+        self.error_logged = self.suspects = self._closed = False
         self._approvals: list[dict[str, str]] = []
-        spec = spec_of(plan, context.ledger)
-        check_spec(spec)
-        rules = rules_of_roster(context.roster, plan, members)
-        self._spec, self._rules = spec, replace(rules, goes_back=context.goes_back)
+        self._inputs = plan.run.name, plan.dataset, plan.run.seed  # as `SiteMemory` notes them
+        self._spec = spec_of(plan, context.ledger)
+        check_spec(self._spec)
         self._silo = context.records(plan)
-        tiers = {m.name: m.tier for m in context.roster.members if m.name in members}
-        tiers.pop(rules.host or "", None)
-        check_members(spec, tiers, rules)
-        require_ready(self._silo, spec.entry, spec.task)
-        self._inputs = plan.run.name, plan.dataset, plan.run.seed
-        if not spec.entry.trains_nothing:
-            context.memory.require_unused(*self._inputs)
-        context.memory.require_same_sites(plan.run.name, context.roster)
-        place = context.folder / plan.run.name
-        resume = (place / "settings.toml").exists()
-        self._folder = RunFolder.open(place, text, resume=resume)
-        self._page = PageWriter(place, in_background=True)
+        self._check(plan)
+        folder = context.folder / plan.run.name
+        self._folder = RunFolder.open(folder, text, resume=(folder / "settings.toml").exists())
+        self._page = PageWriter(folder, in_background=True)
         try:
-            self._begin()
+            self._prepared = self._prepare()
+            apply_evidence(self._prepared.checkpoints, context, members)
+            self._note_start()
+            self.session = self._prepared.join(context.keys, link)
         except BaseException:
             self.close()
             raise
 
-    def _begin(self) -> None:
-        context, spec, rules, silo = self._context, self._spec, self._rules, self._silo
+    def _check(self, plan: Plan) -> None:
+        """Refuse a plan that does not suit the members, the records or earlier runs."""
+        context, spec, silo = self._context, self._spec, self._silo
+        rules = rules_of_roster(context.roster, plan, self._members)
+        self._rules = replace(rules, goes_back=context.goes_back)
+        present = [m for m in context.roster.members if m.name in self._members]
+        check_members(spec, {m.name: m.tier for m in present if m.name != rules.host}, rules)
+        require_ready(silo, spec.entry, spec.task)
         tasks = tasks_of(spec.task, [silo], spec.entry)
         require_labels([silo], tasks)
-        task = tasks[silo.name]
+        self._task = tasks[silo.name]
+        if not spec.entry.trains_nothing:
+            context.memory.require_unused(*self._inputs)
+
+    def _prepare(self) -> Prepared:
+        """Build this site's party, and warn if its labels are probably in reverse order."""
+        context, silo, task = self._context, self._silo, self._task
         run = RunContext(
-            rules,
+            self._rules,
             {silo.name: task},
             self._folder,
             self._record,
@@ -117,55 +130,23 @@ class SiteRun:
             hooks=(OpenedQuestions(context.ledger, context.cards),),
             opened=context.memory.opened(*self._inputs),
         )
-        self._prepared = prepare(spec, silo, run)
-        counts = counted_labels(silo.train)
-        if (found := reversed_class(spec.task, task.labels, counts)) is not None:
-            text = ". Fix: ".join(found)
+        prepared = prepare(self._spec, silo, run)
+        warning = reversed_class(self._spec.task, task.labels, counted_labels(silo.train))
+        if warning is not None:
+            text = ". Fix: ".join(warning)
             self._record(Warned(party=silo.name, code="positive class", text=text))
-        parties = sum(name != rules.host for name in self._members)
-        roster = context.roster.fingerprint()
-        self._outline = ResultContext(
-            spec, rules, {silo.name: task}, (silo.name,), parties, roster=roster
-        )
-        self._judge(self._prepared.checkpoints)
-        if not spec.entry.trains_nothing:  # a refused plan does not use its seed up
-            context.memory.begin(*self._inputs)
-        self.session = self._prepared.join(context.keys, self.link)
+        return prepared
 
     def _open_ledger(self) -> Ledger:
         name, keys = self._silo.name, self._context.keys
         return open_ledger(self._context.ledger / name, name, keys.identity)
 
-    def _judge(self, kept: Checkpoints) -> None:
-        """Verify saved evidence; refuse a run with a convicted member or coordinator."""
-        if not isinstance(kept, PartyCheckpoints):
-            return
-        context, coordinator = self._context, self._context.roster.coordinator
-        for name, file in kept.evidence().items():
-            try:
-                data = file.read_bytes()
-                case = EquivocationProof.from_bytes(data) or InquiryEvidence.from_bytes(data)
-                if isinstance(case, EquivocationProof):
-                    case.check(coordinator)
-                else:
-                    case.check(context.keys, coordinator)
-            except (OSError, SecureFLError) as error:
-                what = f"this is not evidence against {name}: it was changed, or is of other keys"
-                fix = "remove the file if you do not know its origin"
-                raise RunError(what, fix=fix, file=file, reason="changed") from error
-            if name != case.accused:
-                what = f"this is evidence against {case.accused}, and not against {name}"
-                fix = "do not rename evidence: copy the file again from the site that has it"
-                raise RunError(what, fix=fix, file=file, reason="changed")
-            if name in (coordinator.name, *self._members):
-                raise CohortError(
-                    f"{name} takes part, and is convicted of spoiling a sum of this run or of "
-                    "signing contradictory statements about one",
-                    fix="ask that site. The run can continue without a convicted member, but not "
-                    "with a convicted coordinator",
-                    party=name,
-                )
-            kept.leave_out(name)
+    def _note_start(self) -> None:
+        """Note the run's sites and inputs in the site's memory; refuse those of another run."""
+        memory = self._context.memory
+        memory.require_same_sites(self.name, self._context.roster)
+        if not self._spec.entry.trains_nothing:
+            memory.begin(*self._inputs)
 
     @property
     def name(self) -> str:
@@ -180,28 +161,36 @@ class SiteRun:
 
     def finish(self) -> None:
         """Write this site's result and models."""
-        site, party = self._prepared.site, self._silo.name
-        phases = site.recorder.seconds
-        seconds = {"total": sum(phases.values()), "party": {party: phases}}
         try:
-            export_to(self._folder.path, [site])
-            document = document_of(self._outline, [self._prepared], seconds)
-            approved = {"approvals": self._approvals} if self._approvals else {}
-            kept = self._prepared.checkpoints
-            names = sorted(kept.evidence()) if isinstance(kept, PartyCheckpoints) else []
-            self._folder.finish(document | {"convicted": names} | approved)
+            export_to(self._folder.path, [self._prepared.site])
+            document = self._document()
+            self._folder.finish(document)
             if (text := not_learned(document)) is not None:
-                self._record(Warned(party=party, code="not learned", text=text))
+                self._record(Warned(party=self._silo.name, code="not learned", text=text))
             finish_run(self._folder.path)
             self._page.write()
         except SecureFLError as error:
-            raise error.at(party=party) from None
+            raise error.at(party=self._silo.name) from None
         except Exception as error:  # libraries that write models raise their own errors
-            what = f"the model could not be written ({type(error).__name__}: {error})"
-            fix = "the last round is saved: free disk space, then restart the coordinator"
-            raise RunError(
-                what, fix=fix, file=self._folder.path, party=party, reason="unwritable"
-            ) from error
+            what = f"model and result cannot be written ({type(error).__name__}: {error})"
+            fix = (
+                "the last round is saved: free disk space if there is none, restart the coordinator"
+            )
+            place = {"file": self._folder.path, "party": self._silo.name}
+            raise RunError(what, fix=fix, reason="unwritable", **place) from error
+
+    def _document(self) -> dict[str, Any]:
+        """Make the content of result.json."""
+        party, checkpoints = self._silo.name, self._prepared.checkpoints
+        in_sum = sum(name != self._rules.host for name in self._members)
+        tasks, roster = {party: self._task}, self._context.roster.fingerprint()
+        run = ResultContext(self._spec, self._rules, tasks, (party,), in_sum, roster=roster)
+        phases = self._prepared.site.recorder.seconds
+        seconds = {"total": sum(phases.values()), "party": {party: phases}}
+        document = document_of(run, [self._prepared], seconds)
+        evidence = checkpoints.evidence() if isinstance(checkpoints, PartyCheckpoints) else {}
+        document["convicted"] = sorted(evidence)
+        return document | ({"approvals": self._approvals} if self._approvals else {})
 
     def close(self) -> None:
         """Close the run's folder."""
@@ -214,3 +203,47 @@ class SiteRun:
             self._folder.record(event)
             self._page(event)
         self._context.listen(event)
+
+
+def apply_evidence(
+    checkpoints: Checkpoints, context: HospitalContext, members: tuple[str, ...]
+) -> None:
+    """Verify saved evidence, and repeat sums without the input of convicted members.
+
+    A run with a convicted member or coordinator is refused.
+    """
+    if not isinstance(checkpoints, PartyCheckpoints):
+        return
+    coordinator = context.roster.coordinator.name
+    for name, file in checkpoints.evidence().items():
+        accused = _accused_by(file, context)
+        if name != accused:
+            what = f"this is evidence against {accused}, and not against {name}"
+            fix = "do not rename evidence: copy the file again from the site that has it"
+            raise RunError(what, fix=fix, file=file, reason="changed")
+        if name in (coordinator, *members):
+            raise CohortError(
+                f"{name} takes part, and is convicted of spoiling a sum of this run or of "
+                "signing contradictory statements about one",
+                fix="ask that site. The run can continue without a convicted member, but not "
+                "with a convicted coordinator",
+                party=name,
+            )
+        checkpoints.leave_out(name)
+
+
+def _accused_by(file: Path, context: HospitalContext) -> str:
+    """Verify one file of evidence, and return the name of the site that it convicts."""
+    coordinator = context.roster.coordinator
+    try:
+        data = file.read_bytes()
+        evidence = EquivocationProof.from_bytes(data) or InquiryEvidence.from_bytes(data)
+        if isinstance(evidence, EquivocationProof):
+            evidence.check(coordinator)
+        else:
+            evidence.check(context.keys, coordinator)
+    except (OSError, SecureFLError) as error:
+        what = f"this is not evidence against {file.name}: it was changed, or is of other keys"
+        fix = "remove the file if you do not know its origin"
+        raise RunError(what, fix=fix, file=file, reason="changed") from error
+    return evidence.accused

@@ -79,6 +79,7 @@ def test_a_refused_plan_does_not_use_its_seed_up(tmp_path: Path) -> None:
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1), task=TaskSettings(labels=labels)))
     with raises(PlanRefused, party="hospital-1"):
         made.lead(patience=0).run()
+    assert not list(tmp_path.rglob("runs.jsonl"))  # neither the seed nor the sites are noted
     made.plan = named(plan_of(FedAvg(rounds=1)), "corrected")
     made.lead(patience=0).run()
     assert made.finished() == set(made.members)

@@ -27,7 +27,7 @@ from secure_fl.pilot.hospital import HospitalProcess, Invited
 from secure_fl.pilot.plan import rules_of_roster
 from secure_fl.pilot.progress import EarlierEvents
 from secure_fl.pilot.site_memory import OpenedQuestions
-from secure_fl.pilot.site_run import HospitalContext, SiteRun
+from secure_fl.pilot.site_run import HospitalContext, apply_evidence
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame, Link
 from secure_fl.runs.party_checkpoints import PartyCheckpoints
@@ -61,8 +61,7 @@ class BareRun:
         link: Link,
         program: Program,
     ) -> None:
-        self.context = self._context = context
-        self._members, self.link, self.name = members, link, plan.run.name
+        self.context, self.link, self.name = context, link, plan.run.name
         identity = context.keys.identity
         self.me = me = identity.name
         self.recorder = EventLog(me, context.listen)
@@ -72,7 +71,7 @@ class BareRun:
         context.memory.require_same_sites(plan.run.name, context.roster)
         folder = context.folder / plan.run.name / "parties" / me / "checkpoints"
         self.kept = PartyCheckpoints(folder, Counter(), context.memory.opened(*inputs))
-        SiteRun._judge(self, self.kept)  # type: ignore[arg-type]
+        apply_evidence(self.kept, context, members)
         rules = replace(rules_of_roster(context.roster, plan, members), goes_back=True)
         noise = None
         if plan.protection.noise is not None:

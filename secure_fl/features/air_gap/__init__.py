@@ -1,1 +1,1 @@
-"""A folder as a line: a courier with network at one end, a trainer without one at the other."""
+"""A folder as a transport: a courier with network at one end, a trainer without at the other."""

@@ -1,4 +1,4 @@
-"""The folder as a transport of `join`, and `secure-fl courier`, its end with the network."""
+"""The transport of `join` through a folder, and `secure-fl courier`, its end with the network."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ STATES = {
     "nobody": "waits for a {other} at {folder}; start it with `{command}`",
     "here": "the {other} is running",
     "left": "the {other} has ended; waits for its restart",
-    "silent": "no sign of the {other} for {patience:.0f} s: it was killed, or the folder's disk is "
-    "not mounted. Waits for its return",
+    "silent": "no heartbeat of the {other} for {patience:.0f} s: it was killed, or the folder's "
+    "disk is not mounted. Waits for its return",
     "unconnected": "the courier is running, without a connection to the coordinator yet",
     "connected": "the courier is running, and connected to the coordinator",
 }
@@ -66,17 +66,17 @@ def courier(folder: Path, kit: Path, log_format: str, quiet: bool) -> None:
         for warning in opened.warnings():
             log.warning(warning)
         dial = partial(Dialled, name, url, opened.tls, hub, MAX_BYTES)
-        carrier = Courier(folder, message_key(opened.tls), dial)
-        signals.ask(carrier.stop)
+        relay = Courier(folder, message_key(opened.tls), dial)
+        signals.ask(relay.stop)
 
-        def unconnected(why: str) -> None:
-            carrier.why = why
-            log.warning("not connected, retrying: %s", why)
+        def unconnected(reason: str) -> None:
+            relay.reason = reason
+            log.warning("not connected, retrying: %s", reason)
 
         log.info(f"courier of {name}, between {url} and {folder}")
-        with explaining(carrier.is_connected, url, opened.tls, unconnected):
-            with looking(log_other_end(carrier.end, folder, log), EVERY):
-                carrier.serve()
+        with explaining(relay.is_connected, url, opened.tls, unconnected):
+            with looking(log_other_end(relay.end, folder, log), EVERY):
+                relay.serve()
         log.info(f"the courier of {name} has left")
 
 
@@ -86,15 +86,16 @@ def log_other_end(end: FolderEnd, folder: Path, log: Logger) -> Callable[[object
 
     def look(_over: object) -> None:
         nonlocal logged
-        state, other = end.state(), end.presence.me.other.name
+        monitor = end.monitor
+        state, other = monitor.state(), monitor.endpoint.other.name
         text = STATES[state].format(
             other=other.lower(),
             folder=folder,
             command=f"{COMMANDS[other]} {folder}",
-            patience=end.presence.patience,
+            patience=monitor.patience,
         )
-        if state == "unconnected" and (why := end.presence.told.why):
-            text = f"{text}: {why}"
+        if state == "unconnected" and (reason := monitor.status.reason):
+            text = f"{text}: {reason}"
         if text != logged:
             logged = text
             (log.info if state in ("here", "connected") else log.warning)(text)
@@ -104,27 +105,33 @@ def log_other_end(end: FolderEnd, folder: Path, log: Logger) -> Callable[[object
 
 def show_ends(folder: Path, kit: Path, *, as_json: bool) -> None:
     """Print the state of both ends of FOLDER, and how long one waits for the other."""
-    from dataclasses import asdict
     from datetime import UTC, datetime
 
     from secure_fl.cli import show
+    from secure_fl.features.air_gap.end_states import read_states
     from secure_fl.features.air_gap.file_message import message_key
-    from secure_fl.features.air_gap.folder_end import look
     from secure_fl.pilot.kits import load_kit
 
-    ends = look(folder, message_key(load_kit(kit).tls))
+    ends = read_states(folder, message_key(load_kit(kit).tls))
     if as_json:
-        show.print_json([asdict(end) for end in ends])
+        show.print_json(
+            [
+                {"who": e.endpoint, "state": e.state, "at": e.last_heartbeat, "why": e.reason}
+                for e in ends
+            ]
+        )
         return
     rows, waits = [], []
     for end in ends:
-        at = "-" if end.at is None else f"{datetime.fromtimestamp(end.at, UTC):%Y-%m-%d %H:%M:%S}"
-        rows.append([end.who, end.state, at])
+        time = end.last_heartbeat
+        shown = "-" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S}"
+        rows.append([end.endpoint, end.state, shown])
         if end.state in GONE:
-            waits.append(f"waits for a {end.who}" + f" since {at} UTC" * (end.at is not None))
+            since = "" if time is None else f" since {shown} UTC"
+            waits.append(f"waits for a {end.endpoint}{since}")
     console = show.out()
-    console.print(show.grid(str(folder), ["end", "state", "last sign of life"], rows))
-    for line in (*waits, *(f"no connection: {end.why}" for end in ends if end.why)):
+    console.print(show.grid(str(folder), ["end", "state", "last heartbeat"], rows))
+    for line in (*waits, *(f"no connection: {end.reason}" for end in ends if end.reason)):
         console.print(line)
 
 
@@ -146,7 +153,7 @@ class FolderTransport:
         """Exchange messages through a folder."""
         from secure_fl.engines.flare.diagnosis import looking
         from secure_fl.features.air_gap.file_message import message_key
-        from secure_fl.features.air_gap.folder_end import FolderParty
+        from secure_fl.features.air_gap.folder_party import FolderParty
 
         with FolderParty(place, message_key(kit.tls), refusing=refuse) as party:
             with looking(log_other_end(party.end, place, log), EVERY):
@@ -154,9 +161,9 @@ class FolderTransport:
 
     def show(self, place: Path, kit: Path, *, as_json: bool) -> bool:
         """Print the state of both ends of a courier's folder."""
-        from secure_fl.features.air_gap.folder_end import is_letters
+        from secure_fl.features.air_gap.end_states import is_mailbox_folder
 
-        if not is_letters(place):
+        if not is_mailbox_folder(place):
             return False
         show_ends(place, kit, as_json=as_json)
         return True

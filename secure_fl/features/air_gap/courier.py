@@ -1,8 +1,8 @@
-"""The courier: carries parcels between the coordinator's line and the folder, and opens none.
+"""The courier, which relays messages between the coordinator and the folder, and can open none.
 
-It holds a kit's TLS files and nothing else: no key that opens or signs a frame, no record, no model
-library. It remembers nothing, so it may be killed at any moment. While no trainer is there it holds
-no line either: the coordinator then sees what is so, a hospital that is away.
+It has a kit's TLS files and nothing else: no key that opens or signs a frame, no record, no model
+library. It has no state, so it may be killed at any moment. It is connected to the coordinator only
+while a trainer is alive, so that the coordinator sees a hospital without a trainer as absent.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from queue import Empty, SimpleQueue
 
 from secure_fl.engines.responder import Deliver, PartyConnection
 from secure_fl.engines.transport_message import MessageKind, TransportMessage
-from secure_fl.features.air_gap.file_message import NOBODY, Endpoint
-from secure_fl.features.air_gap.folder_end import PATIENCE, FolderEnd, Taken
-from secure_fl.features.air_gap.heartbeat import Told
+from secure_fl.features.air_gap.file_message import NO_PROCESS, Endpoint
+from secure_fl.features.air_gap.folder_end import PATIENCE, FolderEnd
+from secure_fl.features.air_gap.heartbeat import EndStatus
+from secure_fl.features.air_gap.mailbox_reader import Acknowledged
 
-TICK = 0.1  # seconds between two looks at who is there
-SEEN_OFF = 10.0  # seconds that a trainer has to take the coordinator's farewell
+TICK = 0.1  # seconds between two checks of the trainer
+GRACE = 10.0  # seconds in which a trainer must read the coordinator's last message
 
 
 class Courier:
-    """Runs until the coordinator says that nothing more will come, or `stop` is called."""
+    """Relays messages until the coordinator ends the conversation, or `stop` is called."""
 
     def __init__(
         self,
@@ -33,77 +34,77 @@ class Courier:
         *,
         patience: float = PATIENCE,
     ) -> None:
-        """`dial` begins a line to the coordinator, and is told what to do with what comes."""
-        self.why = ""  # there is no connection: for the trainer's log
+        """`dial`: connects to the coordinator, and delivers its messages to the given function."""
+        self.reason = ""  # why there is no connection; the caller sets it for the trainer's log
         self._dial = dial
-        self._line: PartyConnection | None = None
-        self._for = NOBODY  # the trainer for whom the line is held
-        self._mail: SimpleQueue[TransportMessage] = SimpleQueue()
+        self._coordinator: PartyConnection | None = None
+        self._trainer = NO_PROCESS  # the process for which the connection was made
+        self._from_coordinator: SimpleQueue[TransportMessage] = SimpleQueue()
         self._stopping = False
-        self.end = FolderEnd(folder, Endpoint.COURIER, key, self._carry, patience=patience)
+        self.end = FolderEnd(folder, Endpoint.COURIER, key, self._send_on, patience=patience)
 
     def serve(self) -> None:
-        """Carry, in this thread."""
+        """Relay messages, in this thread."""
         try:
-            while not self._stopping and self.end.failed is None:
-                self._tend()
+            while not self._stopping and self.end.error is None:
+                self._update_connection()
                 try:
-                    parcel = self._mail.get(timeout=TICK)
+                    message = self._from_coordinator.get(timeout=TICK)
                 except Empty:
                     continue
-                posted = self.end.send(parcel)
-                if parcel.kind is MessageKind.END:
-                    self._see_off(posted.done)
+                posted = self.end.send(message)
+                if message.kind is MessageKind.END:
+                    self._wait_until_read(posted.done)
                     return
         finally:
-            self._hang_up()
+            self._disconnect()
             self.end.close()
-        if self.end.failed is not None:
-            raise self.end.failed
+        if self.end.error is not None:
+            raise self.end.error
 
     def stop(self) -> None:
         """Let `serve` return; any thread or signal handler may call it."""
         self._stopping = True
 
     def is_connected(self) -> bool:
-        """Tell if the coordinator can be reached now."""
-        line = self._line
-        return line is not None and line.connection() is not None
+        """Return true while the coordinator can be reached."""
+        coordinator = self._coordinator
+        return coordinator is not None and coordinator.connection() is not None
 
-    def _tend(self) -> None:
-        """Hold a line for exactly the trainer that is there, and tell it which one."""
-        presence = self.end.presence
-        there = presence.peer if presence.there else NOBODY
-        if there != self._for:
-            self._hang_up()
-            self._for = there
-            if there != NOBODY:
-                self._line = self._dial(self._mail.put)
-        name = self._line.connection() if self._line is not None else None
-        self.end.say(Told(name or "", "" if name else self.why))
+    def _update_connection(self) -> None:
+        """Keep one connection for each trainer process, and report its name to the trainer."""
+        monitor = self.end.monitor
+        trainer = monitor.peer if monitor.alive else NO_PROCESS
+        if trainer != self._trainer:
+            self._disconnect()
+            self._trainer = trainer
+            if trainer != NO_PROCESS:
+                self._coordinator = self._dial(self._from_coordinator.put)
+        name = self._coordinator.connection() if self._coordinator is not None else None
+        self.end.set_status(EndStatus(name or "", "" if name else self.reason))
 
-    def _hang_up(self) -> None:
-        if self._line is not None:
-            self._line.close()
-        self._line = None
+    def _disconnect(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.close()
+        self._coordinator = None
 
-    def _carry(self, parcel: TransportMessage) -> Taken | None:
-        """Send on what the trainer wrote; its letter stays until all of it is on the line."""
-        line = self._line
-        if line is None or line.connection() is None:
-            return None  # the coordinator asks for it again
-        sending = line.send(parcel)
+    def _send_on(self, message: TransportMessage) -> Acknowledged | None:
+        """Send a trainer's message to the coordinator; its file stays until all of it was sent."""
+        coordinator = self._coordinator
+        if coordinator is None or coordinator.connection() is None:
+            return None  # it is lost, and the coordinator asks again
+        sending = coordinator.send(message)
 
-        def taken() -> bool:
-            if sending.connection == line.connection():
+        def acknowledged() -> bool:
+            if sending.connection == coordinator.connection():
                 return sending.done()
             if not sending.done():
                 sending.cancel()
             return True
 
-        return taken
+        return acknowledged
 
-    def _see_off(self, done: Callable[[], bool]) -> None:
-        until = time.monotonic() + SEEN_OFF
-        while not done() and self.end.presence.there and time.monotonic() < until:
+    def _wait_until_read(self, read: Callable[[], bool]) -> None:
+        until = time.monotonic() + GRACE
+        while not read() and self.end.monitor.alive and time.monotonic() < until:
             time.sleep(TICK / 10)

@@ -1,4 +1,4 @@
-"""An engine whose frames lie in folders on their way, as those of trainers without network."""
+"""An engine that sends frames through folders, as to training machines without network."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from queue import SimpleQueue
 
 from secure_fl.engines.transport_message import MessageKind, StepId, TransportMessage
 from secure_fl.features.air_gap.file_message import Endpoint
-from secure_fl.features.air_gap.folder_end import FolderEnd, FolderParty
-from secure_fl.features.air_gap.heartbeat import Told
+from secure_fl.features.air_gap.folder_end import FolderEnd
+from secure_fl.features.air_gap.folder_party import FolderParty
+from secure_fl.features.air_gap.heartbeat import EndStatus
 from secure_fl.party.session import Session
 from secure_fl.protocol.frames import Frame
 
@@ -22,7 +23,7 @@ DEADLINE = 60  # seconds
 
 
 class Folders:
-    """A coordinator beside its couriers: each party answers through a folder of its own."""
+    """A coordinator with all couriers; each party answers through its own folder."""
 
     def __init__(self, sessions: Mapping[str, Session], folder: Path, stack: ExitStack) -> None:
         self._answers: SimpleQueue[tuple[str, TransportMessage]] = SimpleQueue()
@@ -33,7 +34,7 @@ class Folders:
             deliver = partial(self._deliver, name)
             end = self._ends[name] = FolderEnd(folder / name, Endpoint.COURIER, KEY, deliver)
             stack.callback(end.close)
-            end.say(Told("a line"))
+            end.set_status(EndStatus("connection"))
             party = stack.enter_context(FolderParty(folder / name, KEY))
             thread = threading.Thread(target=party.serve, args=(session.step,))
             thread.start()
@@ -41,22 +42,22 @@ class Folders:
             stack.callback(party.stop)
 
     def exchange(self, frames: Mapping[str, Frame], deadline: float) -> Iterator[tuple[str, Frame]]:
-        """Write every frame into its folder, and wait for the answers in theirs."""
+        """Write each frame into the folder of its party, and wait for the answers."""
         self._number += 1
         for name, frame in frames.items():
             while not self._ends[name].connection():
                 time.sleep(0.005)
-            parcel = TransportMessage(MessageKind.STEP, StepId(bytes(16), self._number), frame)
-            self._ends[name].send(parcel)
+            step = StepId(bytes(16), self._number)
+            self._ends[name].send(TransportMessage(MessageKind.STEP, step, frame))
         for _ in frames:
             name, answer = self._answers.get(timeout=DEADLINE)
             yield name, answer.frame
 
-    def _deliver(self, name: str, parcel: TransportMessage) -> None:
-        self._answers.put((name, parcel))
+    def _deliver(self, name: str, message: TransportMessage) -> None:
+        self._answers.put((name, message))
 
 
 def killed(end: FolderEnd) -> None:
-    """End it as a signal would: no farewell."""
-    end._over = True
+    """End it as a signal would, without a last heartbeat."""
+    end._closing = True
     end._thread.join()

@@ -1,4 +1,4 @@
-"""A courier between a connection and a folder: killed at any moment, nobody is the wiser."""
+"""A courier between a connection and a folder, which may be killed at any moment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.engines.transport_message import TransportMessage
 from secure_fl.features.air_gap.courier import Courier
 from secure_fl.features.air_gap.file_message import Endpoint, message_key
-from secure_fl.features.air_gap.folder_end import FolderEnd, FolderParty, Posted
+from secure_fl.features.air_gap.folder_end import FolderEnd, PostedMessage
+from secure_fl.features.air_gap.folder_party import FolderParty
 from secure_fl.pilot.certificates import Kits, make_kits
 from secure_fl.pilot.kits import load_kit
 from secure_fl.protocol.frames import Frame
@@ -88,7 +89,7 @@ def test_frames_go_there_and_back(hub: FlareHub, site: Site) -> None:
     assert hub.refused() == {}
 
 
-def test_the_line_is_there_while_the_trainer_is(hub: FlareHub, site: Site) -> None:
+def test_a_courier_is_connected_while_its_trainer_is_alive(hub: FlareHub, site: Site) -> None:
     courier = site.courier()
     assert hub.wait_for(["east"], 1.0) == {"east"}  # a courier alone is no hospital
     trainer = site.trainer()
@@ -129,9 +130,9 @@ def test_a_courier_that_is_killed_costs_nothing(
     if where == "after the step":
         first, send = couriers[0].end, couriers[0].end.send
 
-        def last(letter: TransportMessage) -> Posted:
+        def last(message: TransportMessage) -> PostedMessage:
             """Let the step through, and never see the answer."""
-            posted = send(letter)
+            posted = send(message)
             killed(first)
             return posted
 
@@ -143,8 +144,8 @@ def test_a_courier_that_is_killed_costs_nothing(
     assert dict(hub.exchange({"east": Frame(b"three")}, 60)).keys() == {"east"}
 
 
-def test_a_trainer_that_is_killed_is_asked_anew(hub: FlareHub, site: Site) -> None:
-    """Its successor knows nothing of the step, says so, and is given it."""
+def test_a_trainer_that_is_killed_is_asked_again(hub: FlareHub, site: Site) -> None:
+    """The next process does not know the step, and gets it."""
     site.courier()
     stuck, release = threading.Event(), threading.Event()
 
@@ -166,7 +167,7 @@ def test_a_trainer_that_is_killed_is_asked_anew(hub: FlareHub, site: Site) -> No
     release.set()
 
 
-def test_the_coordinators_farewell_ends_both(hub: FlareHub, site: Site) -> None:
+def test_the_coordinators_last_message_ends_both(hub: FlareHub, site: Site) -> None:
     site.courier()
     site.trainer()
     assert not hub.wait_for(["east"], 20)
@@ -185,7 +186,7 @@ def test_of_a_courier_and_its_trainer(tmp_path: Path) -> None:
     trial = make_pilot_folders(tmp_path / "made", names, plan_of(), port=8443, size=8, cost=cheap)
     north = trial.of("north")
     key = message_key(load_kit(north / "kit").tls)
-    end = FolderEnd(north / "letters", Endpoint.COURIER, key, lambda parcel: None)
+    end = FolderEnd(north / "letters", Endpoint.COURIER, key, lambda message: None)
     try:
         told = status(north, "letters").output
     finally:
@@ -195,4 +196,4 @@ def test_of_a_courier_and_its_trainer(tmp_path: Path) -> None:
     (courier, trainer) = json.loads(status(north, "letters", "--json").output)
     assert (courier["state"], trainer["state"], trainer["at"]) == ("left", "nobody", None)
     other = status(north, "letters", "--kit", str(trial.of("west") / "kit"))
-    assert other.exit_code == 6  # the letters are another site's
+    assert other.exit_code == 6  # another site wrote the heartbeats

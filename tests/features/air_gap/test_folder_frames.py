@@ -28,7 +28,7 @@ def test_folders_carry_frames_as_every_engine_must(tmp_path: Path) -> None:
 
 def carried(mode: Protection, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """All that was written into the folders of a run in which values are shared and summed."""
-    written, post = list[bytes](), Mailbox.post
+    written, post = list[bytes](), Mailbox.write
 
     def noting(box: Mailbox, name: str, pieces: Sequence[bytes]) -> None:
         written.append(b"".join(pieces))
@@ -39,7 +39,7 @@ def carried(mode: Protection, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return shared, await cohort.sum({"secret": SECRET})
 
     with monkeypatch.context() as patch, ExitStack() as stack:
-        patch.setattr(Mailbox, "post", noting)
+        patch.setattr(Mailbox, "write", noting)
         keys = make_keys(mode, list(NAMES), None)
         out = federate(
             dict.fromkeys(NAMES, program),
