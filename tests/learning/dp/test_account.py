@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -195,21 +196,48 @@ def test_a_run_in_the_folder_of_an_erased_one_is_another_run(tmp_path: Path) -> 
     silo = Silo("north", notes(40))
 
     def opened() -> DpAccount:
-        account = privacy_of(silo, TrainingSettings(dp=dp, batch_size=10), 2, folder)
+        training = TrainingSettings(dp=dp, batch_size=10)
+        account = privacy_of(silo, training, 2, folder, identity)
         assert account is not None
         return account
 
+    identity = Identity.generate("north")
     first = opened()
     with first.spend(2, 1):
         pass
     assert opened().statement()["steps"] == 8  # of the same run, resumed
-    open_ledger(place / "north", "north").note("erased", "{}", run="study")
+    open_ledger(place / "north", "north", identity).note("erased", "{}", run="study")
     second = opened()
     assert second.statement()["steps"] == 0
     assert second.noise_multiplier == first.noise_multiplier
     with second.spend(2, 1):
         pass
     assert opened().statement()["steps"] == 8
+
+
+def test_a_simulation_in_the_folder_of_a_removed_one_is_another_run(tmp_path: Path) -> None:
+    """Its steps are charged, and those of the removed run count as an earlier run's."""
+    folder, ledgers = tmp_path / "runs" / "study", str(tmp_path / "ledgers")
+
+    def opened(epsilon: float = 9.0) -> DpAccount:
+        dp = dp_settings(noise_multiplier=2.0, epsilon=epsilon, ledger=ledgers)
+        training = TrainingSettings(dp=dp, batch_size=10)
+        account = privacy_of(Silo("north", notes(40)), training, 2, folder)
+        assert account is not None
+        return account
+
+    folder.mkdir(parents=True)
+    with opened().spend(2, 1) as first:
+        pass
+    assert opened().statement()["steps"] == 8  # of the same run, resumed
+    shutil.rmtree(folder)
+    second = opened()
+    assert second.statement()["steps"] == 0
+    with second.spend(2, 1) as both:
+        assert both.epsilon > 1.2 * first.epsilon
+    shutil.rmtree(folder)
+    with raises(BudgetError, "more steps would make it", reason="spent"):  # before any training
+        opened(both.epsilon)
 
 
 def test_a_resumed_site_goes_on_with_its_accountant(tmp_path: Path) -> None:
