@@ -181,6 +181,30 @@ def test_a_run_whose_target_is_more_than_the_rest_of_the_budget_gets_more_noise(
         assert 1.19 < spending.epsilon <= 1.2
 
 
+def test_a_nearly_spent_budget_is_not_spent_on_noise(tmp_path: Path) -> None:
+    with account_of_run(tmp_path, "one", epsilon=1.001).spend(3, 1):
+        pass
+    with raises(BudgetError, "the noise multiplier would be", reason="spent") as caught:
+        account_of_run(tmp_path, "two", epsilon=1.001)
+    assert "above 50" in caught.value.what and "training.dp.epsilon" in caught.value.fix
+    allowed = account_of_run(tmp_path, "three", epsilon=1.1)  # more than its plan, and useful
+    assert 1.5 < allowed.noise_multiplier < 50
+
+
+def test_a_plan_with_much_noise_may_have_it(tmp_path: Path) -> None:
+    """Steps over all records need a large multiplier, and the noise is small beside their sum."""
+    units, ledger = [[n] for n in range(400)], open_ledger(tmp_path / "north", "north")
+    dp = DPSettings(epsilon=2.0, target_epsilon=1.0, accountant="rdp")
+    for run in ("one", "two"):
+        account = DpAccount(
+            "north", dp, units, 400, passes=500, sample_rate=1.0, ledger=ledger, run=run
+        )
+        account.require_left()
+        assert 80 < account.noise_multiplier < 160
+        with account.spend(500, 1):
+            pass
+
+
 def test_a_run_that_has_spent_more_than_its_target_is_told_so(tmp_path: Path) -> None:
     with account_of_run(tmp_path, "one").spend(1, 1):
         pass
