@@ -12,6 +12,8 @@ from typing import IO, Any
 
 from secure_fl.errors import RunError
 
+RUN_MARK = "run.mark"  # in a simulated run's folder; a new run in a removed one's place differs
+
 
 def sync(path: Path) -> None:
     """Have a file, or a folder's list of entries, on the disk before anything else happens."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from benchmarks.mutants.mutations import Site, mutated, original, sites
+from benchmarks.mutants.mutation_sites import Site, mutated, original, sites
 from benchmarks.removable import copy_checkout
 
 ROOT = Path(__file__).resolve().parents[2]

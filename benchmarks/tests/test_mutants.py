@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mutants.mutant_runs import Mutant, Trial, continued, drawn, known, summary
-from benchmarks.mutants.mutations import mutated, original, sites
+from benchmarks.mutants.mutation_sites import mutated, original, sites
 
 SOURCE = '''"""A module."""
 

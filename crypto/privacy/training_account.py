@@ -44,6 +44,9 @@ ADJACENCY: Literal["add-remove"] = "add-remove"  # the neighbouring data sets of
 
 Units = Sequence[Sequence[int]]
 BLOCKS = 10  # in which the single steps of a run are reserved
+MOST_NOISE = (
+    50.0  # σ with which a nearly spent budget may be used; a pretrained model learns nothing
+)
 
 
 class TrainingStore(Protocol):
@@ -330,36 +333,53 @@ class DpAccount:
         return max(σ, self._least(held, most, self._too_little_left))
 
     def _least(
-        self, before: Sequence[Event], most: float, refusal: Callable[[], BudgetError]
+        self, before: Sequence[Event], most: float, refusal: Callable[[str], BudgetError]
     ) -> float:
-        """Find the least σ whose steps, after these events, stay within this ε."""
+        """Find the least σ whose steps, after these events, stay within this ε.
+
+        Refuse one above `MOST_NOISE` (and twice the plan's own): such a run would spend the rest
+        of the budget on nothing.
+        """
 
         def events(σ: float) -> list[Event]:
             return [*before, *self._ahead(σ)]
 
         try:
-            return least_noise(events, most, self.settings.delta, self.settings.accountant)
+            σ = least_noise(events, most, self.settings.delta, self.settings.accountant)
         except BudgetError as error:
             if before:
-                raise refusal() from None
+                raise refusal("") from None
             raise error.at(party=self.account.dataset) from None
+        if before and σ > MOST_NOISE and σ > (limit := max(MOST_NOISE, 2 * self._fresh_noise())):
+            raise refusal(f": the noise multiplier would be {σ:.4g}, above {limit:.4g}")
+        return σ
 
-    def _target_spent(self) -> BudgetError:
+    def _fresh_noise(self) -> float:
+        """Return σ of the plan where nothing was spent before."""
+        try:
+            return self.planned_multiplier()
+        except BudgetError:  # refused for other reasons
+            return 0.0
+
+    def _target_spent(self, why: str) -> BudgetError:
         return BudgetError(
             f"this run has spent ε = {self._epsilon(self._of_run):.4g} of its {self._target:g}, "
-            "which leaves too little for its other steps",
+            f"which leaves too little for its other steps{why}",
             fix="steps that a crash lost stay spent: start a new run, with fewer rounds or a "
             "larger training.dp.target_epsilon (or own_epsilon in [site.dp]). Nothing was computed",
             party=self.account.dataset,
             reason="spent",
         )
 
-    def _too_little_left(self) -> BudgetError:
+    def _too_little_left(self, why: str = "") -> BudgetError:
+        spent = self.spent() or 0.0
+        left = max(0.0, self.budget.epsilon - spent)
         return BudgetError(
-            f"ε = {self.spent():.4g} of the {self.budget.epsilon:g} in this hospital's ledger is "
-            "spent, which leaves too little for this run",
-            fix="`secure-fl ledger` shows by which runs; only the people responsible for the data "
-            "can decide on a larger training.dp.epsilon. Nothing was computed",
+            f"ε = {spent:.4g} of the {self.budget.epsilon:g} in this hospital's ledger is spent; "
+            f"the rest, {left:.2g}, leaves too little for this run{why}",
+            fix="train fewer rounds or epochs. `secure-fl ledger show` names the runs that spent "
+            "it; only the people responsible for the data can decide on a larger "
+            "training.dp.epsilon. Nothing was computed",
             party=self.account.dataset,
             file=None if self.ledger is None else self.ledger.path,
             reason="spent",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import PolicyRefusal, Violation
+from secure_fl.policy.site_rules import site_rules
 
 if TYPE_CHECKING:
     from secure_fl.policy.policy_file import SitePolicy
@@ -34,7 +35,7 @@ def check_size(policy: SitePolicy, plan: Plan, me: str) -> None:
 
 def _surely_allowed(plan: Plan, most: int) -> bool:
     """Compare a bound instead of the exact size, because the exact size needs the libraries."""
-    models = plan.algorithm.trains(plan.model)
+    models = (*plan.algorithm.trains(plan.model), *_later(plan))
     if not all(model.name == "tiny" and model.layers in _DEPTHS for model in models):
         return False
     if any(model.model_fields_set - _COUNTED for model in models):
@@ -44,9 +45,15 @@ def _surely_allowed(plan: Plan, most: int) -> bool:
 
 
 def values_asked(plan: Plan) -> int:
-    """The values of all models that are trained, or those of a sum if these are more."""
+    """The values of all models that are trained at once, or those of a sum if these are more."""
     values = sum(map(trained_values, plan.algorithm.trains(plan.model)))
-    return max(values, plan.algorithm.demands(plan.training, values).cells)
+    later = map(trained_values, _later(plan))
+    return max(values, plan.algorithm.demands(plan.training, values).cells, *later)
+
+
+def _later(plan: Plan) -> list[ModelSettings]:
+    """Return the models that features train after the plan's own."""
+    return [model for rules in site_rules() for model in rules.trains(plan)]
 
 
 def trained_values(spec: ModelSettings) -> int:

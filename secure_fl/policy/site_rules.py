@@ -13,6 +13,7 @@ from secure_fl.settings import Section
 
 if TYPE_CHECKING:
     from secure_fl.policy.plan import Plan
+    from secure_fl.settings import ModelSettings
 
 
 F = TypeVar("F", bound=Section)  # the fields that a feature adds to [site]
@@ -33,6 +34,10 @@ class SiteRules(Generic[F]):
     def extra_rounds(self, plan: Plan) -> int:
         """Return how many rounds the feature may add to the plan's."""
         return 0
+
+    def trains(self, plan: Plan) -> Iterator[ModelSettings]:
+        """Give the models that the feature trains after the plan's; max_values limits each."""
+        return iter(())
 
     def sentences(self, policy: F) -> Iterator[str]:
         """Describe the rules; what is weaker than the default is in capitals."""

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from secure_fl.errors import RunError, SecureFLError
 from secure_fl.events import Crossing, Event, MembersGathered, RoundStarted, read_events
-from secure_fl.files import lock_file, write_again, write_whole
+from secure_fl.files import RUN_MARK, lock_file, write_again, write_whole
 from secure_fl.party.rounds import Stateful
 from secure_fl.runs import checkpoint, resuming
 from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
@@ -113,7 +113,7 @@ class RunFolder:
         """Remove the files of a refused start, which would prevent the next one."""
         refused = error is not None and issubclass(error, SecureFLError)
         if refused and self._fresh and not _came_of_it(self.path):
-            for name in (SETTINGS, EVENTS, SPENT, "report.html", ".lock"):
+            for name in (SETTINGS, EVENTS, SPENT, RUN_MARK, "report.html", ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             shutil.rmtree(self.path / "parties", ignore_errors=True)
             with suppress(OSError):  # it contains other files

@@ -20,6 +20,7 @@ from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import CohortError, ModelError
 from secure_fl.features import places
+from secure_fl.features.personal.settings import PersonalSettings
 from secure_fl.field_errors import sections
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.builtin import tiny_tokenizer
@@ -139,6 +140,21 @@ def test_all_models_that_are_trained_at_once_count() -> None:
         assert values_asked(asked) == teacher + student
     deepest = trained_values(ModelSettings(layers=4))
     assert values_asked(plan(InclusiveFL(), layers=1)) == deepest  # tiers have their own depths
+
+
+def test_the_adapter_of_a_personal_model_counts() -> None:
+    """Its rank is a plan's, and no sum limits it: it is never sent."""
+    lora = ModelSettings(adapter=AdapterSettings(rank=4, targets="linear"))
+    values, shared = trained_values(lora), trained_values(ModelSettings())
+    fields: dict[str, Any] = {"method": "adapter", "rank": 4}
+    asked = plan_of(personal=PersonalSettings(**fields), model=ModelSettings())
+    assert values_asked(asked) == max(values, shared)
+    large = PersonalSettings(**fields | {"rank": 10**6})
+    asked = asked.model_copy(update={"personal": large})
+    with raises(PolicyRefusal, "site.max_values", party="north"):
+        check_size(SitePolicy(), asked, "north")
+    head = large.model_copy(update={"method": "head"})  # which has no rank
+    check_size(SitePolicy(), asked.model_copy(update={"personal": head}), "north")
 
 
 def test_a_model_that_cannot_be_had_is_an_error(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from secure_fl.learning.scores import SPLITS
 from secure_fl.policy.site_rules import SiteRules
 from secure_fl.policy.violations import Violation, at_most
 from secure_fl.seeds import seed_for
-from secure_fl.settings import Section
+from secure_fl.settings import AdapterSettings, ModelSettings, Section
 
 if TYPE_CHECKING:
     from torch import nn
@@ -299,6 +299,14 @@ class PersonalRules(SiteRules[PersonalFields]):
             fix = "set pooled_scores = true in [site]"
             what = "sums of losses, for coverage or calibrate in [personal]"
             yield Violation("site.pooled_scores", what, "scores that stay here", fix)
+
+    def trains(self, plan: Plan) -> Iterator[ModelSettings]:
+        """Give the shared model with the second adapter, for methods that add one."""
+        asked = cast(Any, plan).personal
+        if asked is not None and asked.method == "adapter":
+            adapter = AdapterSettings(rank=asked.rank, targets="linear")
+            for model in plan.algorithm.trains(plan.model):
+                yield model.model_copy(update={"adapter": adapter})
 
     def sentences(self, policy: PersonalFields) -> Iterator[str]:
         """Describe whether the site compares models."""

@@ -16,6 +16,7 @@ from secure_fl.crypto.privacy.training_account import DpAccount, Units
 from secure_fl.data.examples import Example
 from secure_fl.data.silo import Silo
 from secure_fl.errors import DataError, KeyringError, SettingsError
+from secure_fl.files import RUN_MARK, write_whole
 from secure_fl.settings import DPSettings, NoiseSettings, TrainingSettings
 from secure_fl.thresholds import collusion_bound
 
@@ -96,7 +97,7 @@ def privacy_of(
         sample_rate=step_rate,
         own_epsilon=own_epsilon if dp.noise == "shared" else None,
         ledger=ledger,
-        run=_run_name(folder, ledger),
+        run=_run_name(folder, ledger, identity),
     )
     account.require_left()
     return account
@@ -182,7 +183,8 @@ def noise_of(
         return None
     host = silo.role == "host"
     ledger = None if host else _ledger_of(silo.name, noise.ledger, folder, identity)
-    return NoiseLedger(silo.name, noise, threshold, ledger=ledger, run=_run_name(folder, ledger))
+    run = _run_name(folder, ledger, identity)
+    return NoiseLedger(silo.name, noise, threshold, ledger=ledger, run=run)
 
 
 def _ledger_of(
@@ -192,13 +194,28 @@ def _ledger_of(
     return open_ledger(place / party, party, identity) if place else None
 
 
-def _run_name(folder: Path | None, ledger: Ledger | None) -> str:
-    """The name of a run in ledgers: equal after a resume, another after `site erase`."""
+def _run_name(folder: Path | None, ledger: Ledger | None, identity: Identity | None) -> str:
+    """Return the name of a run in ledgers: equal after a resume, another after `site erase`.
+
+    In a simulation, a new run in the folder of a removed one is another run. A hospital's run
+    keeps its name if the folder is lost, so that its limits apply to all that the run has spent.
+    """
     if folder is None:
         return sha256(os.urandom(8)).hexdigest()[:16]
-    erased = 0 if ledger is None else ledger.noted("erased", run=folder.name)
-    run = f"{folder.resolve()}" + (f", erased {erased} times" if erased else "")
+    run = f"{folder.resolve()}"
+    if identity is None:
+        run += f", {_mark(folder / RUN_MARK)}"
+    elif ledger is not None and (erased := ledger.noted("erased", run=folder.name)):
+        run += f", erased {erased} times"
     return sha256(run.encode()).hexdigest()[:16]
+
+
+def _mark(file: Path) -> str:
+    """Return the random name of a simulated run; make it if the run is new."""
+    if not file.exists():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(file, os.urandom(8).hex())
+    return file.read_text()
 
 
 def open_ledger(folder: Path, party: str, identity: Identity | None = None) -> Ledger:

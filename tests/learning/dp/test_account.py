@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -180,6 +181,30 @@ def test_a_run_whose_target_is_more_than_the_rest_of_the_budget_gets_more_noise(
         assert 1.19 < spending.epsilon <= 1.2
 
 
+def test_a_nearly_spent_budget_is_not_spent_on_noise(tmp_path: Path) -> None:
+    with account_of_run(tmp_path, "one", epsilon=1.001).spend(3, 1):
+        pass
+    with raises(BudgetError, "the noise multiplier would be", reason="spent") as caught:
+        account_of_run(tmp_path, "two", epsilon=1.001)
+    assert "above 50" in caught.value.what and "training.dp.epsilon" in caught.value.fix
+    allowed = account_of_run(tmp_path, "three", epsilon=1.1)  # more than its plan, and useful
+    assert 1.5 < allowed.noise_multiplier < 50
+
+
+def test_a_plan_with_much_noise_may_have_it(tmp_path: Path) -> None:
+    """Steps over all records need a large multiplier, and the noise is small beside their sum."""
+    units, ledger = [[n] for n in range(400)], open_ledger(tmp_path / "north", "north")
+    dp = DPSettings(epsilon=2.0, target_epsilon=1.0, accountant="rdp")
+    for run in ("one", "two"):
+        account = DpAccount(
+            "north", dp, units, 400, passes=500, sample_rate=1.0, ledger=ledger, run=run
+        )
+        account.require_left()
+        assert 80 < account.noise_multiplier < 160
+        with account.spend(500, 1):
+            pass
+
+
 def test_a_run_that_has_spent_more_than_its_target_is_told_so(tmp_path: Path) -> None:
     with account_of_run(tmp_path, "one").spend(1, 1):
         pass
@@ -195,21 +220,48 @@ def test_a_run_in_the_folder_of_an_erased_one_is_another_run(tmp_path: Path) -> 
     silo = Silo("north", notes(40))
 
     def opened() -> DpAccount:
-        account = privacy_of(silo, TrainingSettings(dp=dp, batch_size=10), 2, folder)
+        training = TrainingSettings(dp=dp, batch_size=10)
+        account = privacy_of(silo, training, 2, folder, identity)
         assert account is not None
         return account
 
+    identity = Identity.generate("north")
     first = opened()
     with first.spend(2, 1):
         pass
     assert opened().statement()["steps"] == 8  # of the same run, resumed
-    open_ledger(place / "north", "north").note("erased", "{}", run="study")
+    open_ledger(place / "north", "north", identity).note("erased", "{}", run="study")
     second = opened()
     assert second.statement()["steps"] == 0
     assert second.noise_multiplier == first.noise_multiplier
     with second.spend(2, 1):
         pass
     assert opened().statement()["steps"] == 8
+
+
+def test_a_simulation_in_the_folder_of_a_removed_one_is_another_run(tmp_path: Path) -> None:
+    """Its steps are charged, and those of the removed run count as an earlier run's."""
+    folder, ledgers = tmp_path / "runs" / "study", str(tmp_path / "ledgers")
+
+    def opened(epsilon: float = 9.0) -> DpAccount:
+        dp = dp_settings(noise_multiplier=2.0, epsilon=epsilon, ledger=ledgers)
+        training = TrainingSettings(dp=dp, batch_size=10)
+        account = privacy_of(Silo("north", notes(40)), training, 2, folder)
+        assert account is not None
+        return account
+
+    folder.mkdir(parents=True)
+    with opened().spend(2, 1) as first:
+        pass
+    assert opened().statement()["steps"] == 8  # of the same run, resumed
+    shutil.rmtree(folder)
+    second = opened()
+    assert second.statement()["steps"] == 0
+    with second.spend(2, 1) as both:
+        assert both.epsilon > 1.2 * first.epsilon
+    shutil.rmtree(folder)
+    with raises(BudgetError, "more steps would make it", reason="spent"):  # before any training
+        opened(both.epsilon)
 
 
 def test_a_resumed_site_goes_on_with_its_accountant(tmp_path: Path) -> None:
