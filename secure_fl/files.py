@@ -13,6 +13,7 @@ from typing import IO, Any
 from secure_fl.errors import RunError
 
 RUN_MARK = "run.mark"  # in a simulated run's folder; a new run in a removed one's place differs
+OPENED = "opened.jsonl"  # over whom a party let sums be opened; kept, for any round may repeat
 
 
 def sync(path: Path) -> None:
@@ -71,6 +72,12 @@ def replace_whole(file: Path, *pieces: bytes, mode: int = 0o644) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def remove_file(file: Path) -> None:
+    """Remove a file, durably: it does not come back after a loss of power."""
+    file.unlink()
+    sync(file.parent)
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -50,12 +50,6 @@ def save(file: Path, state: Mapping[str, Any]) -> None:
         ) from error
 
 
-def remove(file: Path) -> None:
-    """Remove a checkpoint, durably: an older round must not come back."""
-    file.unlink()
-    sync(file.parent)
-
-
 def set_aside(file: Path) -> None:
     """Rename a checkpoint until it is dropped or put back."""
     file.replace(_beside(file, ASIDE))

@@ -17,14 +17,16 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from secure_fl.errors import RunError, SecureFLError
 from secure_fl.events import Crossing, Event, MembersGathered, RoundStarted, read_events
-from secure_fl.files import RUN_MARK, lock_file, write_again, write_whole
+from secure_fl.files import OPENED, RUN_MARK, lock_file, remove_file, write_again, write_whole
 from secure_fl.party.rounds import Stateful
-from secure_fl.runs import checkpoint, resuming
-from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
+from secure_fl.runs import resuming
+
+if TYPE_CHECKING:  # they need torch, and a coordinator imports this module without it
+    from secure_fl.runs.party_checkpoints import PartyCheckpoints, SavedTrainings
 
 SETTINGS, EVENTS, RESULT = "settings.toml", "events.jsonl", "result.json"
 SPENT = "spent.json"  # seconds and bytes of earlier sessions
@@ -69,10 +71,14 @@ class RunFolder:
 
     def party(self, name: str, site: Stateful, opened: Path | None = None) -> PartyCheckpoints:
         """Return the checkpoints of one party; `opened`: see `PartyCheckpoints`."""
+        from secure_fl.runs.party_checkpoints import PartyCheckpoints
+
         return PartyCheckpoints(self.path / "parties" / name / "checkpoints", site, opened)
 
     def trainings(self, name: str) -> SavedTrainings:
         """Return one party's saved trainings by DP-SGD, for repeated rounds."""
+        from secure_fl.runs.party_checkpoints import SavedTrainings
+
         return SavedTrainings(self.path / "parties" / name / TRAININGS)
 
     def record(self, event: Event) -> None:
@@ -122,7 +128,7 @@ class RunFolder:
     def drop_checkpoints(self) -> None:
         """Remove all parties' checkpoints of a finished run."""
         for kept in self.path.glob("parties/*/*/round-*"):  # and their saved trainings
-            checkpoint.remove(kept)
+            remove_file(kept)
 
     def close(self) -> None:
         """Unlock this folder."""
@@ -202,28 +208,3 @@ def _require_same(found: Path, settings: str) -> None:
         fix = "start a new run in another folder"
         raise RunError(what, fix=fix, file=found, reason="unreadable") from error
     resuming.require_same(before, tomllib.loads(settings), JOINING, found.parent)
-
-
-KEPT = 2  # rounds: by default, a party repeats at most its newest finished one
-
-
-class SavedTrainings:
-    """One party's saved trainings, each a file in the format of checkpoints."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def find(self, round: int, key: str) -> Mapping[str, Any] | None:
-        """Return the saved result of this training, if there is one."""
-        place = self._path(round, key)
-        return checkpoint.load(place) if place.exists() else None
-
-    def keep(self, round: int, key: str, state: Mapping[str, Any]) -> None:
-        """Save a result durably, and remove those of rounds that cannot be repeated."""
-        checkpoint.save(self._path(round, key), state)
-        for old in self._folder.glob("round-*"):
-            if int(old.name.split("-")[1]) <= round - KEPT:
-                checkpoint.remove(old)
-
-    def _path(self, round: int, key: str) -> Path:
-        return self._folder / f"round-{round:05d}-{key}"

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.errors import CohortError, RunError
-from secure_fl.files import Lines, replace_whole
+from secure_fl.files import OPENED, Lines, remove_file, replace_whole
 from secure_fl.party.context import Checkpoints
 from secure_fl.party.rounds import Stateful
 from secure_fl.protocol.messages import JOINED, MOST_NOTES, SurvivorStatement
 from secure_fl.runs import checkpoint
 
-OPENED = "opened.jsonl"  # over whom this party let sums be opened; kept, for any round may repeat
 EVIDENCE = "evidence"  # what convicts a member, or the coordinator: a file for each
 TOLD = "told.jsonl"  # what the coordinator signed of who is in each sum
-KEPT = 2  # parties are at most one round apart, so two rounds always hold a common one
+KEPT = 2  # rounds: parties are at most one round apart, and repeat at most their newest one
 
 
 class PartyCheckpoints(Checkpoints):
@@ -82,7 +81,7 @@ class PartyCheckpoints(Checkpoints):
         checkpoint.save(self._path(round), state)
         for old in self.available():
             if old <= round - KEPT:
-                checkpoint.remove(self._path(old))
+                remove_file(self._path(old))
 
     def restore(self, round: int, keep: Mapping[str, Stateful]) -> Mapping[str, Any]:
         """Load one round."""
@@ -258,3 +257,25 @@ class OpenedSumsLog:
             (line["round"], line["sum"], tuple(line["survivors"]), line["what"])
             for line in self._lines
         ]
+
+
+class SavedTrainings:
+    """One party's saved trainings, each a file in the format of checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, round: int, key: str) -> Mapping[str, Any] | None:
+        """Return the saved result of this training, if there is one."""
+        place = self._path(round, key)
+        return checkpoint.load(place) if place.exists() else None
+
+    def keep(self, round: int, key: str, state: Mapping[str, Any]) -> None:
+        """Save a result durably, and remove those of rounds that cannot be repeated."""
+        checkpoint.save(self._path(round, key), state)
+        for old in self._folder.glob("round-*"):
+            if int(old.name.split("-")[1]) <= round - KEPT:
+                remove_file(old)
+
+    def _path(self, round: int, key: str) -> Path:
+        return self._folder / f"round-{round:05d}-{key}"

@@ -75,7 +75,8 @@ def test_what_looks_up_loads_nothing_heavy(tmp_path: Path) -> None:
 
 WAITING = [  # imports in this order, each with the libraries that it must not load
     ("secure_fl.cli.site_check", "torch", False),  # until the rehearsal
-    ("secure_fl.pilot.coordinator_process", "transformers.modeling_utils", False),
+    ("secure_fl.pilot.coordinator_process", "torch", False),  # never at a coordinator
+    ("secure_fl.runs.folder", "torch", False),
     ("secure_fl.pilot.hospital", "transformers.modeling_utils", False),  # until a run begins
     ("secure_fl.pilot.hospital", "pandas", False),  # until a codebook is opened
     ("secure_fl.features.statistics.codebook", "pandas", False),

@@ -18,8 +18,9 @@ from secure_fl.coordinator.resume import Unfinished
 from secure_fl.data.examples import Text
 from secure_fl.errors import CohortError, Disagreement, RunError, TooFewParties
 from secure_fl.federation.federation import Federation
+from secure_fl.files import OPENED
 from secure_fl.protocol.messages import HandedOver, Handover, SumInput
-from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
+from secure_fl.runs.party_checkpoints import PartyCheckpoints
 from secure_fl.testing.hospitals import silos, small
 from tests.support.attacker import Wiretap
 from tests.support.command_line import ran

@@ -28,13 +28,13 @@ from secure_fl.engines.flare.cell import FlareParty
 from secure_fl.engines.flare.hub import FlareHub
 from secure_fl.errors import CohortError
 from secure_fl.events import EventLog
+from secure_fl.files import OPENED
 from secure_fl.learning.tasks import make_task
 from secure_fl.pilot.certificates import make_kits
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.runs.folder import EVENTS, RESULT, SETTINGS, SPENT
-from secure_fl.runs.party_checkpoints import OPENED
 from secure_fl.runs.party_checkpoints import TOLD as SIGNED
 from secure_fl.runs.result_document import summarise
 from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings

@@ -12,6 +12,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import PartyFailed, SecureFLError, TooFewParties
+from secure_fl.files import remove_file
 from secure_fl.pilot.member_faults import MOST_FAILURES
 from secure_fl.pilot.progress import EarlierEvents
 from secure_fl.protocol.messages import Ready
@@ -183,7 +184,7 @@ def test_what_a_coordinator_says_deletes_nothing_before_a_sum_was_admitted(
     """Its first sum is refused, over others than before; until then nothing may be gone."""
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=4)), count=4, goes_back=True)
     if dropped:
-        monkeypatch.setattr(checkpoint, "set_aside", checkpoint.remove)
+        monkeypatch.setattr(checkpoint, "set_aside", remove_file)
     rewound(made, monkeypatch)
     for name in made.members:
         made.restart(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,14 @@ from secure_fl.pilot.progress import progress
 from secure_fl.settings import ModelSettings
 from tests.support.local_pilot import plan_of
 from tests.support.pilot_folders import HUB, PilotFolders, make_pilot_folders
-from tests.support.processes import free_port, kill, killed_after, start_party, wait_for_round
+from tests.support.processes import (
+    free_port,
+    kill,
+    killed_after,
+    start_party,
+    this_code,
+    wait_for_round,
+)
 
 pytestmark = pytest.mark.slow
 NAMES = ("east", "north", "west")
@@ -62,8 +70,25 @@ def finished(trial: PilotFolders) -> None:
     assert len(models) == 1  # bit for bit the same at all
 
 
-def test_three_hospitals_and_a_coordinator(trial):
-    with running(trial) as processes:
+REFUSING = """
+import importlib.abc, sys
+
+class Refusing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "transformers", "opacus", "scipy", "pandas", "datasets"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refusing())
+"""
+
+
+def test_three_hospitals_and_a_coordinator_that_cannot_train(trial, tmp_path):
+    """The coordinator needs none of the libraries that read records or compute models."""
+    place = tmp_path / "refusing"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(REFUSING)
+    path = os.pathsep.join((str(place), this_code()["PYTHONPATH"]))
+    with running(trial, {HUB: {"PYTHONPATH": path}}) as processes:
         said = ended(trial, processes)
     assert all("this site's rules allow it" in said[name] for name in trial.names)
     finished(trial)

@@ -14,9 +14,10 @@ import pytest
 from secure_fl.crypto.sealing.scheme import largest_cohort
 from secure_fl.errors import CohortError, CryptoError, TooFewParties
 from secure_fl.federation.assembly import make_keys
+from secure_fl.files import OPENED
 from secure_fl.protocol import messages
 from secure_fl.protocol.messages import Audience
-from secure_fl.runs.party_checkpoints import OPENED, PartyCheckpoints
+from secure_fl.runs.party_checkpoints import PartyCheckpoints
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import LossyEngine, Program, federate
 from secure_fl.thresholds import default_threshold

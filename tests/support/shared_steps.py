@@ -20,7 +20,7 @@ from secure_fl.learning.site import Site
 from secure_fl.learning.site_context import SiteContext, SiteSpec
 from secure_fl.learning.tasks import make_task
 from secure_fl.party.cohort import Cohort
-from secure_fl.runs.folder import SavedTrainings
+from secure_fl.runs.party_checkpoints import SavedTrainings
 from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.harness import Federated, federate
 from tests.support.event_documents import into

@@ -15,7 +15,7 @@ from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.dp_sgd import fit_privately
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.learning.site import Site
-from secure_fl.runs.folder import SavedTrainings
+from secure_fl.runs.party_checkpoints import SavedTrainings
 from secure_fl.settings import DPSettings, ProtectionSettings, TrainingSettings
 from tests.support.local_pilot import plan_of, repeats_round_two
 from tests.support.private import make_site
