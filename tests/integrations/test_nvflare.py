@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +32,7 @@ from tests.support.carried_pilot import (
 pytest.importorskip("nvflare")
 
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
@@ -47,6 +50,8 @@ from secure_fl.integrations.nvflare import (
     sealed,
     server,
 )
+from secure_fl.integrations.nvflare.messages import DATA
+from secure_fl.integrations.site_messages import Failure, SiteClient, read_reply
 from tests.support.nvflare_job import LocalJob, trained
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare"
@@ -200,7 +205,7 @@ def test_a_repeated_round_gets_its_values(tmp_path: Path, monkeypatch: pytest.Mo
 
         def give(part: Any, result: Any) -> Any:
             found = sent(part, result)
-            if part._given[0] == 2 and part._site._path == pilot.socket("north"):
+            if part._given.round == 2 and part._site._path == pilot.socket("north"):
                 pilot.kill("north")
                 pilot.start("north")
             return found
@@ -219,10 +224,39 @@ def test_other_tasks_are_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         task, context = job.task("east", 1, START, "submit_model")
         with pytest.raises(SettingsError, match="'submit_model' without a sealed sum"):
             SealedTask().process(task, context)
+        assert isinstance(client.part_of(context)._error, SettingsError)  # the coordinator gets it
         with pytest.raises(CohortError, match="EXECUTION_EXCEPTION"):
             SealedResult().process(make_reply(ReturnCode.EXECUTION_EXCEPTION), context)
         with pytest.raises(SettingsError, match="no arrays that are due"):
             SealedResult().process(FLModelUtils.to_shareable(train("east", 1, START)), context)
+
+
+def test_a_bad_request_is_answered_and_ends_the_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with job_of(tmp_path, monkeypatch, carried_plan()) as (_, job):
+        _, context = job.task("east", 1, START)
+        part = client.part_of(context)
+        reply = part._handle("", make_reply(ReturnCode.OK), context)
+        with pytest.raises(TrainingError, match="a request of the coordinator cannot be read"):
+            part._wait(context)
+    assert read_reply(reply[DATA]) == Failure(TrainingError("").code)
+
+
+def test_a_service_that_hangs_does_not_block_the_coordinators_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "CHECK_EVERY", 0.01)
+    part = client.SealedPart(None, SiteClient(tmp_path / "site.sock"))
+    with socket.socket(socket.AF_UNIX) as service, ThreadPoolExecutor() as pool:
+        service.bind(str(tmp_path / "site.sock"))
+        service.listen()
+        waiting = pool.submit(part._wait, FLContext())
+        asked, _ = service.accept()  # and no answer
+        pool.submit(part._fail, CohortError("another fault")).result(10)
+        asked.close()
+        with pytest.raises(CohortError, match="another fault"):
+            waiting.result(10)
 
 
 def test_without_a_service_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

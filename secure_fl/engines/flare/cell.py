@@ -348,7 +348,7 @@ class FlareParty(Responder):
         max_bytes: int = MAX_BYTES,
         refusing: Callable[[SecureFLError], None] = lambda error: None,
     ) -> None:
-        """`refusing` hears why a frame was not answered: only here it is said."""
+        """`refusing`: called with the error of a frame that is not answered."""
         super().__init__(
             lambda deliver: Dialled(name, url, tls, hub, max_bytes, deliver), refusing=refusing
         )

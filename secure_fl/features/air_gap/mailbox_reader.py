@@ -34,20 +34,18 @@ class MailboxReader:
         self._monitor, self._on_message = monitor, on_message
         self._sender, self._last_number = NO_PROCESS, 0  # of the last message
         self._handled: dict[str, Acknowledged] = {}  # files to remove
-        self._heartbeat_problem = ""  # as logged
-        self._unremovable: set[str] = set()  # as logged
+        self._warnings: set[str] = set()  # logged once each, although every look repeats them
 
     def read_heartbeat(self) -> None:
-        """Read the other end's heartbeat; a bad one is logged once, and its writer replaces it."""
+        """Read the other end's heartbeat; its writer replaces a bad one."""
         try:
             data = self._mailbox.read(HEARTBEAT_FILE)
             if data is not None:
                 self._monitor.receive(FileMessage.opened(data, self._key))
-            self._heartbeat_problem = ""
         except WireError as error:
-            if error.what != self._heartbeat_problem:
-                self._heartbeat_problem = error.what
-                self._note_refusal(error)
+            self._warn_once(
+                f"the heartbeat in {self._mailbox.folder.name} is refused: {error.what}"
+            )
 
     def read_messages(self) -> int:
         """Deliver new messages, remove handled ones, and return the number of new ones."""
@@ -61,7 +59,12 @@ class MailboxReader:
                 self._note_refusal(error)
                 self._handled[name] = lambda: True
         for name in [name for name, acknowledged in self._handled.items() if acknowledged()]:
-            self._remove(name)
+            try:
+                self._mailbox.remove(name)
+                del self._handled[name]
+            except OSError as error:
+                folder = self._mailbox.folder.name
+                self._warn_once(f"a read message in {folder} cannot be removed: {error.strerror}")
         return count
 
     def _read_message(self, name: str) -> bool:
@@ -88,18 +91,10 @@ class MailboxReader:
         if file.number <= last or name != message_name(file.number):
             raise WireError("it is a message from before", field="number")
 
-    def _remove(self, name: str) -> None:
-        """Remove a handled file; if the disk refuses, the next look tries again."""
-        try:
-            self._mailbox.remove(name)
-        except OSError as error:
-            if name not in self._unremovable:
-                self._unremovable.add(name)
-                where, why = self._mailbox.folder.name, error.strerror
-                log.warning("a read message in %s cannot be removed: %s", where, why)
-            return
-        del self._handled[name]
-        self._unremovable.discard(name)
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warnings:
+            self._warnings.add(text)
+            log.warning(text)
 
     def _note_refusal(self, error: WireError) -> None:
         reason = str(error.where.get("field", "form"))

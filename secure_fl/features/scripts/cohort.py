@@ -14,12 +14,13 @@ from secure_fl.features.scripts.algorithm import WEIGHT
 from secure_fl.features.scripts.turns import (
     Advance,
     AgreeCall,
-    Begun,
-    End,
-    Ended,
-    Entered,
+    LastMessage,
+    NextRound,
+    RunBegins,
+    ScriptRequest,
     SumCall,
     Summed,
+    TurnChannel,
     TurnRefused,
 )
 from secure_fl.party.rounds import Round
@@ -33,12 +34,12 @@ class ScriptCohort:
     Every site makes the same calls in the same order. A call returns when all sites have made it.
     """
 
-    def __init__(self, name: str, end: End) -> None:
-        """Wait until the run begins. `end`: the script's end of the hand-over."""
+    def __init__(self, name: str, channel: TurnChannel) -> None:
+        """Wait until the run begins. `channel`: the script's end of the connection."""
         self.name = name
-        self._end, self._over = end, False
-        begun: Begun = self._wait()
-        self.names, self.settings = begun.names, begun.settings
+        self._channel, self._over = channel, False
+        first: RunBegins = self._wait()
+        self.names, self.settings = first.names, first.settings
 
     @property
     def index(self) -> int:
@@ -102,34 +103,34 @@ class ScriptCohort:
         """
         states = ({} if own is None else own, {} if shared is None else shared)
         while True:
-            entered: Entered = self._ask(Advance(*map(_state_of, states)))
-            for state, restored in zip(states, (entered.own, entered.shared), strict=True):
+            next_round: NextRound = self._ask(Advance(*map(_state_of, states)))
+            for state, restored in zip(states, (next_round.own, next_round.shared), strict=True):
                 _restore(state, restored or {})
-            if not entered.number:
+            if not next_round.number:
                 return
-            yield Round(entered.number, entered.total)
+            yield Round(next_round.number, next_round.total)
 
     def close(self, result: Any = None, error: BaseException | None = None) -> None:
         """End this script's part in the run."""
         if not self._over:
-            self._end.send(Ended(result, error))
+            self._channel.send(LastMessage(result, error))
             self._over = True
 
-    def _ask(self, request: Any) -> Any:
+    def _ask(self, request: ScriptRequest) -> Any:
         if self._over:
             raise CohortError(
                 "the run is over, and this call came after its end; nothing was sent",
                 fix="make all calls before the script's part ends",
                 party=self.name,
             )
-        self._end.send(request)
+        self._channel.send(request)
         return self._wait()
 
     def _wait(self) -> Any:
-        answer = self._end.recv()
+        answer = self._channel.recv()
         if isinstance(answer, TurnRefused):
             raise answer.error
-        if isinstance(answer, Ended):
+        if isinstance(answer, LastMessage):
             self._over = True
             raise answer.error or CohortError("the run ended before this call", party=self.name)
         return answer

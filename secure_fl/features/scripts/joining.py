@@ -17,7 +17,12 @@ from secure_fl.errors import CohortError, DataError
 from secure_fl.events import Event, Refused
 from secure_fl.features.scripts.algorithm import Script
 from secure_fl.features.scripts.cohort import ScriptCohort
-from secure_fl.features.scripts.turns import Ended, ScriptHandle, ThreadEnd, ends
+from secure_fl.features.scripts.turns import (
+    LastMessage,
+    ScriptHandle,
+    ThreadChannel,
+    thread_channels,
+)
 
 if TYPE_CHECKING:
     from secure_fl.crypto.keys.roster import Member
@@ -70,8 +75,8 @@ def join(
     from secure_fl.pilot.kits import load_kit
     from secure_fl.policy.policy_file import load_site
 
-    theirs, ours = ends()
-    script = ScriptHandle(ours)
+    channel, programs_channel = thread_channels()
+    script = ScriptHandle(programs_channel)
     rules, opened = load_site(Path(site)), load_kit(Path(kit))
     name, log = opened.connection.name, logging.getLogger(PILOT_LOG)
     passphrase = None if passphrase_file is None else Path(passphrase_file)
@@ -85,7 +90,7 @@ def join(
         log_rules(rules, opened, log)
         way = connect(hospital, opened, log) if connect else connected(opened, log)
         service = Service(stack.enter_context(way), hospital, script, refusals)
-        yield stack.enter_context(service.serving(name, theirs))
+        yield stack.enter_context(service.serving(name, channel))
 
 
 class Refusals:
@@ -114,19 +119,19 @@ class Service:
         self._thread = threading.Thread(target=self._serve, name="secure_fl join", daemon=True)
 
     @contextmanager
-    def serving(self, name: str, end: ThreadEnd) -> Iterator[ScriptCohort]:
+    def serving(self, name: str, channel: ThreadChannel) -> Iterator[ScriptCohort]:
         """Give the script its cohort; at the end of the block, wait for the end of the run."""
         self._thread.start()
         try:
-            cohort = ScriptCohort(name, end)
+            cohort = ScriptCohort(name, channel)
             yield cohort
             cohort.close()
             self._thread.join()
             if not self._hospital.done:
                 raise self._stopped()
         except Exception as error:
-            end.send(Ended(error=error))
-            if not self._script.left:
+            channel.send(LastMessage(error=error))
+            if not self._script.abandoned:
                 self._thread.join(GRACE)
             raise
         finally:

@@ -25,9 +25,12 @@ from secure_fl.features.scripts.algorithm import WEIGHT, Script, Shape
 from secure_fl.features.scripts.turns import (
     Advance,
     AgreeCall,
-    Ended,
-    Entered,
+    AnsweredCall,
+    LastMessage,
+    NextRound,
+    ScriptAnswer,
     ScriptHandle,
+    ScriptRequest,
     SumCall,
     Summed,
     TurnRefused,
@@ -100,7 +103,7 @@ class ScriptProgram:
         else:
             await self._return(number)
         script.begin(self._cohort.roster, self._cfg)
-        while not isinstance(request := script.next(), Ended):
+        while not isinstance(request := script.next_request(), LastMessage):
             try:
                 self._check(request)
             except SecureFLError as error:
@@ -109,7 +112,7 @@ class ScriptProgram:
             began = script.round
             answer = await self._carry_out(request)
             if script.round == began or isinstance(request, SumCall):  # not the turn of a round
-                script.served.append((request, answer))
+                script.answered.append(AnsweredCall(request, answer))
             script.answer(answer)
         if request.error is not None:
             raise request.error
@@ -122,29 +125,29 @@ class ScriptProgram:
             self._moved = True
             return
         if number != script.round:
-            script.leave(
+            script.abandon(
                 CohortError(
                     f"the run continues in round {number}, and this script is in {script.round}",
                     fix="start the script again: it continues after the last saved round",
                     party=self._cohort.me,
                 )
             )
-        before, script.served = script.served, []
+        calls, script.answered = script.answered, []
         script.summed.clear()
-        script.loops = script.loops and not any(isinstance(r, Advance) for r, _ in before)
-        for request, answer in before:
-            again = await self._carry_out(request)
-            if isinstance(answer, Summed) and not _equal(again, answer):
-                script.leave(
+        script.in_loop = script.in_loop and not any(isinstance(c.request, Advance) for c in calls)
+        for call in calls:
+            again = await self._carry_out(call.request)
+            if isinstance(call.answer, Summed) and not _equal(again, call.answer):
+                script.abandon(
                     CohortError(
                         f"round {number} was repeated with another result",
                         fix="start the script again: it continues after the last saved round",
                         party=self._cohort.me,
                     )
                 )
-            script.served.append((request, answer))
+            script.answered.append(call)
 
-    async def _carry_out(self, request: Any) -> Any:
+    async def _carry_out(self, request: ScriptRequest) -> ScriptAnswer:
         """Carry out one call of the script."""
         script = self._script
         if isinstance(request, Advance):
@@ -156,30 +159,30 @@ class ScriptProgram:
             await self._cohort.agree(request.digest, request.about)
             answer = Summed({}, 0)
         else:
-            if not script.loops and script.summed & _names(request):
+            if not script.in_loop and script.summed & _names(request):
                 await self._turn()
             answer = await self._sum(request)
-        if not script.loops:
+        if not script.in_loop:
             self._saved.answers.append(answer)
             self._repeated += 1
         return answer
 
-    async def _advance(self, request: Advance) -> Entered:
+    async def _advance(self, request: Advance) -> NextRound:
         """Save the script's state, and begin the next round; the loop's first call only begins."""
         script = self._script
-        if script.loops:
+        if script.in_loop:
             if not self._moved:
                 self._own.load_state_dict(request.own)
                 self._shared.load_state_dict(request.shared)
                 await self._turn()
             self._moved = False
-            return self._entered()
-        script.loops = True
-        return replace(self._entered(), own=dict(self._own), shared=dict(self._shared))
+            return self._answer_to_advance()
+        script.in_loop = True
+        return replace(self._answer_to_advance(), own=dict(self._own), shared=dict(self._shared))
 
-    def _entered(self) -> Entered:
+    def _answer_to_advance(self) -> NextRound:
         number, total = self._script.round, self._cfg.rounds
-        return Entered(number if number <= total else 0, total)
+        return NextRound(number if number <= total else 0, total)
 
     async def _turn(self) -> None:
         """End a round, save it, and begin the next."""
@@ -206,7 +209,7 @@ class ScriptProgram:
         self._script.summed |= _names(request)
         return Summed(sums, len(self._cohort.survivors))
 
-    def _check(self, request: Any) -> None:
+    def _check(self, request: ScriptRequest) -> None:
         """Refuse a call that the plan does not allow, before anything is sent."""
         if (saved := self._saved_answer()) is not None:
             _require_same_call(request, saved)
@@ -227,13 +230,13 @@ class ScriptProgram:
 
     def _saved_answer(self) -> Summed | None:
         """Return the answer that a script which starts again got before its loop."""
-        if self._script.loops or self._repeated == len(self._saved.answers):
+        if self._script.in_loop or self._repeated == len(self._saved.answers):
             return None
         return self._saved.answers[self._repeated]
 
     def _require_round(self, again: list[str]) -> None:
         script, total = self._script, self._cfg.rounds
-        if again and script.loops:
+        if again and script.in_loop:
             raise SettingsError(
                 f"{again[0]} is already summed in round {script.round}; nothing was sent",
                 fix="sum each name once in a round, or use another name",
@@ -258,7 +261,7 @@ def _names(request: SumCall) -> set[str]:
     return request.values.keys() - {WEIGHT}
 
 
-def _require_same_call(request: Any, saved: Summed) -> None:
+def _require_same_call(request: ScriptRequest, saved: Summed) -> None:
     """Refuse another call than this script made when the run began."""
     names = _names(request) if isinstance(request, SumCall) else set()
     if not isinstance(request, Advance) and names != saved.sums.keys() - {WEIGHT}:
@@ -287,7 +290,9 @@ def _require_shape(
         )
 
 
-def _equal(one: Summed, other: Summed) -> bool:
-    return one.sites == other.sites and all(
-        np.array_equal(one.sums[name], array) for name, array in other.sums.items()
+def _equal(one: ScriptAnswer, other: Summed) -> bool:
+    return (
+        isinstance(one, Summed)
+        and one.sites == other.sites
+        and all(np.array_equal(one.sums[name], array) for name, array in other.sums.items())
     )

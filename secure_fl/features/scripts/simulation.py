@@ -18,7 +18,7 @@ from secure_fl.config.toml import write
 from secure_fl.errors import CohortError, RunError, SettingsError
 from secure_fl.features.scripts.algorithm import Script, Shape
 from secure_fl.features.scripts.cohort import ScriptCohort
-from secure_fl.features.scripts.turns import End, Ended, ScriptHandle, ends
+from secure_fl.features.scripts.turns import LastMessage, ScriptHandle, TurnChannel, thread_channels
 from secure_fl.settings import ProtectionSettings
 
 if TYPE_CHECKING:
@@ -128,9 +128,9 @@ class ThreadScript:
     """A script in a thread, which takes turns with the program of its site."""
 
     def __init__(self, main: Main, name: str, shapes: dict[str, Shape]) -> None:
-        theirs, ours = ends()
-        self.handle = ScriptHandle(OwnRandomStates(ours), shapes)
-        self._thread = threading.Thread(target=run_main, args=(main, name, theirs), daemon=True)
+        channel, programs_channel = thread_channels()
+        self.handle = ScriptHandle(OwnRandomStates(programs_channel), shapes)
+        self._thread = threading.Thread(target=run_main, args=(main, name, channel), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -145,7 +145,7 @@ class ProcessScript:
     def __init__(self, main: Main, name: str, shapes: dict[str, Shape]) -> None:
         spawning = multiprocessing.get_context("spawn")
         ours, theirs = spawning.Pipe()
-        self.handle = ScriptHandle(ProcessEnd(ours), shapes)
+        self.handle = ScriptHandle(ProcessChannel(ours), shapes)
         states = random_states()
         arguments = (main, name, theirs, states)
         self._process = spawning.Process(target=_in_process, args=arguments, daemon=True)
@@ -173,26 +173,26 @@ class OwnRandomStates:
     Those of torch are swapped by the site.
     """
 
-    def __init__(self, end: End) -> None:
-        self._end, self._own = end, random_states()
+    def __init__(self, channel: TurnChannel) -> None:
+        self._channel, self._own = channel, random_states()
         self._outside = self._own
 
     def send(self, message: Any) -> None:
         """Give a message to the script, which computes now."""
         self._outside = random_states()
         set_random_states(self._own)
-        self._end.send(message)
+        self._channel.send(message)
 
     def recv(self) -> Any:
         """Wait until the script has a request."""
-        message = self._end.recv()
+        message = self._channel.recv()
         self._own = random_states()
         set_random_states(self._outside)
         return message
 
 
-class ProcessEnd:
-    """One end of a hand-over between processes.
+class ProcessChannel:
+    """One end of a connection between processes.
 
     It pickles messages itself: torch would share the memory of tensors with a process that ends.
     """
@@ -209,13 +209,13 @@ class ProcessEnd:
         try:
             return pickle.loads(self._connection.recv_bytes())  # noqa: S301 - of our own process
         except EOFError:
-            return Ended(error=CohortError("the process of this site ended unexpectedly"))
+            return LastMessage(error=CohortError("the process of this site ended unexpectedly"))
 
 
-def run_main(main: Main, name: str, end: End) -> None:
+def run_main(main: Main, name: str, channel: TurnChannel) -> None:
     """Run a script to its end, and send what it returns or raises."""
     try:
-        cohort = ScriptCohort(name, end)
+        cohort = ScriptCohort(name, channel)
     except CohortError:
         return  # the run ended before it began
     try:
@@ -238,7 +238,7 @@ def _close(cohort: ScriptCohort, result: Any = None, error: BaseException | None
 def _in_process(main: Main, name: str, connection: Any, states: tuple[Any, ...]) -> None:
     """Run a script in a process of its own."""
     set_random_states(states)
-    run_main(main, name, ProcessEnd(connection))
+    run_main(main, name, ProcessChannel(connection))
 
 
 def random_states() -> tuple[Any, ...]:
@@ -254,7 +254,11 @@ def set_random_states(states: tuple[Any, ...]) -> None:
 
 def _results(scripts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what each script returned."""
-    found = {name: script.handle.next() for name, script in scripts.items() if script.handle.round}
+    found = {
+        name: script.handle.next_request()
+        for name, script in scripts.items()
+        if script.handle.round
+    }
     if not found:
         raise RunError(
             "the run in this folder has finished, so no script ran",

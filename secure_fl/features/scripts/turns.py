@@ -1,6 +1,7 @@
-"""The hand-over between a script and the program of its site: one of the two always waits.
+"""Messages between a script and the program of its site, which are threads or processes.
 
-A script sends a request and waits for the answer. Both ends may be threads or processes.
+They take turns: `RunBegins` starts the script, which then sends a request and waits for the answer,
+until it returns and sends `LastMessage`. The program sends that, too, if the run ends first.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -20,8 +21,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """The first answer: the run has begun."""
+class RunBegins:
+    """The first message to a script."""
 
     names: tuple[str, ...]  # of all sites
     settings: Script  # of the plan
@@ -61,18 +62,18 @@ class Advance:
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
-    """The answer to an `Advance`: the next round, or 0 after the last one."""
+class NextRound:
+    """The answer to an `Advance`: the number of the round, or 0 after the last one."""
 
     number: int
     total: int
-    own: Mapping[str, Any] | None = None  # restored state; None: the script's own is right
+    own: Mapping[str, Any] | None = None  # restored state; None: keep the script's
     shared: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """The last message of a script."""
+class LastMessage:
+    """The last message of a script, or of a run that ends before the script."""
 
     result: Any = None
     error: BaseException | None = None
@@ -85,18 +86,30 @@ class TurnRefused:
     error: BaseException
 
 
-class End(Protocol):
-    """One end of the hand-over; connections of `multiprocessing` have the same methods."""
+ScriptRequest: TypeAlias = SumCall | AgreeCall | Advance
+ScriptAnswer: TypeAlias = Summed | NextRound
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredCall:
+    """A request of a script with its answer."""
+
+    request: ScriptRequest
+    answer: ScriptAnswer
+
+
+class TurnChannel(Protocol):
+    """One end of the connection; connections of `multiprocessing` have the same methods."""
 
     def send(self, message: Any) -> None:
-        """Give a message to the other end."""
+        """Send a message to the other end."""
 
     def recv(self) -> Any:
         """Wait for a message from the other end."""
 
 
-class ThreadEnd:
-    """One end of a hand-over between threads."""
+class ThreadChannel:
+    """One end of a connection between threads."""
 
     def __init__(self, incoming: SimpleQueue[Any], outgoing: SimpleQueue[Any]) -> None:
         self._incoming, self.send = incoming, outgoing.put
@@ -106,63 +119,66 @@ class ThreadEnd:
         return self._incoming.get()
 
 
-def ends() -> tuple[ThreadEnd, ThreadEnd]:
-    """Return both ends of a hand-over between threads."""
-    there: SimpleQueue[Any] = SimpleQueue()
-    back: SimpleQueue[Any] = SimpleQueue()
-    return ThreadEnd(there, back), ThreadEnd(back, there)
+def thread_channels() -> tuple[ThreadChannel, ThreadChannel]:
+    """Return the script's end and the program's end of a connection between threads."""
+    to_script: SimpleQueue[Any] = SimpleQueue()
+    to_program: SimpleQueue[Any] = SimpleQueue()
+    return ThreadChannel(to_script, to_program), ThreadChannel(to_program, to_script)
 
 
 class ScriptHandle:
-    """A script as its site sees it: the program's end of the hand-over, and the script's place.
+    """The program's end of the connection, and the script's place in the run.
 
-    `shapes` are those of all values so far; scripts of one process share them.
+    `ScriptProgram` keeps the place here, because a script may outlive a session of its site.
     """
 
-    def __init__(self, end: End, shapes: dict[str, Shape] | None = None) -> None:
-        self._end, self._request, self._started = end, None, False
+    def __init__(self, channel: TurnChannel, shapes: dict[str, Shape] | None = None) -> None:
+        """`shapes`: the shapes of all values so far, which scripts of one process share."""
+        self._channel, self._started = channel, False
+        self._request: ScriptRequest | LastMessage | None = None  # not answered yet
         self.shapes = {} if shapes is None else shapes
-        self.round = 0  # of the script; 0: it has not begun
-        self.loops = False  # true once it iterates over rounds
-        self.advancing = False  # true while a round is being saved for it
-        self.left = False  # true if it cannot follow the run
+        self.round = 0  # 0: the script has not begun
+        self.in_loop = False  # true once the script iterates over rounds
+        self.advancing = False  # true while a round is saved
+        self.abandoned = False  # true if the script cannot follow the run
         self.summed: set[str] = set()  # names in this round
-        self.served: list[tuple[Any, Any]] = []  # calls of this round, with their answers
+        self.answered: list[AnsweredCall] = []  # in this round
 
     def begin(self, names: tuple[str, ...], settings: Script) -> None:
-        """Let the script start, once the run has begun."""
+        """Start the script, unless an earlier session did."""
         if not self._started:
             self._started = True
-            self._end.send(Begun(names, settings))
+            self._channel.send(RunBegins(names, settings))
 
-    def next(self) -> Any:
+    def next_request(self) -> ScriptRequest | LastMessage:
         """Wait for the next request of the script; an unanswered one is returned again."""
         if self._request is None:
-            self._request = self._end.recv()
+            self._request = self._channel.recv()
         return self._request
 
-    def answer(self, answer: Any) -> None:
+    def answer(self, answer: ScriptAnswer | TurnRefused) -> None:
         """Answer the last request."""
         self._request = None
-        self._end.send(answer)
+        self._channel.send(answer)
 
     def enter(self, number: int) -> None:
-        """Note that the script is in this round."""
+        """Note that the script is in a new round."""
         self.round, self.advancing = number, False
         self.summed.clear()
-        self.served.clear()
+        self.answered.clear()
 
     def end(self, error: BaseException | None = None) -> None:
         """End the run for a script that waits, or will call again."""
-        if not isinstance(self._request, Ended):
-            self._end.send(Ended(error=error))
+        if not isinstance(self._request, LastMessage):
+            self._channel.send(LastMessage(error=error))
 
-    def leave(self, error: CohortError) -> NoReturn:
-        """End a script that cannot follow the run, and answer the coordinator no more.
+    def abandon(self, error: CohortError) -> NoReturn:
+        """Raise an error in a script that cannot follow the run, and block this thread for ever.
 
-        Its process ends, and continues from its disk when it is started again.
+        Its process exits with the error. Until then the coordinator gets no answer from this site,
+        and when the script is started again, it continues from its disk.
         """
-        self.left = True
+        self.abandoned = True
         self.end(error)
-        threading.Event().wait()
-        raise error
+        while True:
+            threading.Event().wait()

@@ -1,4 +1,12 @@
-"""A site's end in an NVFLARE job: filters around the training, and answers to the coordinator."""
+"""A site's end in an NVFLARE job: filters around the training, and answers to the coordinator.
+
+1. The coordinator sends an `Ask`. `SealedPart._handle` passes it to the site's service.
+2. The service replies with a `Turn` if values are due. `_handle` keeps it, and holds the request.
+3. `SealedTask` waits for the turn, and puts the model of the round into NVFLARE's task.
+4. NVFLARE trains by the user's script, which needs no change.
+5. `SealedResult` sends the trained arrays to the service as a `Give`, and none to the server.
+6. `_handle` returns without a reply. The coordinator asks again, and the service seals the values.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,100 +53,113 @@ from secure_fl.integrations.site_messages import (
 )
 
 TRAIN, SERVER = "train", "server"
+RESULT = "return arrays of the model's names and shapes, and numbers as metrics"
+VERSIONS = "install equal versions of secure-fl at the server and all sites"
 PATIENCE = 600.0  # seconds until the server's coordinator must have begun a round
-LOOK = 2.0  # seconds between two looks whether the service is there
-AWAY = 120.0  # seconds for the service to be started again
+CHECK_EVERY = 2.0  # seconds between two checks of the service during a wait
+RESTART = 120.0  # seconds in which a service that has ended must be started again
 
 Arrays = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class GivenValues:
+    """The values of a round, which are given again if the run repeats the round."""
+
+    round: int
+    give: Give
+
+
 class SealedPart:
-    """A client's part in the sums of one job; both filters share it."""
+    """A client's part in the sums of one job; both filters share it.
+
+    NVFLARE calls `_handle` in other threads than `begin` and `give`. After an error this site takes
+    no further part in the job, and the coordinator gets the error's code.
+    """
 
     def __init__(self, engine: Any, site: SiteClient) -> None:
-        """Begin to answer the coordinator."""
         self._site, self._engine, self._log = site, engine, logging.getLogger(__name__)
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards the next four fields
         self._turn: Turn | None = None  # values are due
         self._asked: Ask | None = None  # the request that they will answer
-        self._given: tuple[int, Give] | None = None  # the last values, with their round
-        self._error: SecureFLError | None = None  # of the last request
-        self._start: dict[str, np.ndarray[Any, Any]] = {}
-        self._away = 0.0  # since when the service does not answer
-        self._task = ""  # id of the last task
-        self._sent: Shareable | None = None  # the last result
-        site.ask(Who())
-        engine.register_aux_message_handler(topic=TOPIC, message_handle_func=self._handle)
-        send(engine, SERVER, GREETING, Shareable())
+        self._given: GivenValues | None = None  # the last ones
+        self._error: SecureFLError | None = None  # the first one
+        self._start_model: dict[str, np.ndarray[Any, Any]] = {}
+        self._unreachable_since: float | None = None  # the service
+        self._task_id = ""  # of the last task with a model to train
+        self._result: Shareable | None = None  # the last one for the server
+
+    def start(self) -> None:
+        """Register with the coordinator, if the site's service answers."""
+        self._site.ask(Who())
+        self._engine.register_aux_message_handler(topic=TOPIC, message_handle_func=self._handle)
+        send(self._engine, SERVER, GREETING, Shareable())
 
     def begin(self, task: Shareable, context: FLContext) -> Shareable:
         """Wait until values are due, and return the task with the model to train."""
-        if (task_id := context.get_prop(FLContextKey.TASK_ID)) == self._task:
+        if (task_id := context.get_prop(FLContextKey.TASK_ID)) == self._task_id:
             return task  # the filters of the site and of the job both come here
-        self._task, name = task_id, context.get_prop(FLContextKey.TASK_NAME)
-        if name != TRAIN:
-            raise SettingsError(
-                f"the server asks for {name!r} without a sealed sum; nothing was sent",
-                fix=f"only tasks with the name {TRAIN!r} are sealed",
-            )
-        with self._reporting():
+        with self._reporting("the server's task", "send a model of arrays by name"):
+            if (name := context.get_prop(FLContextKey.TASK_NAME)) != TRAIN:
+                raise SettingsError(
+                    f"the server asks for {name!r} without a sealed sum; nothing was sent",
+                    fix=f"only tasks with the name {TRAIN!r} are sealed",
+                )
             turn, model = self._wait(context), from_shareable(task)
             given = {name: np.asarray(value) for name, value in (model.data or {}).items()}
             start = program.model_of(turn, given)
-            self._start = {name: start[name] for name in given}  # without metrics
-            model.data = {name: _like(model.data[name], v) for name, v in self._start.items()}
+            self._start_model = {name: start[name] for name in given}  # without metrics
+            model.data = {n: _like(model.data[n], v) for n, v in self._start_model.items()}
             model.update_shareable(task)
+        self._task_id = task_id
         return task
 
     def give(self, result: Shareable) -> Shareable:
-        """Give the trained arrays to the site's service, and return a result without them.
-
-        After an error this site takes no further part in the job.
-        """
-        if result is self._sent:
+        """Give the trained arrays to the site's service, and return a result without them."""
+        if result is self._result:
             return result
-        with self._reporting():
-            self._sent = self._after(result)
-        return self._sent
+        with self._reporting("the result of the training", RESULT):
+            self._result = self._hand_over(result)
+        return self._result
+
+    def _hand_over(self, result: Shareable) -> Shareable:
+        """Send a result's values to the service, and return a result without values."""
+        if (code := result.get_return_code(ReturnCode.OK)) != ReturnCode.OK:
+            raise CohortError(f"the training of this site failed ({code}); nothing was sent")
+        trained = FLModelUtils.from_shareable(result)
+        if not trained.params or self._turn is None or self._asked is None:
+            raise SettingsError("this result has no arrays that are due; nothing was sent")
+        values = {name: np.asarray(value) for name, value in trained.params.items()}
+        if trained.params_type is ParamsType.DIFF:
+            values = {n: self._start_model[n] + change for n, change in values.items()}
+        metrics = {n: v for n, v in (trained.metrics or {}).items() if n in self._turn.planned}
+        _require_finite({**values, **metrics})
+        steps = (trained.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND)
+        if steps is None and self._given is None:
+            self._log.warning("the training reports no number of steps, so this site weighs 1")
+        weight = 1.0 if steps is None else float(steps)
+        start = vectors(self._start_model)
+        give = Give(self._asked, vectors({**values, **metrics}), weight, start)
+        _require_no_failure(self._site.ask(give))
+        with self._changed:
+            self._given, self._turn = GivenValues(self._turn.round, give), None
+            self._changed.notify_all()
+        empty = FLModel(params_type=ParamsType.FULL, params={}, current_round=trained.current_round)
+        return FLModelUtils.to_shareable(empty)
 
     @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        """Keep an error for the coordinator; it gets the code alone."""
+    def _reporting(self, part: str, fix: str) -> Iterator[None]:
+        """Keep any error for the coordinator's next request; `part`: read in the block."""
         try:
             yield
         except SecureFLError as error:
             self._fail(error)
             raise
         except Exception as error:
-            failure = TrainingError(
-                f"the model or result of this site's training cannot be read "
-                f"({type(error).__name__}); nothing was sent",
-                fix="return arrays of the model's names and shapes, and numbers as metrics",
-            )
+            what = f"{part} cannot be read ({type(error).__name__}); nothing was sent"
+            failure = TrainingError(what, fix=fix)
             self._fail(failure)
             raise failure from error
-
-    def _after(self, result: Shareable) -> Shareable:
-        if (code := result.get_return_code(ReturnCode.OK)) != ReturnCode.OK:
-            raise CohortError(f"the training of this site failed ({code}); nothing was sent")
-        found = FLModelUtils.from_shareable(result)
-        if not found.params or self._turn is None or self._asked is None:
-            raise SettingsError("this result has no arrays that are due; nothing was sent")
-        values = {name: np.asarray(value) for name, value in found.params.items()}
-        if found.params_type is ParamsType.DIFF:
-            values = {n: self._start[n] + moved for n, moved in values.items()}
-        numbers = {n: v for n, v in (found.metrics or {}).items() if n in self._turn.planned}
-        _require_finite({**values, **numbers})
-        steps = (found.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND)
-        weight = 1.0 if steps is None else float(steps)  # a site without a step weighs nothing
-        everything = vectors({**values, **numbers})
-        give = Give(self._asked, everything, weight, vectors(self._start))
-        _require_no_failure(self._site.ask(give))
-        with self._changed:
-            self._given, self._turn = (self._turn.round, give), None
-            self._changed.notify_all()
-        empty = FLModel(params_type=ParamsType.FULL, params={}, current_round=found.current_round)
-        return FLModelUtils.to_shareable(empty)
 
     def _fail(self, error: SecureFLError) -> None:
         with self._changed:
@@ -149,42 +171,44 @@ class SealedPart:
     def _wait(self, context: FLContext) -> Turn:
         """Wait until values are due, or the job is aborted."""
         until, aborted = time.monotonic() + PATIENCE, context.get_run_abort_signal()
-        with self._changed:
-            while self._turn is None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._turn or self._error, CHECK_EVERY)
                 if self._error is not None:
                     raise self._error
-                if aborted is not None and aborted.triggered:
-                    raise CohortError("the job was aborted before this training")
-                if time.monotonic() > until:
-                    raise CohortError(
-                        f"the server's coordinator began no round in {PATIENCE:g} s",
-                        fix="see its log: it waits for other sites, or it has ended",
-                    )
-                self._changed.wait(LOOK)
-                self._require_service()
-            return self._turn
+                if self._turn is not None:
+                    return self._turn
+            if aborted is not None and aborted.triggered:
+                raise CohortError("the job was aborted before this training")
+            if time.monotonic() > until:
+                raise CohortError(
+                    f"the server's coordinator began no round in {PATIENCE:g} s",
+                    fix="see its log: it waits for other sites, or it has ended",
+                )
+            self._require_service()
 
     def _require_service(self) -> None:
         """Refuse to wait for a service that ended and was not started again."""
         try:
             self._site.ask(Who())
-            self._away = 0.0
+            self._unreachable_since = None
         except CohortError:
-            self._away = self._away or time.monotonic()
-            if time.monotonic() - self._away > AWAY:
+            now = time.monotonic()
+            self._unreachable_since = self._unreachable_since or now
+            if now - self._unreachable_since > RESTART:
                 raise
 
     def _handle(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Answer a request of the coordinator."""
+        """Answer a request of the coordinator; NVFLARE calls it."""
         try:
-            reply = self._answer(request)
+            with self._reporting("a request of the coordinator", VERSIONS):
+                reply = self._answer(request)
         except SecureFLError as error:
-            self._fail(error)
             reply = Failure(error.code)
         return reply_of(None if reply is None else encode(reply))
 
     def _answer(self, message: Shareable) -> Reply | None:
-        """Pass a request to the site's service; return None while training runs."""
+        """Pass a request to the site's service; None lets the coordinator ask again."""
         request = read_request(message[DATA])
         if self._error is not None:
             raise self._error
@@ -197,15 +221,18 @@ class SealedPart:
             return reply
         if not message[TRAINS]:
             return Turn(reply.round, mean=reply.mean)
-        if self._given is not None and self._given[0] == reply.round:  # the run repeats the round
-            again = self._site.ask(replace(self._given[1], ask=request))
-            _require_no_failure(again, "not-due")
+        if (given := self._given) is not None and given.round == reply.round:  # it is repeated
+            _require_no_failure(self._site.ask(replace(given.give, ask=request)), "not-due")
             return None
+        self._hold_during_training(reply, request)
+        return None
+
+    def _hold_during_training(self, turn: Turn, request: Ask) -> None:
+        """Let training begin, and wait for its end, at most `HOLD` seconds."""
         with self._changed:
-            self._turn, self._asked = reply, request
+            self._turn, self._asked = turn, request
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._turn is None or self._error is not None, HOLD)
-        return None
 
 
 class SealedTask(Filter):  # type: ignore[misc]
@@ -224,15 +251,16 @@ class SealedResult(Filter):  # type: ignore[misc]
         return part_of(fl_ctx).give(shareable)
 
 
-_PARTS: dict[tuple[str, str], SealedPart] = {}  # by job and client
+_PARTS: dict[tuple[str, str], SealedPart] = {}  # by job and client, which has one task at a time
 
 
 def part_of(context: FLContext) -> SealedPart:
-    """Return a client's part in a job."""
+    """Return a client's part in a job; start it at the first call."""
     job, name = str(context.get_job_id()), str(context.get_identity_name())
     if (job, name) not in _PARTS:
-        site = program.site_client({"name": name})
-        _PARTS[job, name] = SealedPart(context.get_engine(), site)
+        part = SealedPart(context.get_engine(), program.site_client({"name": name}))
+        part.start()
+        _PARTS[job, name] = part
     return _PARTS[job, name]
 
 
