@@ -21,7 +21,7 @@ from secure_fl.engines.flare.diagnosis import diagnose
 from secure_fl.errors import SecureFLError
 from secure_fl.pilot.approvals import Approving
 from secure_fl.pilot.kits import PLAN, Kit
-from secure_fl.pilot.plan import read_plan, spec_of
+from secure_fl.pilot.plan import read_plan, rules_of_roster, spec_of
 from secure_fl.pilot.site_memory import records_of
 from secure_fl.policy.model_size import check_size
 from secure_fl.policy.plan import Plan
@@ -109,6 +109,21 @@ def _preflight(rules: SiteFile, plan: Plan, silo: Silo) -> Iterator[Check]:
         yield Check("records", "note", problem.what, problem.fix)
 
 
+def _noise(rules: SiteFile, kit: Kit, plan: Plan, silo: Silo) -> Iterator[Check]:
+    """Warn if shared noise is too large for hospitals with as many records as this one."""
+    from secure_fl.federation.validation import noise_warning  # it loads torch
+
+    try:
+        asked = rules_of_roster(kit.roster, plan, kit.roster.names)
+        parties = sum(name != asked.host for name in kit.roster.names)
+        text = noise_warning(spec_of(plan, rules.ledger), silo, parties, asked.threshold)
+    except SecureFLError as error:
+        yield Check("noise", "problem", error.what, error.fix)
+        return
+    if text is not None:
+        yield Check("noise", "note", text)
+
+
 def _records(rules: SiteFile, kit: Kit, plan: Plan, *, rehearsal: bool) -> Iterator[Check]:
     try:
         silo = records_of(rules, kit.roster.member(kit.connection.name), plan)
@@ -118,6 +133,8 @@ def _records(rules: SiteFile, kit: Kit, plan: Plan, *, rehearsal: bool) -> Itera
     counts = ", ".join(f"{len(getattr(silo, part))} {part}" for part in ("train", "dev", "test"))
     yield Check("records", "ok", f"{plan.dataset}: {counts}")
     yield from _preflight(rules, plan, silo)
+    if plan.training.dp is not None:
+        yield from _noise(rules, kit, plan, silo)
     if not rehearsal:
         return
     if not can_rehearse(plan):

@@ -11,7 +11,7 @@ from secure_fl.crypto.blame.inquiry import InquiryEvidence
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
-from secure_fl.data.record_problems import counted_labels, reversed_class
+from secure_fl.data.record_problems import counted_labels, many_labels, reversed_class
 from secure_fl.data.silo import Silo
 from secure_fl.display.learning_check import not_learned
 from secure_fl.display.run_page import PageWriter
@@ -23,11 +23,13 @@ from secure_fl.federation.run_feature import SiteLimits, finish_run
 from secure_fl.federation.validation import (
     check_members,
     check_spec,
+    noise_warning,
     require_labels,
     require_ready,
     tasks_of,
 )
 from secure_fl.learning.dp.scope import open_ledger
+from secure_fl.learning.tasks import Task
 from secure_fl.party.context import Checkpoints
 from secure_fl.pilot.plan import rules_of_roster, spec_of
 from secure_fl.pilot.site_memory import OpenedQuestions, SiteMemory
@@ -118,11 +120,8 @@ class SiteRun:
             opened=context.memory.opened(*self._inputs),
         )
         self._prepared = prepare(spec, silo, run)
-        counts = counted_labels(silo.train)
-        if (found := reversed_class(spec.task, task.labels, counts)) is not None:
-            text = ". Fix: ".join(found)
-            self._record(Warned(party=silo.name, code="positive class", text=text))
         parties = sum(name != rules.host for name in self._members)
+        self._warn(task, parties)
         roster = context.roster.fingerprint()
         self._outline = ResultContext(
             spec, rules, {silo.name: task}, (silo.name,), parties, roster=roster
@@ -131,6 +130,21 @@ class SiteRun:
         if not spec.entry.trains_nothing:  # a refused plan does not use its seed up
             context.memory.begin(*self._inputs)
         self.session = self._prepared.join(context.keys, self.link)
+
+    def _warn(self, task: Task, parties: int) -> None:
+        """Log what this site's people should know before the first round."""
+        spec, silo = self._spec, self._silo
+        counts = counted_labels(silo.train)
+        classes = reversed_class(spec.task, task.labels, counts)
+        labels = many_labels(len(task.labels))
+        texts = {
+            "positive class": classes and ". Fix: ".join(classes),
+            "labels": labels and ". Fix: ".join(labels),
+            "noise": noise_warning(spec, silo, parties, self._rules.threshold),
+        }
+        for code, text in texts.items():
+            if text is not None:
+                self._record(Warned(party=silo.name, code=code, text=text))
 
     def _open_ledger(self) -> Ledger:
         name, keys = self._silo.name, self._context.keys
