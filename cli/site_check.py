@@ -19,7 +19,8 @@ from secure_fl.data.silo import Silo
 from secure_fl.data.splits import Splits
 from secure_fl.engines.flare.diagnosis import diagnose
 from secure_fl.errors import SecureFLError
-from secure_fl.pilot.approvals import Approving
+from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.pilot.approvals import Approving, ledger_warning
 from secure_fl.pilot.kits import PLAN, Kit
 from secure_fl.pilot.plan import read_plan, rules_of_roster, spec_of
 from secure_fl.pilot.site_memory import records_of
@@ -38,6 +39,7 @@ def examine(rules: SiteFile, kit: Kit, *, rehearse: bool) -> Iterator[Check]:
     yield check_clock(kit)
     yield check_disk(rules.file.absolute().parent)
     yield _connection(kit)
+    yield _budget(rules, kit)
     try:
         plan = _plan(kit)
     except (SecureFLError, UnicodeDecodeError) as error:  # the coordinator wrote the text
@@ -70,6 +72,19 @@ def _connection(kit: Kit) -> Check:
     if why := diagnose(url, kit.tls):
         return Check("connection", "note", why, "expected if the coordinator has not been started")
     return Check("connection", "ok", f"{url} accepts this kit's certificate")
+
+
+def _budget(rules: SiteFile, kit: Kit) -> Check:
+    """Report the privacy ledger: a new or different one is a fresh budget."""
+    name = kit.connection.name
+    try:
+        other = ledger_warning(rules, name)
+    except SecureFLError as error:
+        return Check("budget", "problem", error.what, error.fix)
+    if other is not None:
+        return Check("budget", "note", *other)
+    file = rules.ledger / name / LEDGER
+    return Check("budget", "ok", f"{file}" if file.exists() else f"a run will begin {file}")
 
 
 def _plan(kit: Kit) -> Plan | None:

@@ -53,6 +53,7 @@ class HospitalContext:
     ledger_folder: Path | None = None  # of the ledger for all runs; None: in `folder`
     limits: SiteLimits = field(default_factory=SiteLimits)
     goes_back: bool = False  # allow repeated rounds
+    other_ledger: str | None = None  # a warning: the ledger does not count earlier runs
 
     @property
     def ledger(self) -> Path:
@@ -138,6 +139,7 @@ class SiteRun:
         classes = reversed_class(spec.task, task.labels, counts)
         labels = many_labels(len(task.labels))
         texts = {
+            "ledger": self._context.other_ledger,
             "positive class": classes and ". Fix: ".join(classes),
             "labels": labels and ". Fix: ".join(labels),
             "noise": noise_warning(spec, silo, parties, self._rules.threshold),
