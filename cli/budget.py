@@ -364,31 +364,15 @@ def _shared_answer(settings: Settings, parties: Sequence[Silo]) -> BudgetAnswer:
 
 def shared_plan(settings: Settings, parties: Sequence[Silo]) -> SharedPlan:
     """Make the plan of steps with shared noise; refuse settings without enough noise."""
-    from secure_fl.crypto.privacy.shared_planning import SharedPlan
-    from secure_fl.federation.run_feature import rounds_of
     from secure_fl.federation.run_spec import RunSpec
-    from secure_fl.learning.dp.scope import (
-        dropouts_of,
-        require_noise_sources,
-        require_shared,
-        sampling_units,
-    )
+    from secure_fl.federation.validation import noise_plan
+    from secure_fl.learning.dp.scope import sampling_units
 
-    dp, algorithm, count = settings.training.dp, settings.algorithm, len(parties)
+    dp, count = settings.training.dp, len(parties)
     assert dp is not None  # noqa: S101 - checked by the caller
-    rate, threshold = algorithm.step_rate, settings.protection.threshold
-    require_shared(algorithm.name, settings.protection.mode, steps=rate is not None)
-    threshold = threshold or default_threshold(count)
-    require_noise_sources(dp, count, threshold)
-    return SharedPlan(
-        dp,
-        hospitals=count,
-        dropouts=dropouts_of(dp, count, threshold),
-        units=sum(len(sampling_units(silo.train, dp, silo.name)) for silo in parties),
-        rate=rate or 1.0,
-        steps=rounds_of(RunSpec.of(settings)),
-        probe=algorithm.name == "probe",
-    )
+    units = sum(len(sampling_units(silo.train, dp, silo.name)) for silo in parties)
+    threshold = settings.protection.threshold or default_threshold(count)
+    return noise_plan(RunSpec.of(settings), count, units, threshold)
 
 
 def _repeated(settings: Settings) -> str:

@@ -82,13 +82,16 @@ def join(site: Path, kit: Path, out: Path, **options: Any) -> None:
 
 
 def log_rules(rules: SiteFile, kit: Kit, log: Logger) -> None:
-    """Log the rules of a site, and the warnings about its kit."""
+    """Log the rules of a site, and the warnings about its kit and its privacy ledger."""
+    from secure_fl.pilot.approvals import ledger_warning
     from secure_fl.policy.describe import describe
 
     for line in describe(rules.policy):
         log.info(line)
     for warning in kit.warnings():
         log.warning(warning)
+    if (other := ledger_warning(rules, kit.connection.name)) is not None:
+        log.warning("%s\n  -> %s", *other)
 
 
 def connection(
@@ -132,7 +135,7 @@ def hospital_of(
     from secure_fl.cli.keyring import open_ring
     from secure_fl.crypto.privacy.ledger import Ledger
     from secure_fl.learning.dp.scope import LEDGER
-    from secure_fl.pilot.approvals import Approving
+    from secure_fl.pilot.approvals import Approving, ledger_warning
     from secure_fl.pilot.hospital import HospitalProcess
     from secure_fl.pilot.kits import require_own
     from secure_fl.pilot.site_memory import records_of, site_keys
@@ -147,9 +150,11 @@ def hospital_of(
     approving = Approving(rules, keys.identity.public)
     load = records or (lambda plan: records_of(rules, roster.member(name), plan))
     limits = limits_of(rules.policy)
+    other = ledger_warning(rules, name)
     context = HospitalContext(
-        keys, roster, load, out, listen, rules.ledger, limits, goes_back=goes_back
-    )
+        keys, roster, load, out, listen, rules.ledger, limits, goes_back=goes_back,
+        other_ledger=None if other is None else ". Fix: ".join(other),
+    )  # fmt: skip
     return HospitalProcess(
         context, plan_rules(rules, kit), approvals=lambda plan: approving.require(ledger, plan)
     )

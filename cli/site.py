@@ -156,12 +156,15 @@ def check(
         require_own(opened, ring.identity())
         ring.require_newer(opened.roster)
         current = file.parent / "kit"
-        _approve_roster(folder / ROSTER, ring, expected, _approved_before(current / ROSTER, ring))
+        before = _approved_before(current / ROSTER, ring)
+        _approve_roster(folder / ROSTER, ring, expected, before)
         _accept_keys(load_kit(folder), ring)
         if folder != kit:  # only now, so that a refused kit replaces nothing
             folder = put_in_place(folder, current)
     opened = load_kit(folder)
-    set_roster(file, opened.roster.fingerprint())
+    new, old = opened.roster.fingerprint(), None if before is None else before.fingerprint()
+    for removed in set_roster(file, new, replaces=None if old == new else old):
+        click.echo(f"removed from rosters in {file}: {removed}")
     healthy = show_checks(list(examine(load_site(file), opened, rehearse=rehearse)))
     if healthy:
         click.echo(f"ready: secure-fl join {file} --kit {os.path.relpath(folder)}")

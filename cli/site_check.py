@@ -19,9 +19,10 @@ from secure_fl.data.silo import Silo
 from secure_fl.data.splits import Splits
 from secure_fl.engines.flare.diagnosis import diagnose
 from secure_fl.errors import SecureFLError
-from secure_fl.pilot.approvals import Approving
+from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.pilot.approvals import Approving, ledger_warning
 from secure_fl.pilot.kits import PLAN, Kit
-from secure_fl.pilot.plan import read_plan, spec_of
+from secure_fl.pilot.plan import read_plan, rules_of_roster, spec_of
 from secure_fl.pilot.site_memory import records_of
 from secure_fl.policy.model_size import check_size
 from secure_fl.policy.plan import Plan
@@ -38,6 +39,7 @@ def examine(rules: SiteFile, kit: Kit, *, rehearse: bool) -> Iterator[Check]:
     yield check_clock(kit)
     yield check_disk(rules.file.absolute().parent)
     yield _connection(kit)
+    yield _budget(rules, kit)
     try:
         plan = _plan(kit)
     except (SecureFLError, UnicodeDecodeError) as error:  # the coordinator wrote the text
@@ -70,6 +72,19 @@ def _connection(kit: Kit) -> Check:
     if why := diagnose(url, kit.tls):
         return Check("connection", "note", why, "expected if the coordinator has not been started")
     return Check("connection", "ok", f"{url} accepts this kit's certificate")
+
+
+def _budget(rules: SiteFile, kit: Kit) -> Check:
+    """Report the privacy ledger: a new or different one is a fresh budget."""
+    name = kit.connection.name
+    try:
+        other = ledger_warning(rules, name)
+    except SecureFLError as error:
+        return Check("budget", "problem", error.what, error.fix)
+    if other is not None:
+        return Check("budget", "note", *other)
+    file = rules.ledger / name / LEDGER
+    return Check("budget", "ok", f"{file}" if file.exists() else f"a run will begin {file}")
 
 
 def _plan(kit: Kit) -> Plan | None:
@@ -109,6 +124,21 @@ def _preflight(rules: SiteFile, plan: Plan, silo: Silo) -> Iterator[Check]:
         yield Check("records", "note", problem.what, problem.fix)
 
 
+def _noise(rules: SiteFile, kit: Kit, plan: Plan, silo: Silo) -> Iterator[Check]:
+    """Warn if shared noise is too large for hospitals with as many records as this one."""
+    from secure_fl.federation.validation import noise_warning  # it loads torch
+
+    try:
+        asked = rules_of_roster(kit.roster, plan, kit.roster.names)
+        parties = sum(name != asked.host for name in kit.roster.names)
+        text = noise_warning(spec_of(plan, rules.ledger), silo, parties, asked.threshold)
+    except SecureFLError as error:
+        yield Check("noise", "problem", error.what, error.fix)
+        return
+    if text is not None:
+        yield Check("noise", "note", text)
+
+
 def _records(rules: SiteFile, kit: Kit, plan: Plan, *, rehearsal: bool) -> Iterator[Check]:
     try:
         silo = records_of(rules, kit.roster.member(kit.connection.name), plan)
@@ -118,6 +148,8 @@ def _records(rules: SiteFile, kit: Kit, plan: Plan, *, rehearsal: bool) -> Itera
     counts = ", ".join(f"{len(getattr(silo, part))} {part}" for part in ("train", "dev", "test"))
     yield Check("records", "ok", f"{plan.dataset}: {counts}")
     yield from _preflight(rules, plan, silo)
+    if plan.training.dp is not None:
+        yield from _noise(rules, kit, plan, silo)
     if not rehearsal:
         return
     if not can_rehearse(plan):

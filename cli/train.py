@@ -154,6 +154,7 @@ def run(
     _warn_of_copies(federation.hospitals, settings, console)
     _warn_of_class(federation, settings, console)
     _warn_of_noise(federation.silos, settings, console)
+    _warn_of_labels(federation, console)
     task, rounds = next(iter(federation.tasks.values())), settings.algorithm.rounds
     shown = Watch(console, title or name, rounds, task.metric, scored_class=task.scored_class)
     with shown as watch:
@@ -187,6 +188,15 @@ def _warn_of_noise(silos: Sequence[Silo], settings: Settings, console: Console) 
     if dp is not None and dp.noise == "shared":
         if (text := shared_plan(settings, silos).warning()) is not None:
             console.print(f"warning: {text}", style="yellow")
+
+
+def _warn_of_labels(federation: Federation, console: Console) -> None:
+    """Warn if a round is slow because of the number of labels."""
+    from secure_fl.data.record_problems import many_labels
+
+    count = max(len(task.labels) for task in federation.tasks.values())
+    if (found := many_labels(count)) is not None:
+        console.print(f"warning: {found[0]}\n  -> {found[1]}", style="yellow")
 
 
 def _warn_of_class(federation: Federation, settings: Settings, console: Console) -> None:

@@ -137,6 +137,13 @@ class Ledger:
             )
             self._append(db, row, chain)
 
+    def begin(self) -> str:
+        """Create the ledger if there is none, and return its random name."""
+        with connected(self.path, create=True) as db, transaction(db):
+            chain = read_chain(db) or self._begin(db)
+            chain.check(self.identity.public, pinned=self.pinned)
+        return chain.ledger_name
+
     def note(self, kind: Note, text: str, *, run: str) -> None:
         """Record a decision about a run; it spends nothing."""
         row = LedgerRow(0, _now(), kind, "", "", "", text, None, None, run, None, None)

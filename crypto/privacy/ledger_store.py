@@ -104,6 +104,12 @@ class Chain:
                 "the ledger's first row does not name its owner", reason="owner"
             ) from None
 
+    @property
+    def ledger_name(self) -> str:
+        """The random name in row 0: a ledger that is begun again has another one."""
+        self.owner  # noqa: B018 - refuses a row that cannot be read
+        return str(json.loads(self.entries[0].event).get("ledger", ""))
+
     def check(self, owner: PublicIdentity, *, pinned: bytes | None = None) -> None:
         """Raise TamperError unless all rows are chained and the owner signed the anchor.
 

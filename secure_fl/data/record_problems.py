@@ -35,6 +35,7 @@ NEGATIVE = re.compile(
     re.IGNORECASE,
 )
 MOST = 0.6  # share of the records; a class with more of them is seldom the positive one
+MANY = 500  # labels from which a task is slow, and often has no classes at all
 LIKE = 0.5  # share of a hospital's texts at another one: their files may be the same
 
 
@@ -67,6 +68,7 @@ def problems(
         *_patients(parts, by_patient),
         *_repeated(parts),
         *(_classes(parts, labels) if kind in LABELLED else ()),
+        *(_many(parts, labels) if kind in LABELLED else ()),
         *(_rare(parts, labels) if kind in ("classification", "pair") and not weighed else ()),
         *_reversed(parts, task),
         *(_long(parts, lengths, longest) if lengths is not None else ()),
@@ -133,6 +135,24 @@ def _classes(parts: Parts, labels: Labels) -> Found:
         if lacking := [name for name in labels if not counts[name] and name != "O"]:
             what = f"no record of {part} has the label {named(lacking)}"
             yield what, "scores of this class will mean nothing here; check the export"
+
+
+def _many(parts: Parts, labels: Labels) -> Found:
+    known = counted_labels(parts["train"]).keys() - {*OURS} if labels is None else labels
+    if (found := many_labels(len(known))) is not None:
+        yield found
+
+
+def many_labels(count: int) -> tuple[str, str] | None:
+    """Describe so many labels that a round may take minutes, and a fix."""
+    if count < MANY:
+        return None
+    return (
+        f"there are {count:,} labels, each with its own row of the trained and summed values: a "
+        "round can take minutes, without a sign of progress",
+        "check that the column of labels has classes, and not texts or identifiers; for numbers, "
+        'set task.kind = "regression"',
+    )
 
 
 def _rare(parts: Parts, labels: Labels) -> Found:

@@ -67,7 +67,7 @@ def split(
     for part, share in zip(PARTS, (1 - dev - test, dev, test), strict=True):
         if share > 0 and not parts[part]:
             what = f"a share of {share:.2g} contains none of the {len(examples)} examples"
-            fix = "give more examples, a larger share (or 0 for none), or another seed"
+            fix = "give more examples, a larger share (or 0 for none), or a file of its own records"
             raise DataError(what, fix=fix, split=part)
     return Splits(**{part: tuple(dealt) for part, dealt in parts.items()})
 

@@ -129,12 +129,23 @@ def prepare(spec: RunSpec, silo: Silo, context: RunContext) -> Prepared:
         raise
     folder, path = context.folder, context.path
     site = _site(spec, silo, context)
+    if spec.algorithm.trains(spec.model):
+        _check_tokenizer(site)
     noise = noise_of(silo, spec.protection.noise, context.rules.threshold, path, context.identity)
     state = site if noise is None else PartyState(site, noise)
     rounds = folder.party(silo.name, state, context.opened) if folder else Checkpoints()
     optional = [feature.hook(spec, site, context.limits) for feature in run_features()]
     hooks = (*context.hooks, *filter(None, optional))
     return Prepared(spec, context.rules, site, rounds, noise, hooks)
+
+
+def _check_tokenizer(site: Site) -> None:
+    """Refuse a task that the tokenizer of this party's model cannot read."""
+    try:
+        site.task.check_tokenizer(lambda: site.tokenizer)
+    except SettingsError as error:
+        error.at(party=site.name)
+        raise
 
 
 def _site(spec: RunSpec, silo: Silo, context: RunContext) -> Site:

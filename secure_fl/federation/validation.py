@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from secure_fl.algorithms.registry import Entry
 from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.crypto.privacy.shared_planning import SharedPlan
 from secure_fl.data.examples import HOW, first_unlabelled
 from secure_fl.data.rows import named, shown
 from secure_fl.data.silo import Silo
@@ -14,13 +15,15 @@ from secure_fl.data.splits import PARTS
 from secure_fl.display.figures import counted
 from secure_fl.errors import DataError, SettingsError, TooFewParties
 from secure_fl.features import places
-from secure_fl.federation.run_feature import run_features
+from secure_fl.federation.run_feature import rounds_of, run_features
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.learning.dp.scope import (
+    dropouts_of,
     require_noise_sources,
     require_predictions,
     require_private,
     require_shared,
+    sampling_units,
 )
 from secure_fl.learning.tasks import Task, labels_of, make_task
 from secure_fl.settings import LABELLED, ModelSettings, ProtectionSettings, TaskSettings
@@ -73,6 +76,33 @@ def check_members(spec: RunSpec, tiers: Mapping[str, str | None], rules: Coordin
         require_noise_sources(dp, parties, rules.threshold)
     for feature in run_features():
         feature.check_members(spec, parties, rules.min_cohort)
+
+
+def noise_plan(spec: RunSpec, hospitals: int, units: int, threshold: int) -> SharedPlan:
+    """Make the plan of steps with shared noise; refuse settings without enough noise."""
+    dp, algorithm, rate = spec.training.dp, spec.algorithm, spec.algorithm.step_rate
+    assert dp is not None  # noqa: S101 - checked by the caller
+    require_shared(algorithm.name, spec.protection.mode, steps=rate is not None)
+    require_noise_sources(dp, hospitals, threshold)
+    return SharedPlan(
+        dp,
+        hospitals=hospitals,
+        dropouts=dropouts_of(dp, hospitals, threshold),
+        units=units,
+        rate=rate or 1.0,
+        steps=rounds_of(spec),
+        probe=algorithm.name == "probe",
+    )
+
+
+def noise_warning(spec: RunSpec, silo: Silo, hospitals: int, threshold: int) -> str | None:
+    """Describe shared noise that is too large, as far as one hospital of a pilot can know it."""
+    dp = spec.training.dp
+    if dp is None or dp.noise != "shared" or silo.role == "host" or spec.entry.trains_nothing:
+        return None
+    units = len(sampling_units(silo.train, dp, silo.name))
+    text = noise_plan(spec, hospitals, hospitals * units, threshold).warning()
+    return text and f"if each hospital has {units} {dp.unit}s, as this one has: {text}"
 
 
 def statement(mode: str, sentence: str) -> str:

@@ -3,9 +3,10 @@
 A change of plan, rules or programs voids an approval (docs/protocol-bytes.md 3.5). People have
 their own keys, so the user who starts `join` cannot approve for somebody else. A plan only names
 its algorithm, so an approval signs the installed packages too: a digest of their files, which says
-nothing about Python, torch or other dependencies. The ledger has the rule of the last approved
-plan, so that its removal needs the people that it names. A file with another ledger and no rule
-needs nobody: the user who starts `join` should have no right to change the file.
+nothing about Python, torch or other dependencies. The ledger and the history of ledgers have the
+rule of the last approved plan, so that its removal needs the people that it names, and a new or
+different ledger voids approvals. The user who starts `join` should have no right to change the
+site's file.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from secure_fl.crypto.privacy.ledger import Ledger, load_chain
 from secure_fl.errors import KeyringError, RunError, SecureFLError
 from secure_fl.files import replace_whole
 from secure_fl.learning.dp.scope import LEDGER
+from secure_fl.pilot.ledger_history import LedgerHistory
 from secure_fl.pilot.plan import plan_tables, require_run_name, write_plan
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import ApprovalRule, SiteFile
@@ -147,10 +149,31 @@ def rules_of(site: SiteFile) -> dict[str, str]:
     """Return a site's rules by name, with digests of the paths of data sets and ledger."""
     fields = dict(_flat("site", site.policy.model_dump(mode="json")))
     fields["keys.ledger"] = _short(str(site.ledger).encode())
+    if later := _history(site).later():
+        known = _short("\n".join(later).encode())
+        fields["keys.ledger"] += f", budget {len(later) + 1} of this site ({known})"
     for name, one in site.sets.items():
         for field, value in _flat(f"data.set.{name}", one.model_dump(mode="json")):
             fields[field] = _short(value.encode())
     return fields
+
+
+def _history(site: SiteFile) -> LedgerHistory:
+    return LedgerHistory(site.file.absolute().parent / FOLDER)
+
+
+def ledger_warning(site: SiteFile, me: str) -> tuple[str, str] | None:
+    """Describe a ledger that does not count earlier runs of this site, and its fix."""
+    return _history(site).warning(site.ledger / me / LEDGER)
+
+
+def _rule_in(rules: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of [site.approval] in the rules that an approval signs."""
+    return {
+        field.rpartition(".")[2]: json.loads(value)
+        for field, value in rules.items()
+        if field.startswith(f"{RULE}.")
+    }
 
 
 def _fields(plan: str) -> dict[str, str]:
@@ -246,8 +269,14 @@ class Approving:
         """The folder of approval files."""
         return self.site.file.absolute().parent / FOLDER
 
+    @property
+    def history(self) -> LedgerHistory:
+        """The ledgers that this site has used."""
+        return _history(self.site)
+
     def require(self, ledger: Ledger, plan: Plan) -> list[dict[str, str]]:
         """Refuse a plan without approval; otherwise record its approvals and return them."""
+        self._meet(ledger)
         if broken := list(self.missing(plan)):
             self._keep(plan)
             raise PolicyRefusal(broken, party=self.me.name)
@@ -257,7 +286,17 @@ class Approving:
             if approval.signature not in known:
                 text = msgspec.json.encode(approval).decode()
                 ledger.note("approved", text, run=approval.run)
+        if approvals:
+            self.history.approved(ledger, _rule_in(approvals[-1].rules))
         return [approval.facts() for approval in approvals]
+
+    def _meet(self, ledger: Ledger) -> None:
+        """Note another ledger before approvals are judged: it voids them."""
+        try:
+            self.history.meet(ledger)
+        except RunError:
+            if self._asking():
+                raise  # a site without approvers does not depend on the file
 
     def missing(self, plan: Plan) -> Iterator[Violation]:
         """List missing approvals of a plan, with fixes."""
@@ -284,17 +323,17 @@ class Approving:
         return [read(text.encode(), str(file)) for text in rows]
 
     def _asking(self) -> list[ApprovalRule]:
-        """Return the rule of the site's file, and that of the last approved plan."""
+        """Return the rule of the site's file, and those of the last approved plan.
+
+        The last one on this ledger and the last one of this site are equal, if the ledger is.
+        """
         noted = self.noted()
-        last = noted[-1].rules if noted else {}
-        table: dict[str, object] = {
-            field.rpartition(".")[2]: json.loads(value)
-            for field, value in last.items()
-            if field.startswith(f"{RULE}.")
-        }
-        before = [ApprovalRule.model_validate_json(json.dumps(table))] if table else []
-        now = [] if self.site.policy.approval is None else [self.site.policy.approval]
-        return now + [rule for rule in before if rule not in now]
+        tables = (_rule_in(noted[-1].rules) if noted else {}, self.history.approval)
+        asking = [] if self.site.policy.approval is None else [self.site.policy.approval]
+        for table in filter(None, tables):
+            rule = ApprovalRule.model_validate_json(json.dumps(table))
+            asking += [] if rule in asking else [rule]
+        return asking
 
     def _valid(self, plan: Plan) -> list[Approval]:
         """Return approvals of this plan under these rules, by people that the rules list."""

@@ -338,11 +338,12 @@ class RunLeader:
 
     def _exclude_newcomers(self, members: tuple[str, ...], newcomers: tuple[str, ...]) -> None:
         """Gather without members that lack a round and cannot receive its state."""
-        able = frozenset(members) - set(newcomers)
+        able, host = frozenset(members) - set(newcomers), self._roster.host
+        complete = self._enough(able) and (host is None or host.name in able)
         self._recorder.event(MembersExcluded(parties=newcomers))
         raise Unfinished(
             f"{', '.join(newcomers)} lack the last round, and cannot receive its state in this run",
-            able=able if len(able) >= self._min_parties else frozenset(),
+            able=able if complete else frozenset(),
             began=frozenset(),
             fix="restore their folders, or start a new run with all parties",
         )

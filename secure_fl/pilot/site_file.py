@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import islice
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from secure_fl.config.data import HUB
 from secure_fl.crypto.keys.files import write_atomic
 from secure_fl.errors import SettingsError
-from secure_fl.policy.policy_file import load_site
+from secure_fl.policy.policy_file import is_fingerprint, load_site
 
 if TYPE_CHECKING:
     from secure_fl.data.rows import Field
@@ -89,7 +89,7 @@ def write_site(file: Path, rules: Rules) -> None:
         algorithms=json.dumps(rules.algorithms),
         models=json.dumps(rules.models),
         datasets=json.dumps([rules.dataset]),
-        rosters=_rosters(rules.roster) if rules.roster else "rosters = []",
+        rosters=_rosters([rules.roster] if rules.roster else []),
         until=rules.until.isoformat(),
         rounds=rules.rounds,
         epochs=rules.epochs,
@@ -103,14 +103,28 @@ def write_site(file: Path, rules: Rules) -> None:
     write_atomic(file, text.encode())
 
 
-def set_roster(file: Path, fingerprint: str) -> None:
-    """Set the file's `rosters` line to this fingerprint; refuse a file without this line."""
-    text, written = LINE.subn(_rosters(fingerprint), file.read_text(), count=1)
-    if not written and fingerprint not in load_site(file).policy.rosters:
+def set_roster(file: Path, fingerprint: str, replaces: str | None = None) -> list[str]:
+    """Add this fingerprint to the file's `rosters` line, and return the entries that it removed.
+
+    They are `replaces`, the fingerprint of the older roster, and entries that are no fingerprints.
+    A file without this line is refused.
+    """
+    text = file.read_text()
+    line = LINE.search(text)
+    if line is None and fingerprint not in load_site(file).policy.rosters:
         what = "the approved roster could not be written: no line begins with rosters = ["
-        fix = f"write {_rosters(fingerprint)} into [site], in one line"
+        fix = f"write {_rosters([fingerprint])} into [site], in one line"
         raise SettingsError(what, file=str(file), fix=fix, field="site.rosters")
+    listed = [] if line is None else re.findall(r"""["']([^"'\n]*)["']""", line[0])
+    kept = [
+        one for one in listed if is_fingerprint(one) and one.split() != (replaces or "").split()
+    ]
+    if fingerprint.split() not in [one.split() for one in kept]:
+        kept.append(fingerprint)
+    if line is not None:
+        text = f"{text[: line.start()]}{_rosters(kept)}{text[line.end() :]}"
     write_atomic(file, text.encode())
+    return [one for one in listed if one not in kept]
 
 
 def require_columns(data: DataSet) -> None:
@@ -135,8 +149,8 @@ def _columns(columns: Mapping[str, str]) -> str:
     return f"columns = {{ {pairs} }}"
 
 
-def _rosters(fingerprint: str) -> str:
-    return f'rosters = ["{fingerprint}"]'
+def _rosters(fingerprints: Sequence[str]) -> str:
+    return f"rosters = {json.dumps(list(fingerprints))}"
 
 
 def _source(given: str) -> str:

@@ -12,7 +12,7 @@ from secure_fl.crypto.blame.inquiry import InquiryEvidence
 from secure_fl.crypto.keys.roster import Roster
 from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.crypto.sealing.envelopes import PartyKeys
-from secure_fl.data.record_problems import counted_labels, reversed_class
+from secure_fl.data.record_problems import counted_labels, many_labels, reversed_class
 from secure_fl.data.silo import Silo
 from secure_fl.display.learning_check import not_learned
 from secure_fl.display.run_page import PageWriter
@@ -24,6 +24,7 @@ from secure_fl.federation.run_feature import SiteLimits, finish_run
 from secure_fl.federation.validation import (
     check_members,
     check_spec,
+    noise_warning,
     require_labels,
     require_ready,
     tasks_of,
@@ -52,6 +53,7 @@ class HospitalContext:
     ledger_folder: Path | None = None  # of the ledger for all runs; None: in `folder`
     limits: SiteLimits = field(default_factory=SiteLimits)
     goes_back: bool = False  # allow rounds before the last two to be repeated
+    other_ledger: str | None = None  # a warning: the ledger does not count earlier runs
 
     @property
     def ledger(self) -> Path:
@@ -118,7 +120,7 @@ class SiteRun:
             context.memory.require_unused(*self._inputs)
 
     def _prepare(self) -> Prepared:
-        """Build this site's party, and warn if its labels are probably in reverse order."""
+        """Build this site's party, and log its warnings."""
         context, silo, task = self._context, self._silo, self._task
         run = RunContext(
             self._rules,
@@ -131,11 +133,25 @@ class SiteRun:
             opened=context.memory.opened(*self._inputs),
         )
         prepared = prepare(self._spec, silo, run)
-        warning = reversed_class(self._spec.task, task.labels, counted_labels(silo.train))
-        if warning is not None:
-            text = ". Fix: ".join(warning)
-            self._record(Warned(party=silo.name, code="positive class", text=text))
+        self._warn()
         return prepared
+
+    def _warn(self) -> None:
+        """Log what this site's people should know before the first round."""
+        spec, silo, task = self._spec, self._silo, self._task
+        parties = sum(name != self._rules.host for name in self._members)
+        counts = counted_labels(silo.train)
+        classes = reversed_class(spec.task, task.labels, counts)
+        labels = many_labels(len(task.labels))
+        texts = {
+            "ledger": self._context.other_ledger,
+            "positive class": classes and ". Fix: ".join(classes),
+            "labels": labels and ". Fix: ".join(labels),
+            "noise": noise_warning(spec, silo, parties, self._rules.threshold),
+        }
+        for code, text in texts.items():
+            if text is not None:
+                self._record(Warned(party=silo.name, code=code, text=text))
 
     def _open_ledger(self) -> Ledger:
         name, keys = self._silo.name, self._context.keys

@@ -40,11 +40,16 @@ def _known(name: str) -> str:
     return name
 
 
-def _spoken(text: str) -> str:
+def is_fingerprint(text: str) -> bool:
+    """Check that a text is a fingerprint as `secure-fl keys show` prints it."""
     groups = text.split()
-    if len(groups) != 8 or not all(g.isascii() and g.isdigit() and len(g) == 5 for g in groups):
+    return len(groups) == 8 and all(g.isascii() and g.isdigit() and len(g) == 5 for g in groups)
+
+
+def _spoken(text: str) -> str:
+    if not is_fingerprint(text):
         raise PydanticCustomError("fingerprint", "eight groups of five digits")
-    return " ".join(groups)
+    return " ".join(text.split())
 
 
 def _day(value: object) -> object:

@@ -14,7 +14,14 @@ from secure_fl.cli.main import main
 from secure_fl.config.load import loads, silos
 from secure_fl.data.examples import Text
 from secure_fl.data.loaders import FORMATS, Columns
-from secure_fl.data.record_problems import alike, counted_labels, problems, reversed_class, weighed
+from secure_fl.data.record_problems import (
+    MANY,
+    alike,
+    counted_labels,
+    problems,
+    reversed_class,
+    weighed,
+)
 from secure_fl.data.splits import Splits, describe
 from secure_fl.errors import DataError
 from secure_fl.settings import DPSettings, Kind, TaskSettings, TrainingSettings
@@ -70,6 +77,16 @@ def test_a_rare_class_is_worth_a_word_unless_somebody_said_what_it_counts() -> N
     assert not weighed(task, training) and weighed(task, private)
     assert weighed(TaskSettings(labels=LABELS, positive="b"), training)
     assert weighed(task, TrainingSettings(class_weights="none"))
+
+
+def test_a_column_of_many_values_is_no_column_of_classes() -> None:
+    names = tuple(f"value {n}" for n in range(MANY))
+    many = Splits(tuple(Text(name, name, label=name) for name in names))
+    for labels in (None, names):
+        (found,) = problems("north", many, TaskSettings(labels=labels), weighed=True)
+        assert f"there are {MANY} labels" in found.what and "regression" in found.fix
+    fewer = Splits(many.train[1:])
+    assert not list(problems("north", fewer, TaskSettings(), weighed=True))
 
 
 def test_texts_to_complete_are_not_without_a_label() -> None:

@@ -21,6 +21,7 @@ from secure_fl.learning.tasks import Task, make_task, settings_of
 from secure_fl.learning.tasks.task import inference
 from secure_fl.settings import AdapterSettings, DPSettings, TaskSettings
 from secure_fl.testing.hospitals import small
+from tests.support.event_documents import into
 from tests.support.raising import raises
 
 WORDS = {"no-ade": "helped", "ade": "harmed"}
@@ -94,6 +95,16 @@ def test_label_words_outside_the_vocabulary_are_refused_by_name(
 ) -> None:
     with raises(SettingsError, named, field="task.label_words"):
         task_of(label_words=words).encode(NOTES, TOKENIZER)
+
+
+def test_a_word_outside_the_vocabulary_is_refused_before_anything_is_sent() -> None:
+    """One hospital's model may have another vocabulary than those of the others."""
+    events: list[dict[str, Any]] = []
+    task = PROMPTED.model_copy(update={"label_words": WORDS | {"ade": "anaphylactoid"}})
+    federation = small(FedAvg(rounds=1), task=task, listener=into(events))
+    with raises(SettingsError, "anaphylactoid", field="task.label_words", party="hospital-1"):
+        federation.run()
+    assert events == []
 
 
 @pytest.mark.parametrize(

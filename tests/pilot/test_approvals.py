@@ -14,11 +14,19 @@ import pytest
 from secure_fl import __version__
 from secure_fl.algorithms.registry import ALGORITHMS, GROUP
 from secure_fl.crypto.keys.identity import Identity
-from secure_fl.crypto.privacy.ledger import Ledger
+from secure_fl.crypto.privacy.accounting import DpSgdSteps
+from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger
 from secure_fl.errors import KeyringError, SettingsError
 from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.pilot import plan as plans
-from secure_fl.pilot.approvals import ASKED, Approval, ApprovalFiles, Approving, rules_of
+from secure_fl.pilot.approvals import (
+    ASKED,
+    Approval,
+    ApprovalFiles,
+    Approving,
+    ledger_warning,
+    rules_of,
+)
 from secure_fl.pilot.plan import load_plan, write_plan
 from secure_fl.pilot.progress import progress
 from secure_fl.policy.plan import Plan
@@ -47,10 +55,11 @@ class Site:
     """A hospital's file, its papers and its ledger."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.plan = folder, plan_of()
+        self.folder, self.plan, self.ledger = folder, plan_of(), "ledger"
 
     def rules(self, approval: str, more: str = "") -> None:
         text = RULES.format(approval=approval).replace("[site]\n", f"[site]\n{more}", 1)
+        text += f'[keys]\nledger = "{self.ledger}"\n'
         (self.folder / "site.toml").write_text(text)
 
     @property
@@ -67,8 +76,12 @@ class Site:
         return ApprovalFiles(self.approving.folder, "north").add(approval)
 
     def join(self, plan: Plan | None = None) -> list[str]:
-        ledger = Ledger(self.folder / "ledger" / "north" / LEDGER, NORTH)
-        return [one["who"] for one in self.approving.require(ledger, plan or self.plan)]
+        asked = plan or self.plan
+        return [one["who"] for one in self.approving.require(self.opened, asked)]
+
+    @property
+    def opened(self) -> Ledger:
+        return Ledger(self.folder / self.ledger / "north" / LEDGER, NORTH)
 
 
 @pytest.fixture
@@ -125,10 +138,20 @@ def test_who_drops_the_rule_needs_those_whom_it_names(site: Site, changed: str) 
     with raises(PolicyRefusal, "approved by 0"):
         site.join()
     hidden = (site.folder / "ledger").rename(site.folder / "hidden")
+    history = site.approving.history.file
+    known = history.rename(site.folder / "known")
+    if changed:
+        site.approve(EVE)
     site.join()  # nothing here knows of Anna
     shutil.rmtree(site.folder / "ledger", ignore_errors=True)
+    known.rename(history)
+    with raises(PolicyRefusal, "approved by 0"):  # the history knows of her
+        site.join()
+    shutil.rmtree(site.folder / "ledger", ignore_errors=True)
     hidden.rename(site.folder / "ledger")
-    site.approve(ANNA)
+    with raises(PolicyRefusal, "approved by 0"):
+        site.join()
+    site.approve(ANNA, *([EVE] if changed else []))
     site.join()
     assert site.approving.noted()[-1].rules == rules_of(site.approving.site)
 
@@ -138,10 +161,72 @@ def test_another_ledger_voids_approvals(site: Site) -> None:
     site.rules(asking(ANNA))
     site.approve(ANNA)
     site.join()
-    file = site.folder / "site.toml"
-    file.write_text(file.read_text() + '[keys]\nledger = "other"\n')
+    site.ledger = "other"
+    site.rules(asking(ANNA))
     with raises(PolicyRefusal, "approved by 0", "keys.ledger is"):
         site.join()
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["with the rule", "without"])
+@pytest.mark.parametrize("moves", [True, False], ids=["another", "removed"])
+def test_a_new_ledger_needs_the_approvers(site: Site, moves: bool, keeps: bool) -> None:
+    """A ledger in another folder, or begun again in the same one, is a fresh budget."""
+    rule = asking(ANNA)
+    site.rules(rule)
+    site.approve(ANNA)
+    assert site.join() == site.join() == ["anna"]
+    if moves:
+        site.ledger = "other"
+    else:
+        shutil.rmtree(site.folder / "ledger")
+    site.rules(rule if keeps else "")
+    with raises(PolicyRefusal, "approved by 0"):
+        site.join()
+    with raises(PolicyRefusal, "keys.ledger is", "budget 2 of this site"):
+        site.join()
+    site.approve(ANNA)
+    assert site.join() == ["anna"]
+    assert site.join() == (["anna"] if keeps else [])  # she has approved that nobody is asked
+
+
+def test_a_budget_that_omits_earlier_runs_is_reported(site: Site) -> None:
+    def found() -> tuple[str, str] | None:
+        return ledger_warning(site.approving.site, "north")
+
+    def spend() -> None:
+        site.join()
+        budget, event = Budget(9.0, 1e-5), DpSgdSteps(2.0, 0.1, 1)
+        site.opened.reserve(event, Account("north", "record"), budget, run="one")
+
+    site.rules("")
+    assert site.join() == [] and found() is None  # the first run has not begun its ledger
+    spend()
+    assert site.join() == [] and found() is None
+    hidden = (site.folder / "ledger").rename(site.folder / "hidden")
+    what, fix = found() or ("", "")
+    assert f"{site.opened.path} is missing" in what and "restore" in fix
+    for _ in range(2):  # the first start begins a new one
+        assert site.join() == []
+        assert "before it was replaced" in (found() or ("", ""))[0]
+    shutil.rmtree(site.folder / "ledger")
+    hidden.rename(site.folder / "ledger")
+    first = site.opened.path
+    site.ledger = "other"
+    site.rules("")
+    spend()
+    for _ in range(2):  # at each start
+        assert site.join() == []
+        what, fix = found() or ("", "")
+        assert f"{first} (since" in what and "set ledger in [keys]" in fix
+
+
+def test_an_unspent_ledger_is_no_earlier_budget(site: Site) -> None:
+    site.rules(asking(ANNA))
+    site.approve(ANNA)
+    site.join()
+    site.ledger = "other"
+    site.rules(asking(ANNA))
+    assert ledger_warning(site.approving.site, "north") is None
 
 
 def test_approvals_of_other_people_and_runs_are_other_files(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.fedid import FedID
+from secure_fl.coordinator.resume import Unfinished
 from secure_fl.crypto.privacy.ledger import load_chain, totals
 from secure_fl.errors import CohortError, TooFewParties
 from secure_fl.pilot.coordinator_process import OperatorStop
@@ -20,7 +22,7 @@ from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Gather, Hello, Invite, Stop
 from secure_fl.settings import Protection, ProtectionSettings, TaskSettings, TrainingSettings
-from secure_fl.testing.hospitals import LABELS, frozen
+from secure_fl.testing.hospitals import LABELS, frozen, silos
 from tests.support.clinic import Clinic
 from tests.support.local_pilot import LocalPilot, at_frames, local_pilot, plan_of
 from tests.support.raising import raises
@@ -233,6 +235,19 @@ def test_fedid_runs_with_what_is_in_the_kits(tmp_path: Path, mode: Protection) -
     for name in clinic.roster.names:
         result = json.loads((tmp_path / name / "runs" / "run" / "result.json").read_text())
         assert result["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "able"), [("hospital-5", 4), ("hospital-4 hospital-5", 0), ("hospital-1", 0)]
+)
+def test_a_host_is_no_party_of_a_sum(tmp_path: Path, newcomer: str, able: int) -> None:
+    """Without newcomers, a run needs its host and min_cohort parties: here 1 and 3."""
+    members = {silo.name: silo for silo in silos(parties=5, size=16)}
+    members["hospital-1"] = replace(members["hospital-1"], role="host")
+    made = LocalPilot(tmp_path, plan_of(FedID(rounds=1)), members, threshold=3)
+    with pytest.raises(Unfinished) as caught:
+        made.lead()._exclude_newcomers(tuple(members), tuple(newcomer.split()))
+    assert len(caught.value.able) == able
 
 
 def test_join_reports_both_and_the_coordinator_hears_of_neither(tmp_path: Path) -> None:

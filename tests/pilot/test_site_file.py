@@ -32,6 +32,17 @@ def test_the_roster_is_written(line: str, tmp_path: Path) -> None:
     assert ("# by phone" in line) == ("# by phone" in file.read_text())
 
 
+def test_rosters_of_other_pilots_stay_and_a_replaced_one_is_removed(tmp_path: Path) -> None:
+    other, old = FINGERPRINT.replace("3", "4"), FINGERPRINT.replace("1", "2")
+    file = tmp_path / "site.toml"
+    file.write_text(FILE.format(line=f'rosters = ["{old}", "{other}"]  # by phone'))
+    assert set_roster(file, FINGERPRINT) == []
+    assert load_site(file).policy.rosters == (old, other, FINGERPRINT)
+    assert set_roster(file, FINGERPRINT, replaces=old) == [old]
+    assert set_roster(file, FINGERPRINT, replaces=FINGERPRINT.replace("1", "9")) == []
+    assert load_site(file).policy.rosters == (other, FINGERPRINT)
+
+
 @pytest.mark.parametrize("line", ["", 'rosters = [\n  "' + FINGERPRINT[::-1] + '",\n]'])
 def test_a_file_without_a_line_to_write_is_refused(line: str, tmp_path: Path) -> None:
     file = tmp_path / "site.toml"

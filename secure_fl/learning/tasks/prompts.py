@@ -7,7 +7,7 @@ checkpoint needs no fresh weights. The head computes the mask's place only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -41,6 +41,12 @@ class PromptClassification(Classification):
         """The settings of how texts are read and classes are worded."""
         words = dict(zip(self.labels, self.label_words, strict=True))
         return super().reading() | {"prompt": self.prompt, "label_words": words}
+
+    def check_tokenizer(self, load: Callable[[], Any]) -> None:
+        """Refuse label words outside the vocabulary, and a tokenizer without a mask."""
+        tokenizer = load()
+        word_ids(tokenizer, self.label_words)
+        prompt_ids(tokenizer, self.prompt)
 
     def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Table:
         """Tokenise every text with the prompt after it, and number its label."""

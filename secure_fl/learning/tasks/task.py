@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
@@ -141,6 +141,13 @@ class Task(ABC):
 
     def check_labels(self, examples: Examples) -> None:
         """Refuse records whose labels are missing or are not the task's; default: accept all."""
+        return None
+
+    def check_tokenizer(self, load: Callable[[], Any]) -> None:
+        """Refuse settings that do not fit the model's tokenizer; default: accept, and do not load.
+
+        Called before anything is computed or sent.
+        """
         return None
 
     def reading(self) -> dict[str, Any]:

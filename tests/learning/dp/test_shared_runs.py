@@ -105,5 +105,8 @@ def test_hospitals_of_a_pilot_repeat_a_step_alike(tmp_path: Path) -> None:
     )
     made = repeats_round_two(tmp_path, plan)
     assert {e["party"] for e in made.seen("update_resent")} == set(made.members)
+    warned = {e["party"]: e["text"] for e in made.seen("warning") if e["code"] == "noise"}
+    assert warned.keys() == set(made.members)
+    assert all("for 48 records of 3 hospitals" in text for text in warned.values())
     for name in made.members:
         assert reserved(tmp_path / name / "ledger" / name / "ledger.sqlite") == [1, 2, 3]
