@@ -88,8 +88,8 @@ class Algorithm(Section):
         return ""
 
     @property
-    def judged(self) -> str | None:
-        """Label of the model that a guard judges; None: the entry's `undoable`."""
+    def guarded_label(self) -> str | None:
+        """Label in `Site.score` of the model that [guard] judges; None: the entry's `undoable`."""
         return None
 
     @property

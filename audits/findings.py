@@ -37,7 +37,8 @@ Arrays = Mapping[str, NDArray[Any]]
 class Reading:
     """Values that a role could read, with their owners, round and evidence.
 
-    `values` are means over records. Updates have the names and shapes of the model's weights.
+    `values` are means over records; opened predictions are sums, with their weight. Updates have
+    the names and shapes of the model's weights.
     """
 
     of: tuple[str, ...]  # one party, or several: then only their sum could be read

@@ -1,4 +1,8 @@
-"""Settings of FedKD."""
+"""Settings of FedKD. Equations, figures, lines and tables are those of its paper.
+
+Wu, Wu, Lyu, Huang, Xie: Communication-efficient federated learning via knowledge distillation.
+Nature Communications 13, 2032, 2022, arXiv 2108.13323.
+"""
 
 from __future__ import annotations
 
@@ -20,28 +24,35 @@ class Distillation(Section):
     """The losses of adaptive mutual distillation; the defaults follow the paper."""
 
     tied: bool = True
-    """The student is its teacher's first layers if that is the shared model. false: two networks,
-    as printed."""
+    """The student is the first layers of its teacher, if the teacher starts as the shared model.
+    false: student and teacher are two networks, as printed."""
     mutual: bool = True
-    """false: the teacher learns from the labels only (Fig. 2)."""
+    """The teacher learns from the student too. false: it learns from the labels only (Fig. 2)."""
     soft_labels: bool = True
-    """Eqs. 3 and 4 (Fig. 3: without mutual distillation loss)."""
+    """Student and teacher learn from each other's predictions, Eqs. 3 and 4. false: they do not
+    (Fig. 3: without mutual distillation loss)."""
     hidden: bool = True
-    """Eq. 5 (Fig. 3: without hidden loss); between two networks only."""
+    """Hidden states and attention maps of two networks become alike, Eq. 5. false: there is no such
+    loss (Fig. 3: without hidden loss). One network has none in any case."""
     adaptive: Literal["batch", "sample", "none"] = "batch"
-    """Scope of the losses that divide Eqs. 3-5."""
+    """Eqs. 3-5 are divided by the sum of both models' losses on the labels: its mean over the
+    batch, its value for each record (sample), or not at all (none)."""
     transform: bool = True
-    """Learn Wʰ of Eq. 5. false: the identity."""
+    """The linear map Wʰ of Eq. 5 is learned. false: it is the identity."""
     joint_loss: bool = False
-    """As the authors' code: nothing detached, one loss for both models."""
+    """As in the authors' code, both models have one loss, and each is trained through the other's
+    outputs. false: a model takes the other's outputs as constants."""
     made_up: bool = False
-    """Eq. 4 also on made-up records: spans of the hospital's own records, with some words masked or
-    replaced by other words of the same record."""
+    """The student also learns by Eq. 4 from made-up records. They are spans of the hospital's own
+    records, with some words masked or replaced by other words of the same record."""
 
     @model_validator(mode="after")
-    def _joint_is_mutual(self) -> Self:
+    def _require_mutual(self) -> Self:
         if self.joint_loss and not self.mutual:
-            raise ValueError("joint_loss only with mutual: one loss for both models teaches both")
+            raise ValueError(
+                "joint_loss = true needs mutual = true, because one loss teaches both models: set "
+                "mutual = true or joint_loss = false"
+            )
         return self
 
 
@@ -53,82 +64,88 @@ class FedKD(Algorithm, Distillation):
     """private: as printed, teachers never leave their hospitals. shared: adapters and heads of
     teacher and student are summed, so all hospitals have the same teacher. personal: a teacher has
     two adapters; one is summed, the other stays at its hospital. The last two need [model.adapter],
-    train two networks and use Eqs. 1, 2 and 4 only."""
+    train two networks and use Eqs. 1, 2 and 4 only, whatever tied, mutual and hidden are."""
     student_layers: Positive = 2
-    """The student is the first layers of the shared model."""
+    """Number of the student's layers, which are the first layers of the shared model."""
     student_rank: Positive = 8
-    """Rank of the student's adapters, unless teachers are private."""
+    """Rank of the student's adapters if teachers are shared or personal."""
     teacher_learning_rate: Rate | None = None
-    """Default: the student's, training.learning_rate; a quarter of it if teachers are private. The
-    paper's Table 6 has 1/5 to 1/2.5."""
+    """Default: the student's rate, training.learning_rate, or a quarter of it if teachers are
+    private. The paper's Table 6 has 1/5 to 1/2.5 of the student's rate."""
     factors: FactorMode = "joint"
-    """per_party: as printed; every hospital then sees the factors of every other."""
+    """joint: hospitals compute the factors of the summed update, from sealed sums. per_party: as
+    printed, every hospital sees the factors of every other. none: updates are summed whole."""
     energy_start: Fraction = 0.95
-    """T_start."""
+    """Share of an update's energy that its factors keep in the first round: T_start of Eq. 9."""
     energy_end: Fraction = 0.98
-    """T_end."""
+    """Share of an update's energy that its factors keep in the last round: T_end of Eq. 9."""
     max_rank: Positive | None = None
     """Maximum rank of any matrix. Default: the rank at which factors are still smaller."""
     exchange: Literal["epoch", "gradient"] = "epoch"
-    """epoch: once a round. gradient: at every step (Alg. 1)."""
+    """epoch: students' updates are summed once a round. gradient: gradients are summed at every
+    step (Alg. 1)."""
     steps: Positive = 10
     """Steps of a round with exchange = "gradient"."""
     mean: Literal["records", "parties"] = "records"
-    """parties: g/N, as line 22."""
+    """records: a hospital's weight is its number of records. parties: equal weights, g/N in line
+    22."""
 
     @model_validator(mode="after")
-    def _rising(self) -> FedKD:
+    def _require_rising_energy(self) -> Self:
         if self.energy_start > self.energy_end:
-            raise ValueError("energy_start up to energy_end: precision grows with training")
+            raise ValueError(
+                f"energy_start = {self.energy_start} is above energy_end = {self.energy_end}, and "
+                "precision grows with training: lower the first or raise the second"
+            )
         return self
 
     @model_validator(mode="after")
-    def _adapters_once_a_round(self) -> FedKD:
-        printed = {"factors": "per_party", "exchange": "gradient", "joint_loss": True}
-        given = [name for name, value in printed.items() if getattr(self, name) == value]
-        given += ["max_rank"] * (self.max_rank is not None)
-        if given and self.teachers != "private":
-            raise ValueError(
-                f'teachers = "private" with {given[0]}: otherwise adapters are sent, once a '
-                "round, without factors"
-            )
+    def _require_effect(self) -> Self:
+        """Refuse values other than the default in fields that other settings make ineffective."""
+        private, gradient = self.teachers == "private", self.exchange == "gradient"
+        used_only_with = {
+            'teachers = "private"': (private, "factors exchange joint_loss max_rank transform"),
+            'teachers = "shared" or "personal"': (not private, "student_rank"),
+            'exchange = "gradient"': (gradient, "steps"),
+        }
+        for setting, (given, fields) in used_only_with.items():
+            for field in fields.split():
+                if not given and getattr(self, field) != type(self).model_fields[field].default:
+                    raise ValueError(f"{field} needs {setting}: set this, or remove {field}")
         return self
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Ask for one exchange in each round, or one at each of its steps."""
-        per_round = self.steps if self.exchange == "gradient" else 1
-        fit = Demands.of_fit(self, training)
-        return replace(fit, exchanges=self.rounds * per_round, steps=self.steps)
+        demands = Demands.of_fit(self, training)
+        if self.exchange == "epoch":
+            return demands
+        return replace(demands, exchanges=self.rounds * self.steps, steps=self.steps)
 
     def trains(self, model: ModelSettings) -> tuple[ModelSettings, ...]:
         """Name both models, first the larger one of those that are sent."""
-        models = (self.teacher(model), self.student(model))
-        return models if self.teachers != "private" else models[::-1]
+        teacher, student = self.teacher(model), self.student(model)
+        return (student, teacher) if self.teachers == "private" else (teacher, student)
 
     def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
         """Refuse losses and exchanges that DP-SGD does not cover."""
-        refused = {
-            'adaptive = "sample" (or "none")': (
-                self.adaptive == "batch",
-                "adaptive weights of a whole batch depend on several records, so DP-SGD has no "
-                "valid ε",
-            ),
-            'exchange = "epoch"': (
-                self.exchange == "gradient",
-                "DP-SGD accounts for passes over the records, not for single gradients",
-            ),
-            "made_up = false": (
-                self.made_up,
-                "made-up records are drawn at random, so DP-SGD cannot check the gradient of a "
-                "record",
-            ),
-        }
-        for fix, (found, problem) in refused.items():
-            if training.dp is not None and found:
+        if training.dp is None:
+            return
+        uncovered = (
+            (self.adaptive == "batch", "adaptive", '"sample" (or "none")',
+             "adaptive weights of a whole batch depend on several records, so DP-SGD has no valid "
+             "ε"),
+            (self.exchange == "gradient", "exchange", '"epoch"',
+             "DP-SGD accounts for passes over the records, not for single gradients"),
+            (self.made_up, "made_up", "false",
+             "made-up records are drawn at random, so DP-SGD cannot check the gradient of a "
+             "record"),
+        )  # fmt: skip
+        for refused, field, allowed, problem in uncovered:
+            if refused:
                 raise SettingsError(
                     problem,
-                    fix=f"set algorithm.{fix} with training.dp",
-                    field=f"algorithm.{fix.split()[0]}",
+                    fix=f"set algorithm.{field} = {allowed} with training.dp",
+                    field=f"algorithm.{field}",
                 )
 
     def check_model(self, model: ModelSettings, shared: ModelSettings) -> None:
@@ -151,8 +168,8 @@ class FedKD(Algorithm, Distillation):
             )
 
     @property
-    def judged(self) -> str | None:
-        """The teacher, if sums move it, and not only the student."""
+    def guarded_label(self) -> str | None:
+        """The teacher's label, "", if teachers are summed; None: the student's, as registered."""
         return None if self.teachers == "private" else ""
 
     def student(self, model: ModelSettings) -> ModelSettings:

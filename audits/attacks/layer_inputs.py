@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,16 +198,22 @@ class InputSpan:
         return np.asarray(np.sqrt(np.clip(1 - (inside * inside).sum(-1), 0, None)))
 
 
-def in_span(
-    inputs: Inputs, spans: Sequence[InputSpan], places: int
-) -> list[tuple[float, int, int]]:
-    """Find inputs nearer to all spans than words are by chance, as (log p, place, token).
+class Hit(NamedTuple):
+    """A token at a place, whose input is nearer to all spans than words are by chance."""
+
+    log_chance: float  # of so small a distance: the smallest is the likeliest hit
+    place: int
+    token: int
+
+
+def in_span(inputs: Inputs, spans: Sequence[InputSpan], places: int) -> list[Hit]:
+    """Find inputs nearer to all spans than words are by chance.
 
     At each place, squared distances of all words follow a Beta law if their directions are random.
     Its parameters are fitted to them, and p is corrected for all words and places. Fisher's method
     combines the p of several spans.
     """
-    V, hits = len(inputs.words), []
+    V, hits = len(inputs.words), list[Hit]()
     limit = np.log(CHANCE_HIT / (V * places))
     for start in range(0, places, BLOCK):
         block = range(start, min(start + BLOCK, places))
@@ -215,7 +221,7 @@ def in_span(
         for at, place in enumerate(block):
             p = _combined([_chance(far[at]) for far in per_span])
             for token in np.flatnonzero(p < limit).tolist():
-                hits.append((float(p[token]), place, token))
+                hits.append(Hit(float(p[token]), place, token))
     return hits
 
 

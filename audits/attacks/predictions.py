@@ -1,16 +1,16 @@
 """Attacks on predictions on public records: members and labels of the private records.
 
 After Shi, Ouyang, Wang: Unveiling Client Privacy Leakage from Public Dataset Usage in Federated
-Distillation, arXiv 2502.08001. A copy is distilled from the predictions, and one from each
-shadow's; LiRA then compares copies. Differs: shadows are trained on halves of the candidates, as in
-online LiRA; the label histogram is the mean prediction, without shadows. Where a record can have
-several labels, each label's probability is a prediction of its own.
+Distillation, arXiv 2502.08001. A copy is distilled from the predictions, and one from each shadow's
+predictions. LiRA then compares the copies. Differs: shadows are trained on halves of the
+candidates, as in online LiRA, and the label histogram is the mean prediction, without shadows. If a
+record can have several labels, each label's probability is a prediction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,27 @@ ABOUT = {
     LABELS: "An attacker with nothing but predictions on public records estimates how often each "
     "label occurs in private records, better than from public knowledge.",
 }
+SAVED = "total variation saved"  # measure of the label histogram
 SHADOWS, MOST = 8, 100
 CERTAIN = 0.95
-UNREAD = "no reading holds predictions"
 DRAWS = 4000  # for the threshold of the label histogram
 
-Shown = tuple[Floats, tuple[str, ...], str, tuple[str, ...]]  # predictions, owners, role, evidence
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """The mean prediction of some parties on each public record, as one role could read it."""
+
+    values: Floats  # records x classes
+    owners: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoPredictions:
+    """The reason why an attack has no predictions to work on."""
+
+    reason: str
+    could_run: bool = False  # true: the role never saw predictions, so nothing leaked
 
 
 def membership_of(
@@ -71,76 +86,64 @@ def membership_of(
     Candidates that are not members come from the other outsiders. Shadows of an earlier call may be
     reused if party, prior and public records are the same (`shadows_for`).
     """
-    asked, _ = _asked(prior, public)
-    shown = _shown(view, prior, asked)
-    if isinstance(shown, str):
-        return _nothing(MEMBERSHIP, view, membership.MEASURE, 0.5, shown)
-    y, of, _, evidence = shown
-    pool = candidates_of(prior, of, public)
+    public_records = _public_records(prior, public)
+    read = _read(view, prior, public_records)
+    if isinstance(read, NoPredictions):
+        return _without_value(MEMBERSHIP, view, membership.MEASURE, 0.5, read)
+    pool = candidates_of(prior, read.owners, public)
     if min(pool.members.sum(), (~pool.members).sum()) < membership.FEWEST:
-        why = f"fewer than {membership.FEWEST} members or outsiders: an AUC would show nothing"
-        return _nothing(MEMBERSHIP, view, membership.MEASURE, 0.5, why)
-    made = shadows or shadows_for(prior, asked, pool.records)
-    scores = guess_members(y, asked, pool.records, prior, made)
-    view_of_all = PublicView(view.role, nn.Identity(), evidence)
+        too_few = f"fewer than {membership.FEWEST} members or outsiders: an AUC would show nothing"
+        return _without_value(MEMBERSHIP, view, membership.MEASURE, 0.5, NoPredictions(too_few))
+    shadows = shadows or shadows_for(prior, public_records, pool.records)
+    encoded = prior.task.encode(public_records, prior.tokenizer, labelled=False)
+    copy = distilled(read.values, encoded, prior, "target")
+    candidates = prior.task.encode(pool.records, prior.tokenizer)
+    scores = membership.guess_lira(confidences(prior.task, copy, candidates), shadows)
     finding = membership.judged(
-        MEMBERSHIP, view_of_all, scores, pool.members, shadows=len(made.scores), public=len(asked)
-    )
-    return finding.at(target=_target(view, of))
+        MEMBERSHIP, PublicView(view.role, nn.Identity(), read.evidence), scores, pool.members,
+        shadows=len(shadows.scores), public=len(public_records),
+    )  # fmt: skip
+    return finding.at(target=_target(view, read.owners))
 
 
-def candidates_of(prior: Prior, of: Sequence[str], public: Sequence[Example] | None) -> Pool:
-    """Choose candidates: records of these parties, and of outsiders that are not public."""
-    truth = {name: known for name, known in prior.truth.items() if name in of}
-    return pool_of(replace(prior, truth=truth), MOST, spare=_asked(prior, public)[1])
+def candidates_of(prior: Prior, owners: Sequence[str], public: Sequence[Example] | None) -> Pool:
+    """Draw candidates from the owners' records, and from outsiders that do not serve as public."""
+    truth = {name: records for name, records in prior.truth.items() if name in owners}
+    return pool_of(replace(prior, truth=truth), MOST, spare=_spare(prior, public))
 
 
 def shadows_for(
     prior: Prior, public: Sequence[Example], candidates: Sequence[Example], models: int = SHADOWS
 ) -> Shadows:
-    """Distil a copy of each shadow from its answers, and score the candidates by the copies."""
+    """Distil a copy of each shadow from its predictions, and score the candidates by the copies."""
     pool = prior.task.encode(candidates, prior.tokenizer)
-    asked = prior.task.encode(public, prior.tokenizer, labelled=False)
+    encoded = prior.task.encode(public, prior.tokenizer, labelled=False)
 
-    def copied(site: Site, model: nn.Module) -> Floats:
-        answers = probabilities(site.task, model, asked)
-        return confidences(site.task, distilled(answers, asked, prior, site.name), pool)
+    def scores_of_copy(site: Site, shadow: nn.Module) -> Floats:
+        predictions = probabilities(site.task, shadow, encoded)
+        return confidences(site.task, distilled(predictions, encoded, prior, site.name), pool)
 
-    return train_shadows(prior, pool, models, copied, MEMBERSHIP)
-
-
-def guess_members(
-    y: Floats,
-    public: Sequence[Example],
-    candidates: Sequence[Example],
-    prior: Prior,
-    shadows: Shadows,
-) -> Floats:
-    """Score each candidate's membership, from predictions on public records alone."""
-    pool = prior.task.encode(candidates, prior.tokenizer)
-    asked = prior.task.encode(public, prior.tokenizer, labelled=False)
-    copy = distilled(y, asked, prior, "target")
-    return membership.guess_lira(confidences(prior.task, copy, pool), shadows)
+    return train_shadows(prior, pool, models, scores_of_copy, MEMBERSHIP)
 
 
-def distilled(y: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Module:
+def distilled(predictions: Floats, public: Encoded, prior: Prior, purpose: str) -> nn.Module:
     """Train a model on the predictions alone."""
     assert isinstance(public, TokenTable | WindowTable)  # noqa: S101 - classifiers read tables
-    targets = torch.from_numpy(np.clip(y, 0, None)).float()
+    targets = torch.from_numpy(np.clip(predictions, 0, None)).float()
     if prior.task.exclusive:
         targets = targets / targets.sum(-1, keepdim=True).clamp(min=1e-12)
     records = public.with_values(targets=targets)
     site = site_of(prior, records, MEMBERSHIP, "copy", purpose)
     model = prior.model().to(site.device)
 
-    def towards(model: nn.Module, batch: Batch) -> torch.Tensor:
-        z, y = prior.task.forward(model, batch).float(), batch["targets"]
+    def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+        logits, targets = prior.task.forward(model, batch).float(), batch["targets"]
         if prior.task.exclusive:
-            return -(y * z.log_softmax(-1)).sum(-1)
-        return F.binary_cross_entropy_with_logits(z, y, reduction="none").sum(-1)
+            return -(targets * logits.log_softmax(-1)).sum(-1)
+        return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
 
     with site.surroundings():
-        fit(site, model, prior.algorithm.rounds * prior.algorithm.epochs, objective=towards)
+        fit(site, model, prior.algorithm.rounds * prior.algorithm.epochs, objective=loss)
     return model
 
 
@@ -154,129 +157,132 @@ def labels_of(
     many records has from the outsiders' histogram by chance, in 95 % of cases. If private labels
     are drawn as public ones are, no guess can gain more.
     """
-    measure, task = "total variation saved", prior.task
-    asked, _ = _asked(prior, public)
-    shown = _shown(view, prior, asked)
-    if isinstance(shown, str):
-        return _nothing(LABELS, view, measure, 0.0, shown)
-    y, of, role, evidence = shown
-    guess = guess_labels(y, task)
-    known = label_shares(prior.outsiders, prior)
-    records = [r for name, truth in prior.truth.items() if name in of for r in truth.records]
-    if known is None or (actual := label_shares(records, prior)) is None:
-        return _nothing(LABELS, view, measure, 0.0, "no labelled outsiders, or no records")
-    ignorant = min(distance(actual, other, task) for other in (known, *blind_guesses(task)))
-    off = distance(actual, guess, task)
+    public_records = _public_records(prior, public)
+    read = _read(view, prior, public_records)
+    if isinstance(read, NoPredictions):
+        return _without_value(LABELS, view, SAVED, 0.0, read)
+    records = [r for n, truth in prior.truth.items() if n in read.owners for r in truth.records]
+    actual, outsiders = label_shares(records, prior), label_shares(prior.outsiders, prior)
+    if actual is None or outsiders is None:
+        missing = NoPredictions("no labelled outsiders, or no records")
+        return _without_value(LABELS, view, SAVED, 0.0, missing)
+    task = prior.task
+    guess = guess_labels(read.values, task)
+    guess_distance = distance(actual, guess, task)
+    public_distance = min(distance(actual, p, task) for p in (outsiders, *blind_guesses(task)))
+    threshold = max(_chance_distance(outsiders, len(records), prior), 1e-9)
     return AuditFinding(
-        LABELS, role, _target(view, of), measure, ignorant - off,
-        0.0, max(_by_chance(known, len(records), prior), 1e-9), len(records), None, evidence,
+        LABELS, view.role, _target(view, read.owners), SAVED, public_distance - guess_distance,
+        0.0, threshold, len(records), None, read.evidence,
         {"labels": list(task.labels), "guess": guess.tolist(), "truth": actual.tolist(),
-         "known": known.tolist(), "distance": off, "public": len(asked)},
+         "known": outsiders.tolist(), "distance": guess_distance, "public": len(public_records)},
     )  # fmt: skip
 
 
-def _by_chance(known: Floats, records: int, prior: Prior) -> float:
-    """Compute the distance from the outsiders' histogram that so many drawn records exceed in 5 %.
+def _chance_distance(histogram: Floats, records: int, prior: Prior) -> float:
+    """Compute the 95th percentile of the distance of a random sample from the outsiders' histogram.
 
     Several labels are drawn by record, because labels of a record depend on each other.
     """
     rng, task = prior.rng(LABELS), prior.task
     if task.exclusive:
-        drawn = rng.multinomial(records, known, size=DRAWS) / records
-        return float(np.quantile(0.5 * np.abs(drawn - known).sum(1), CERTAIN))
+        samples = rng.multinomial(records, histogram, size=DRAWS) / records
+        return float(np.quantile(0.5 * np.abs(samples - histogram).sum(1), CERTAIN))
     pool = task.encode(prior.outsiders, prior.tokenizer).batch(range(len(prior.outsiders)))
-    truth = pool["labels"].numpy()
-    means = (truth[rng.integers(len(truth), size=records)].mean(0) for _ in range(DRAWS))
-    return float(np.quantile([distance(mean, known, task) for mean in means], CERTAIN))
+    labels = pool["labels"].numpy()
+    means = (labels[rng.integers(len(labels), size=records)].mean(0) for _ in range(DRAWS))
+    return float(np.quantile([distance(mean, histogram, task) for mean in means], CERTAIN))
 
 
-def guess_labels(y: Floats, task: Task) -> Floats:
+def guess_labels(predictions: Floats, task: Task) -> Floats:
     """Average the predictions to a histogram."""
-    mean: Floats = np.clip(y, 0, None).mean(0)
+    mean: Floats = np.clip(predictions, 0, None).mean(0)
     return mean / max(float(mean.sum()), 1e-12) if task.exclusive else mean
+
+
+def _read(
+    view: PublicView | View, prior: Prior, public: Sequence[Example]
+) -> Predictions | NoPredictions:
+    """Ask the released model, or collect the predictions of the sums that the role opened."""
+    if prior.task.kind not in ("classification", "pair", "multilabel"):
+        return NoPredictions("not applicable: this attack needs a task with labels for each text")
+    if not public:
+        return NoPredictions("there are no public records")
+    if isinstance(view, View):
+        return predictions_of(view.readings, prior, public)
+    encoded = prior.task.encode(public, prior.tokenizer, labelled=False)
+    values = probabilities(prior.task, view.model, encoded)
+    return Predictions(values, tuple(prior.truth), view.evidence)
 
 
 def predictions_of(
     readings: Sequence[Reading], prior: Prior, public: Sequence[Example]
-) -> tuple[Floats, tuple[str, ...]] | str:
-    """Collect the last round's predictions on all public records, and their owners, or a reason.
+) -> Predictions | NoPredictions:
+    """Collect the last predictions on each public record, of the last round's owners.
 
     A sum holds weight · (prediction - 1/classes) (`algorithms.ensembles`). Under noise no weight is
     sent: it is the number of drawn parties, which the audit computes. A reading without a weight
     counts each of its parties once. Records that FedID's last round left out have an earlier
-    round's predictions.
+    round's predictions, and records without any have equal probabilities.
     """
-    carrying = [r for r in readings if "predictions" in r.values]
-    if not carrying:
-        return UNREAD
-    of = carrying[-1].of
-    C = len(prior.task.labels)
-    y = np.full((len(public), C), np.nan)
-    for number in sorted({r.round for r in carrying if r.of == of}):
-        parts = [r for r in carrying if r.of == of and r.round == number]
-        rows = _rows(prior, public, number)
-        if [len(r.values["predictions"]) for r in parts] != [len(some) for some in rows]:
-            return f"round {number}'s predictions are not those of {len(public)} public records"
-        for reading, some in zip(parts, rows, strict=True):
-            weight = float(np.sum(reading.values.get("weight", len(reading.of))))
+    opened = [reading for reading in readings if "predictions" in reading.values]
+    if not opened:
+        return NoPredictions("no reading holds predictions", could_run=True)
+    owners, classes = opened[-1].of, len(prior.task.labels)
+    values = np.full((len(public), classes), 1 / classes)
+    for number in sorted({reading.round for reading in opened if reading.of == owners}):
+        sums = [r for r in opened if r.of == owners and r.round == number]
+        rows = _rows_of_sums(prior, public, number)
+        if [len(r.values["predictions"]) for r in sums] != [len(records) for records in rows]:
+            why = f"round {number}'s predictions are not those of {len(public)} public records"
+            return NoPredictions(why)
+        for reading, records in zip(sums, rows, strict=True):
+            weight = float(np.sum(reading.values.get("weight", len(owners))))
             if weight > 0:
-                y[some] = np.asarray(reading.values["predictions"]) / weight + 1 / C
-    if np.isnan(y).any():
-        y = np.where(np.isnan(y), 1 / C, y)  # never predicted
-    return y, of
+                values[records] = reading.values["predictions"] / weight + 1 / classes
+    evidence = tuple(dict.fromkeys(place for r in readings for place in r.evidence))
+    return Predictions(values, owners, evidence)
 
 
-def _rows(prior: Prior, public: Sequence[Example], round: int) -> list[Any]:
-    """List the records of each sum of a round: all of them, or FedID's batches."""
+def _rows_of_sums(prior: Prior, public: Sequence[Example], round: int) -> list[Any]:
+    """List the records of each sum of a round: all of them, or FedID's batches.
+
+    The batches follow from the run's seed, so a site with the public records draws them again.
+    """
     if not isinstance(prior.algorithm, FedID):
         return [np.arange(len(public))]
     silo = Silo("host", public, public=public)
-    site = Site(
-        silo,
-        SiteSpec(prior.task, ModelSettings(), prior.training, prior.seed),
-        SiteContext(EventLog("host")),
-    )
+    spec = SiteSpec(prior.task, ModelSettings(), prior.training, prior.seed)
+    site = Site(silo, spec, SiteContext(EventLog("host")))
     site.tokenizer = prior.tokenizer
     records = PublicRecords(site, prior.algorithm.public_batch)
     groups = exchanges(records, prior.algorithm, Round(round, prior.algorithm.rounds))
     return [torch.cat(tuple(batches)).numpy() for batches, _ in groups]
 
 
-def _shown(view: PublicView | View, prior: Prior, public: Sequence[Example]) -> Shown | str:
-    if prior.task.kind not in ("classification", "pair", "multilabel"):
-        return "not tested: predictions are attacked label by label"
-    if not public:
-        return "there are no public records"
-    if isinstance(view, PublicView):
-        asked = prior.task.encode(public, prior.tokenizer, labelled=False)
-        y = probabilities(prior.task, view.model, asked)
-        return y, tuple(prior.truth), view.role, view.evidence
-    opened = predictions_of(view.readings, prior, public)
-    if isinstance(opened, str):
-        return opened
-    evidence = tuple(dict.fromkeys(e for r in view.readings for e in r.evidence))
-    return *opened, view.role, evidence
-
-
-def _asked(prior: Prior, public: Sequence[Example] | None) -> tuple[Sequence[Example], int]:
-    """Choose the public records, and count those that are the last outsiders."""
+def _public_records(prior: Prior, public: Sequence[Example] | None) -> Sequence[Example]:
+    """Return the run's public records, or the outsiders that serve as public records."""
     if public is not None:
-        return public, 0
-    half = len(prior.outsiders) // 2
-    return prior.outsiders[len(prior.outsiders) - half :], half
+        return public
+    return prior.outsiders[len(prior.outsiders) - _spare(prior, None) :]
 
 
-def _target(view: PublicView | View, of: Sequence[str]) -> str:
+def _spare(prior: Prior, public: Sequence[Example] | None) -> int:
+    """Count the last outsiders that serve as public records, and so cannot be candidates."""
+    return 0 if public is not None else len(prior.outsiders) // 2
+
+
+def _target(view: PublicView | View, owners: Sequence[str]) -> str:
     if isinstance(view, PublicView):
         return "the released model's predictions"
-    return of[0] if len(of) == 1 else f"the sum of {len(of)}"
+    return owners[0] if len(owners) == 1 else f"the sum of {len(owners)}"
 
 
-def _nothing(
-    attack: str, view: PublicView | View, measure: str, chance: float, reason: str
+def _without_value(
+    attack: str, view: PublicView | View, measure: str, chance: float, missing: NoPredictions
 ) -> AuditFinding:
     """Make a finding without a value; only a role without predictions shows that nothing leaks."""
     return AuditFinding(
-        attack, view.role, "predictions", measure, None, chance, 1.0, 0, note=reason,
-        could_run=reason == UNREAD,
+        attack, view.role, "predictions", measure, None, chance, 1.0, 0, note=missing.reason,
+        could_run=missing.could_run,
     )  # fmt: skip

@@ -2,14 +2,17 @@
 
 Petrov, Dimitrov, Baader, Müller, Vechev: DAGER: Exact Gradient Inversion for Large Language
 Models. NeurIPS 2024, arXiv 2405.15586; for adapters, Meerza, Wang, Liu: FedSpy-LLM, arXiv
-2604.06297. ∂L/∂W_Q = (∂L/∂Q)ᵀX, so its rows lie in the span of the inputs X. With fewer tokens
-than columns, a (token, place) whose input lies in that span was in the batch. The rows of Uᵀ·G, and
-an update's right singular vectors, span the same. The span of the second layer's gradient contains
-a text's inputs only if all its tokens are right. An adapter's B moves by (∂L/∂Q)ᵀX·Aᵀ, and A is
-public, so the same is true of what A sees of the inputs, with fewer tokens than A has rows.
+2604.06297. X are the inputs of an attention layer, one row for each token of the batch.
 
-The attack works on a step of plain SGD, on few tokens. AdamW's moves, and many steps, fill all
-columns. Then nothing can be distinguished, which is no merit of any protection.
+- Whole weights: ∂L/∂W_Q = (∂L/∂Q)ᵀX, so its rows lie in the span of X. With fewer tokens than
+  columns, a (token, place) whose input lies in that span was in the batch.
+- Factors of an update G ≈ U·B: the rows of B = Uᵀ·G, or G's right singular vectors, span the same.
+- Adapters: B of B·A moves by (∂L/∂Q)ᵀX·Aᵀ, and A is public. So the same is true of X·Aᵀ, with
+  fewer tokens than A has rows.
+- Second layer: the span of its gradient contains a text's inputs only if all its tokens are right.
+
+The attack works on one step of plain SGD, on few tokens. AdamW, or many steps, fill all columns, so
+no token can be distinguished. This does not show that a protection works.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from secure_fl.audits.attacks.guess_scores import (
 )
 from secure_fl.audits.attacks.layer_inputs import (
     Array,
+    Hit,
     InputSpan,
     adapter_rows,
     adapter_views,
@@ -68,9 +72,9 @@ FULL = (
     "nothing to distinguish"
 )
 
-Text = tuple[int, ...]
-Places = Mapping[int, Sequence[int]]
-Judge = Callable[[list[Text]], Array]
+TokenIds = tuple[int, ...]  # of a text, without [CLS] and [SEP]
+WordsByPlace = Mapping[int, Sequence[int]]  # the likeliest first
+Distance = Callable[[list[TokenIds]], Array]  # of texts, one for each
 
 STARTS = 12  # lengths and first words that are tried
 COMBINATIONS = 512  # texts that are tried for each of these, in one batch
@@ -81,9 +85,9 @@ ALTERNATIVES = 8  # tokens tried at a place
 class Guess(NamedTuple):
     """Words of the texts, and the texts that they may form."""
 
-    words: tuple[int, ...]  # likeliest first
-    texts: tuple[tuple[int, ...], ...]
-    rank: int
+    words: TokenIds  # the likeliest first
+    texts: tuple[TokenIds, ...]
+    rank: int  # of the span
 
 
 def span_check(view: View, prior: Prior) -> AuditFinding:
@@ -116,26 +120,28 @@ def guess_texts(values: Arrays, prior: Prior) -> Guess:
     longest = min(prior.task.max_length, len(tables[0].places))
     hits = sorted({hit for table in tables for hit in in_span(table, spans, longest)})
     banned = specials(prior)
-    words = tuple(dict.fromkeys(token for _, _, token in hits if token not in banned))
+    words = tuple(dict.fromkeys(hit.token for hit in hits if hit.token not in banned))
     # A sentence's vector is its first token's, so only that query matters in the last layer.
-    first = prior.task.head == "sequence" and depth(model) == 2
-    second = _spans(values, model, prior, 1, only_queries=first) if depth(model) > 1 else ()
-    texts = assemble(hits, model, second, prior.tokenizer, only_first=first)
+    only_first = prior.task.head == "sequence" and depth(model) == 2
+    second = _spans(values, model, prior, 1, only_queries=only_first) if depth(model) > 1 else ()
+    texts = assemble(hits, model, second, prior.tokenizer, only_first=only_first)
     return Guess(words[:rank], texts, rank)  # no more than a span of this rank can hold
 
 
 def _spans(
     values: Arrays, model: nn.Module, prior: Prior, layer: int, *, only_queries: bool = False
 ) -> tuple[InputSpan, ...]:
-    """Compute the span of one layer's inputs, or what each adapter saw of it; empty: unread."""
+    """Return the span of one layer's inputs, or one for each adapter; none without its update."""
     names = attention_names(model, layer)
     names = tuple(n for n in names if not only_queries or module_of(n).startswith("q"))
     weights = {n: array(w) for n, w in model.named_parameters() if n in names}
     width = weights[names[0]].shape[1] if names else 0
-    if views := adapter_views(model, names):
-        seen = [(adapter_rows(values, n, A), A.T) for n, A in views.items()]
+    if adapters := adapter_views(model, names):
+        rows_of = {name: adapter_rows(values, name, A) for name, A in adapters.items()}
         return tuple(
-            InputSpan(span_of({"B": rows}, {}, 0.0), view) for rows, view in seen if len(rows)
+            InputSpan(span_of({"B": rows}, {}, 0.0), adapters[name].T)
+            for name, rows in rows_of.items()
+            if len(rows)
         )
     if not (rows := row_values(values, names, width)):
         return ()
@@ -172,97 +178,102 @@ def _score(guess: Guess, reading: Reading, prior: Prior) -> GuessScore:
     return GuessScore(recall, set_scores(public, truth)[1], len(truth), details)
 
 
-# --- sentences out of words at places: the second layer's inputs must lie in its span, too --------
+# --- texts of words at places ---------------------------------------------------------------------
 #
+# Place 0 has [CLS], so a text's first word is at place 1, and [SEP] is at the place after its last
+# word, its *end*. A text is right if the second layer's inputs lie in the span of that layer, too.
 # Where most places have more candidates than the search tries, the right words are seldom among
 # those tried. Then the likeliest word at each place makes the text, without a search.
 
 
 def assemble(
-    hits: Sequence[tuple[float, int, int]],
+    hits: Sequence[Hit],
     model: nn.Module,
     second: Sequence[InputSpan],
     tokenizer: Any,
     *,
     only_first: bool = False,
-) -> tuple[Text, ...]:
-    """Form texts from these (log p, place, token) hits.
+) -> tuple[TokenIds, ...]:
+    """Form texts from hits. A search cuts `model` to its first layer.
 
     `second`: spans of the second layer's inputs; `only_first`: of texts' first inputs.
     """
-    places: dict[int, list[int]] = {}
-    for _, place, token in sorted(hits):
-        places.setdefault(place, []).append(token)
+    tokens: dict[int, list[int]] = {}
+    for hit in sorted(hits):
+        tokens.setdefault(hit.place, []).append(hit.token)
     words = {
-        place: [t for t in hit if t not in tokenizer.all_special_ids][:ALTERNATIVES]
-        for place, hit in places.items()
+        place: [t for t in likeliest if t not in tokenizer.all_special_ids][:ALTERNATIVES]
+        for place, likeliest in tokens.items()
     }
-    separators = [p for _, p, token in sorted(hits) if token == tokenizer.sep_token_id]
-    starts = _starts(separators, words)
-    crowded = bool(words) and median(map(len, places.values())) > ALTERNATIVES
+    ends = [hit.place for hit in sorted(hits) if hit.token == tokenizer.sep_token_id]
+    starts = _starts(ends, words)
+    crowded = bool(words) and median(map(len, tokens.values())) > ALTERNATIVES
     if crowded or not second or not all(span.is_proper for span in second):
-        likeliest = [(first, *(words[p][0] for p in range(2, end))) for end, first in starts]
-        return tuple(dict.fromkeys(likeliest))
-    judge = _judge(model, second, (tokenizer.cls_token_id, tokenizer.sep_token_id), only_first)
-    texts = [_improved(_best(end, first, words, judge), words, judge) for end, first in starts]
+        unsearched = [(first, *(words[p][0] for p in range(2, end))) for end, first in starts]
+        return tuple(dict.fromkeys(unsearched))
+    frame = tokenizer.cls_token_id, tokenizer.sep_token_id
+    distance = _distance_from(second, model, frame, only_first)
+    texts = [
+        _improved(_best(end, first, words, distance), words, distance) for end, first in starts
+    ]
     return tuple(dict.fromkeys(texts))
 
 
-def _starts(separators: Sequence[int], words: Places) -> list[tuple[int, int]]:
+def _starts(separators: Sequence[int], words: WordsByPlace) -> list[tuple[int, int]]:
     """List the ends and first words of texts, the likeliest first."""
     gap = next(p for p in range(1, len(words) + 2) if not words.get(p))  # the first without a word
     ends = [end for end in separators if 1 < end <= gap] or ([gap] if gap > 1 else [])
-    both = [(i + j, end, first) for i, end in enumerate(ends) for j, first in enumerate(words[1])]
-    return [(end, first) for _, end, first in sorted(both)][:STARTS]
+    ranked = [(i + j, end, word) for i, end in enumerate(ends) for j, word in enumerate(words[1])]
+    return [(end, word) for _, end, word in sorted(ranked)][:STARTS]
 
 
-def _best(end: int, first: int, words: Places, judge: Judge) -> Text:
-    """Find the best text of this length and first word, of the likeliest words at each place."""
+def _best(end: int, first: int, words: WordsByPlace, distance: Distance) -> TokenIds:
+    """Find the best text of this end and first word, of the likeliest words at each place."""
     options = [list(words[place]) for place in range(2, end)]
     while prod(map(len, options)) > COMBINATIONS:
         max(options, key=len).pop()
-    texts = [(first, *rest) for rest in product(*options)]
-    return texts[int(judge(texts).argmin())]
+    texts = [(first, *others) for others in product(*options)]
+    return texts[int(distance(texts).argmin())]
 
 
-def _improved(text: Text, words: Places, judge: Judge) -> Text:
+def _improved(text: TokenIds, words: WordsByPlace, distance: Distance) -> TokenIds:
     """Exchange one token at a time while the second layer's inputs come nearer to the spans."""
-    best = float(judge([text])[0])
+    least = float(distance([text])[0])
     for _ in range(SWEEPS):
         before = text
-        for at in range(1, len(text)):  # the first word is fixed
-            others = [t for t in words[at + 1] if t != text[at]]
+        for index in range(1, len(text)):  # the first word is fixed
+            others = [token for token in words[index + 1] if token != text[index]]
             if not others:
                 continue
-            tried = [(*text[:at], other, *text[at + 1 :]) for other in others]
-            far = judge(tried)
-            if far.min() < best:
-                best, text = float(far.min()), tried[int(far.argmin())]
+            changed = [(*text[:index], other, *text[index + 1 :]) for other in others]
+            distances = distance(changed)
+            if distances.min() < least:
+                least, text = float(distances.min()), changed[int(distances.argmin())]
         if text == before:
             break
     return text
 
 
-def _judge(
-    model: nn.Module, second: Sequence[InputSpan], frame: tuple[int, int], only_first: bool
-) -> Judge:
-    """Make a function of texts: the mean distance of second-layer inputs from the spans."""
+def _distance_from(
+    spans: Sequence[InputSpan], model: nn.Module, frame: tuple[int, int], only_first: bool
+) -> Distance:
+    """Make a function of texts: the mean distance of their second-layer inputs from the spans."""
     body = body_of(cut(model, 1))  # later layers are not needed
-    outputs: list[torch.Tensor] = []
+    outputs: list[torch.Tensor] = []  # the hook stays as long as the model, which is cut anyway
     encoder_layers(model)[0].register_forward_hook(lambda _, __, out: outputs.append(_first(out)))
 
-    def judge(texts: list[Text]) -> Array:
+    def distance(texts: list[TokenIds]) -> Array:
         ids = torch.tensor([[frame[0], *text, frame[1]] for text in texts])
         with inference(model):
             body(input_ids=ids)
-        H = outputs.pop().double().numpy()
-        far = np.mean([span.sine(H) for span in second], axis=0)
-        return np.asarray(far[:, 0] if only_first else far.mean(-1))
+        inputs = outputs.pop().double().numpy()
+        sines = np.mean([span.sine(inputs) for span in spans], axis=0)
+        return np.asarray(sines[:, 0] if only_first else sines.mean(-1))
 
-    return judge
+    return distance
 
 
 def _first(out: Any) -> torch.Tensor:
-    """Take a layer's output; some model families return a tuple."""
+    """Return a layer's output; some model families return a tuple."""
     hidden: torch.Tensor = out[0] if isinstance(out, tuple) else out
     return hidden

@@ -94,14 +94,14 @@ def open_alone() -> None:
     job, real, seen = Job(), SecureSumInProgress.open, set[Path]()
 
     def opening(self: SecureSumInProgress, *args: Any, **rest: Any) -> Mapping[str, Any]:
-        (part,) = self._parts[:1]
+        (segment,) = self._sent[:1]
         key = self._context.keys.cohort
-        if part.layout.values > SMALL and key is not None:
+        if segment.layout.values > SMALL and key is not None:
             for file in sorted(set((job.out / UPLOADS).iterdir()) - seen):
                 seen.add(file)
-                count = part.layout.slots + 1
+                count = segment.layout.slots + 1
                 slots = secret.open(key, to_parts(file.read_bytes(), count), count, 1)[:-1]
-                values, _ = part.layout.decode(slots, 1)
+                values, _ = segment.layout.decode(slots, 1)
                 values.pop("records", None)
                 folder = job.out / f"{TAPPED}-with-a-site"
                 folder.mkdir(exist_ok=True)

@@ -23,7 +23,7 @@ from secure_fl.crypto.sealing.envelopes import PartyKeys
 from secure_fl.crypto.sealing.masking import StreamId
 from secure_fl.crypto.sealing.packing import Codec, Field, Layout
 from secure_fl.crypto.sealing.scheme import COHORT
-from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress, SecureSums, _Part
+from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress, SecureSums, SentSegment
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.crypto.sealing.transcript import Transcript
 from secure_fl.protocol import messages
@@ -156,21 +156,21 @@ class Replay:
         self.progress = SecureSumInProgress.__new__(SecureSumInProgress)
         self.progress._context, self.progress._index = self.sums.context, message.sum
         self.progress._keys, self.progress._rule = self.keys, Rule(message.audience)
-        self.progress._parts = [self._part(message.sum, *pair) for pair in pairs]
+        self.progress._sent = [self._segment(message.sum, *pair) for pair in pairs]
         self.progress._opened, self.progress.unscaled = False, []
 
-    def _part(self, number: int, segment: messages.Segment, layout: Layout) -> _Part:
+    def _segment(self, number: int, segment: messages.Segment, layout: Layout) -> SentSegment:
         parties = tuple(name for name in self.sums.context.numbers if name != self.host)
         vectors = {field.name: np.zeros(field.size, np.float32) for field in layout.fields}
         stream = StreamId(self.run.hex(), segment.key.hex(), number)
-        return _Part(Group(segment.owners or parties, vectors), layout, stream, {})
+        return SentSegment(Group(segment.owners or parties, vectors), layout, stream, {})
 
     def _open(self, message: messages.Total, bulk: bytes) -> None:
         parts, number = cut(bulk, message.sizes), message.sum
         values = self.progress.open(parts, message.survivors, message.lost)
         self.result[str(number)] = {name: of.tolist() for name, of in values.items()}
         made = self.blind[number].result(message.survivors, self.shares[number])
-        keys = [part.stream.segment for part in self.progress._parts]
+        keys = [segment.stream.segment for segment in self.progress._sent]
         assert [made[bytes.fromhex(key)] for key in keys] == parts  # noqa: S101
 
 

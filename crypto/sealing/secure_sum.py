@@ -1,7 +1,9 @@
-"""The party's half of protected sums: encode, tag, mask, seal; and back.
+"""The party's half of protected sums: it seals this party's vectors, and opens the totals.
 
-`he+secagg` does all of it. In `secagg` there are no ciphertexts: a pad that all parties add hides
-the sum. A sum is settled, its shares are revealed, and it is opened: each once, and in this order.
+Sealing encodes the vectors as integers in slots, adds masks and a tag, and encrypts the slots. In
+`secagg` there are no ciphertexts: a pad that all parties add hides the sum from the coordinator.
+After the upload, a sum is settled, its shares are revealed, and it is opened: each once, and in
+this order.
 """
 
 from __future__ import annotations
@@ -31,7 +33,6 @@ from secure_fl.protocol.messages import (
     Confirmed,
     Lost,
     Offer,
-    Salt,
     Segment,
     SumId,
     SurvivorStatement,
@@ -56,13 +57,13 @@ class SumContext:
     parties: int  # number of contributors: all members but the host
 
 
-class _Part(NamedTuple):
+class SentSegment(NamedTuple):
     """One segment of a sum, as this party sent it."""
 
     group: Group
     layout: Layout
-    stream: StreamId
-    leftovers: Mapping[str, Vector]
+    stream: StreamId  # of all its masks and its tag
+    rounding_errors: Mapping[str, Vector]
 
 
 class SecureSumInProgress:
@@ -78,89 +79,101 @@ class SecureSumInProgress:
         at: SumId,
     ) -> None:
         self._context, self._index, self._keys, self._rule = context, index, keys, rule
-        self._parts: list[_Part] = []
+        self._sent: list[SentSegment] = []
         self._opened = False
         self.unscaled: list[str] = []  # names whose norms in this sum were invalid
-        sealed = [self._seal(group, at) for group in groups]
+        self.upload = self._make_upload(groups, at)
+        self.layouts = tuple(segment.layout for segment in self._sent)
+
+    # --- sealing (docs/protocol.md 4.8) -----------------------------------------------------------
+
+    def _make_upload(self, groups: Sequence[Group], at: SumId) -> Upload:
+        """Seal all groups; several segments with bytes also get digests."""
+        keys, sealed = self._keys, [self._seal(group, at) for group in groups]
         segments = tuple(segment for segment, _ in sealed)
         if sum(bool(segment.size) for segment in segments) > 1:
             segments = tuple(
                 structs.replace(segment, digest=digest(data)) for segment, data in sealed
             )
         data = b"".join(data for _, data in sealed)
-        self.upload = Upload(segments, data, index, keys.bound, keys.taken_digest, keys.links)
-        self.layouts = tuple(part.layout for part in self._parts)
-
-    # --- sealing (docs/protocol.md 4.8) -----------------------------------------------------------
+        return Upload(segments, data, self._index, keys.bound, keys.taken_digest, keys.links)
 
     def _seal(self, group: Group, at: SumId) -> tuple[Segment, bytes]:
         """Seal one group as a segment; empty if this party only reads the sum."""
-        context, rule = self._context, self._rule
-        transcript, me = context.transcript, context.me
+        context, rule, transcript = self._context, self._rule, self._context.transcript
         if rule.bound is not None:
             check_bound(group, rule.bound)
-        common = transcript.seen.by(
-            (*group.owners, *group.readers), host=rule.audience == Audience.HOST
-        )
-        # Keyed: the history may consist of few values, which the coordinator could guess.
-        key = segment_key(group, rule, at, keyed_digest(context.digest_key, common, b"seen"))
+        key = self._segment_key(group, at)
         layout = transcript.scales.layout(group, rule, context.parties)
         # The segment's key is in the stream's id: two segments of a sum share no key stream, and
         # masks of parties in different rounds, or with different histories, do not cancel.
         stream = StreamId(context.run, key.hex(), self._index)
-        data, salts, leftovers = b"", tuple[Salt, ...](), dict[str, Vector]()
-        if me in group.owners:
+        data, salts, rounding_errors = b"", dict[str, bytes](), dict[str, Vector]()
+        if context.me in group.owners:
             vectors = {n: transcript.scales.whole(n, v, rule) for n, v in group.vectors.items()}
-            slots, leftovers = layout.encode(vectors, transcript.rng, rule.noise)
-            by_peer = self._salts(group)
-            slots = self._masked(slots, group, stream, by_peer)
-            salts = tags.salts_by_digest(by_peer)
-            cohort = None if rule.audience == Audience.HOST else context.keys.cohort
-            data = from_slots(slots) if cohort is None else from_parts(secret.seal(cohort, slots))
-        self._parts.append(_Part(group, layout, stream, leftovers))
+            slots, rounding_errors = layout.encode(vectors, transcript.rng, rule.noise)
+            salts = self._salts(group)
+            data = self._encrypt(self._masked(slots, group, stream, salts))
+        self._sent.append(SentSegment(group, layout, stream, rounding_errors))
         owners = () if len(group.owners) == context.parties else group.owners
-        return Segment(key, len(data), layout.slots + 1, owners, salts), data
+        return Segment(key, len(data), layout.slots + 1, owners, tags.salts_by_digest(salts)), data
+
+    def _segment_key(self, group: Group, at: SumId) -> bytes:
+        """Bind a segment to its description and to the history common to its members."""
+        context, rule = self._context, self._rule
+        members, for_host = (*group.owners, *group.readers), rule.audience == Audience.HOST
+        history = context.transcript.seen.by(members, host=for_host)
+        # Keyed: the history may consist of few values, which the coordinator could guess.
+        return segment_key(group, rule, at, keyed_digest(context.digest_key, history, b"seen"))
+
+    def _encrypt(self, slots: Slots) -> bytes:
+        """Encrypt masked slots for the parties; a host sum and `secagg` have no ciphertexts."""
+        cohort = self._context.keys.cohort
+        if cohort is None or self._rule.audience == Audience.HOST:
+            return from_slots(slots)
+        return from_parts(secret.seal(cohort, slots))
 
     def _salts(self, group: Group) -> dict[str, bytes]:
-        """Return the history shared with single peers only, which salts their masks."""
-        context, host = self._context, self._rule.audience == Audience.HOST
-        seen = context.transcript.seen.beyond(
-            context.me, self._keys.peers(group.owners), (*group.owners, *group.readers), host=host
-        )
+        """Return the salts of masks with peers that share more history than all members do."""
+        context, for_host = self._context, self._rule.audience == Audience.HOST
+        peers, members = self._keys.peers(group.owners), (*group.owners, *group.readers)
+        seen = context.transcript.seen.beyond(context.me, peers, members, host=for_host)
         return {
-            peer: keyed_digest(context.digest_key, both, b"seen by two")
-            for peer, both in seen.items()
+            peer: keyed_digest(context.digest_key, history, b"seen by two")
+            for peer, history in seen.items()
         }
 
     def _masked(
         self, slots: Slots, group: Group, stream: StreamId, salts: Mapping[str, bytes]
     ) -> Slots:
         """Add the masks shared with others, then the tag, then the self mask over both."""
-        context, keys, t = self._context, self._keys, COHORT.modulus
-        numbers, key = context.numbers, context.keys.tag_key
+        keys, modulus = self._keys, COHORT.modulus
         tagged = np.zeros(slots.size + 1, np.uint64)
-        tagged[:-1] = slots
-        host = self._rule.audience == Audience.HOST
+        masked = tagged[:-1]
+        masked[:] = slots
+        for_host = self._rule.audience == Audience.HOST
         shared = keys.mask(
-            group.owners, stream, slots.size, t, for_host=host, salts=salts, own=False
+            group.owners, stream, slots.size, modulus, for_host=for_host, salts=salts, own=False
         )
-        masking.add_slots(tagged[:-1], shared, t)
-        if (pad := self._pad(stream)) is not None:
-            masking.add(tagged[:-1], pad, t)
-        me = numbers[context.me]
-        tag = tags.make(key, tagged[:-1], [me], t, stream)
-        if salts:
-            tag += tags.bonds(key, me, {numbers[peer]: of for peer, of in salts.items()}, t, stream)
-        tagged[-1] = tag % t
-        keys.add_self_mask(tagged, stream, t)
+        masking.add_slots(masked, shared, modulus)
+        if (pad_key := self._pad(stream)) is not None:
+            masking.add(masked, pad_key, modulus)
+        tagged[-1] = self._tag(masked, stream, salts)
+        keys.add_self_mask(tagged, stream, modulus)
         return tagged
+
+    def _tag(self, masked: Slots, stream: StreamId, salts: Mapping[str, bytes]) -> int:
+        """Compute the tag of masked slots; its bonds bind the salts of the masks."""
+        context, tag_key, modulus = self._context, self._context.keys.tag_key, COHORT.modulus
+        me = context.numbers[context.me]
+        by_number = {context.numbers[peer]: salt for peer, salt in salts.items()}
+        tag = tags.make(tag_key, masked, [me], modulus, stream)
+        return (tag + tags.bonds(tag_key, me, by_number, modulus, stream)) % modulus
 
     # --- opening ----------------------------------------------------------------------------------
 
     def settle(self, lists: Unmask) -> Confirm | None:
-        if self._rule.noise is not None:
-            for part in self._parts:
-                self._rule.noise.check_survivors(len({*part.group.owners} & {*lists.survivors}))
+        """Check the survivor lists once, before anything is revealed; sign them after dropouts."""
         if lists.sum != self._index:
             raise CohortError(
                 "the coordinator asks to unmask another sum",
@@ -168,87 +181,89 @@ class SecureSumInProgress:
                 fix=DISTRUST,
                 field="sum",
             )
+        if self._rule.noise is not None:
+            for segment in self._sent:
+                contributors = {*segment.group.owners} & {*lists.survivors}
+                self._rule.noise.check_survivors(len(contributors))
         statement = self._keys.settle(lists.survivors, lists.dropped)
         return Confirm(self._context.keys.identity.sign(statement)) if lists.dropped else None
 
     def shares(self, confirmed: Confirmed | None) -> UnmaskShares:
+        """Reveal the shares that remove masks, once; dropouts need a threshold of signatures."""
         signatures = confirmed.signatures if confirmed else {}
         return self._keys.reveal(signatures, self._context.keys.peers)
 
     def open(
         self, parts: Sequence[bytes], survivors: Sequence[str], lost: Mapping[str, Lost] = NONE_LOST
     ) -> Arrays:
-        context, rule = self._context, self._rule
-        me, host = context.me, context.host
+        """Check and decode the total of each segment; a sum for the host has none for others."""
+        me, rule = self._context.me, self._rule
         if self._opened or not self._keys.revealed:
             raise CohortError(
                 "the coordinator sent a total before the masks were removed, or twice",
                 fix=DISTRUST,
                 party=me,
             )
-        for_me = rule.audience == Audience.PARTIES or me == host
-        if for_me and len(parts) != len(self._parts):
+        reads = rule.audience == Audience.PARTIES or me == self._context.host
+        if len(parts) != (len(self._sent) if reads else 0):
             raise TamperError(
                 "the coordinator sent a wrong number of totals", party=me, reason="wrong-sum"
             )
         self._opened = True
         opened: Arrays = {}
-        for place, (sent, data) in enumerate(zip(self._parts, parts, strict=False)):
+        for index, part in enumerate(parts):
             try:
-                opened |= self._open(place, sent, data, survivors, lost)
+                opened |= self._open(index, part, survivors, lost)
             except TamperError as error:
-                raise error.at(segment=place) from None
+                raise error.at(segment=index) from None
         if rule.carry:
-            for sent in self._parts:
-                if me in sent.group.owners:
-                    context.transcript.scales.keep(sent.group.vectors, sent.leftovers)
+            scales = self._context.transcript.scales
+            for segment in self._sent:
+                if me in segment.group.owners:
+                    scales.keep(segment.group.vectors, segment.rounding_errors)
         return opened
 
     def _open(
-        self,
-        place: int,
-        sent: _Part,
-        data: bytes,
-        survivors: Sequence[str],
-        lost: Mapping[str, Lost],
+        self, index: int, part: bytes, survivors: Sequence[str], lost: Mapping[str, Lost]
     ) -> Arrays:
         """Open and check one segment's total, and update scales and history."""
-        context, rule, transcript = self._context, self._rule, self._context.transcript
+        context, rule, segment = self._context, self._rule, self._sent[index]
+        transcript, owners = context.transcript, segment.group.owners
         alive = set(survivors)
-        owners = [party for party in sent.group.owners if party in alive]
+        contributors = [party for party in owners if party in alive]
         if rule.noise is not None:
-            rule.noise.check_survivors(len(owners))
-        count, cohort = sent.layout.slots + 1, context.keys.cohort
-        if rule.audience == Audience.HOST or cohort is None:
-            slots = to_slots(data, count, COHORT.modulus)
-        else:
-            slots = secret.open(cohort, to_parts(data, count), count, len(owners))
-        self._check(place, slots, owners, lost)
-        slots = slots[:-1]
-        if rule.audience == Audience.HOST:  # remove the masks that the owners added for the host
-            modulus = np.uint64(COHORT.modulus)
-            masks = self._keys.host_masks(owners, sent.stream, slots.size, COHORT.modulus)
-            slots = (slots + (modulus - masks)) % modulus
-        elif (pad := self._pad(sent.stream)) is not None:
-            masking.subtract(slots, pad, len(owners), COHORT.modulus)
-        values, norms = sent.layout.decode(slots, len(owners), rule.noise)
+            rule.noise.check_survivors(len(contributors))
+        tagged = self._decrypt(part, segment.layout.slots + 1, len(contributors))
+        tags.check_sum(
+            context.keys.tag_key, tagged, contributors, context.numbers, segment.stream, owners,
+            self._keys.left(lost), tags.salts_with(lost, index, contributors),
+        )  # fmt: skip
+        slots = self._unmasked(tagged[:-1], contributors, segment.stream)
+        values, norms = segment.layout.decode(slots, len(contributors), rule.noise)
         if rule.audience == Audience.PARTIES:
-            readers = (*sent.group.owners, *sent.group.readers)
+            readers = (*owners, *segment.group.readers)
             audience = audience_of(readers, alive - {context.host or ""})
             transcript.seen.note(audience, "\n".join(survivors).encode(), slots.tobytes())
-        self.unscaled += transcript.scales.opened(sent.layout, values, norms, len(owners), rule)
+        invalid = transcript.scales.opened(segment.layout, values, norms, len(contributors), rule)
+        self.unscaled += invalid
         return values
 
-    def _check(
-        self, place: int, slots: Slots, owners: Sequence[str], lost: Mapping[str, Lost]
-    ) -> None:
-        """Check the tag of a total, which includes masks shared with lost parties."""
-        context, sent = self._context, self._parts[place]
-        left, salts = self._keys.left(lost), tags.salts_with(lost, place, owners)
-        key = context.keys.tag_key
-        tags.check_sum(
-            key, slots, owners, context.numbers, sent.stream, sent.group.owners, left, salts
-        )
+    def _decrypt(self, part: bytes, count: int, contributors: int) -> Slots:
+        """Decrypt a total of so many contributors; `count`: its slots with the tag."""
+        cohort = self._context.keys.cohort
+        if cohort is None or self._rule.audience == Audience.HOST:
+            return to_slots(part, count, COHORT.modulus)
+        return secret.open(cohort, to_parts(part, count), count, contributors)
+
+    def _unmasked(self, slots: Slots, contributors: Sequence[str], stream: StreamId) -> Slots:
+        """Remove the masks that the contributors added for the host, or their pads."""
+        if self._rule.audience == Audience.HOST:
+            modulus = np.uint64(COHORT.modulus)
+            masks = self._keys.host_masks(contributors, stream, slots.size, COHORT.modulus)
+            return (slots + (modulus - masks)) % modulus
+        if (pad_key := self._pad(stream)) is not None:
+            masking.subtract(slots, pad_key, len(contributors), COHORT.modulus)
+        return slots
 
     def _pad(self, stream: StreamId) -> bytes | None:
         """Return the key of the pad that hides a sum for all parties which is not encrypted."""
@@ -288,18 +303,19 @@ class SecureSums:
         }
         self._index = 0  # number of the sum, from 1
         self._keys: StepKeys | None = None  # of the sum that begins next
-        self._drawn: StepKeys | None = None  # offered, and not yet answered
-        self._sent: dict[int, bytes] = {}  # uploads by number: see `upload`
+        self._offered: StepKeys | None = None  # until the others' offers arrive
+        self._uploads: dict[int, bytes] = {}  # by number of the sum: see `upload`
         self._for_host = False  # True if the last sum was for the host
 
     def begin(self, groups: Sequence[Group], rule: Rule, at: SumId) -> SecureSumInProgress:
+        """Seal this party's vectors for the next sum; its keys serve no other sum."""
         keys, self._keys = self._keys, None
         if keys is None:
             raise CohortError("no keys are left for this sum", party=self.context.me)
-        index = keys.index
-        under_way = SecureSumInProgress(self.context, index, keys, groups, rule, at)
-        before = {index - 1: self.upload(index - 1)} if self._for_host else {}
-        self._sent = before | {index: under_way.upload.data}
+        number = keys.index
+        under_way = SecureSumInProgress(self.context, number, keys, groups, rule, at)
+        before = {number - 1: self.upload(number - 1)} if self._for_host else {}
+        self._uploads = before | {number: under_way.upload.data}
         self._for_host = rule.audience == Audience.HOST
         return under_way
 
@@ -308,9 +324,10 @@ class SecureSums:
 
         Parties do not read a host sum, so they begin the next one before the host complains.
         """
-        return self._sent.get(number, b"")
+        return self._uploads.get(number, b"")
 
     def inquiry(self, coordinator: PublicIdentity, lists: bytes) -> Inquiry | None:
+        """Begin an inquiry into the sum of these lists; None without lists."""
         if not lists:
             return None
         context = self.context
@@ -321,13 +338,14 @@ class SecureSums:
     def next_keys(
         self, members: Sequence[str], statement: SurvivorStatement | None = None
     ) -> Offer | None:
+        """Draw the keys of the next sum, and offer them to these members of the run."""
         context = self.context
         if context.me not in members or not set(members) <= set(context.numbers):
             raise CohortError(
                 "the coordinator names other members than the roster", party=context.me
             )
         self._index += 1
-        self._drawn = StepKeys(
+        self._offered = StepKeys(
             context.me,
             context.host,
             context.run,
@@ -337,10 +355,11 @@ class SecureSums:
             self._threshold,
             self._channels,
         )
-        return self._drawn.offer(statement)
+        return self._offered.offer(statement)
 
     def accept(self, offers: Mapping[str, Offer], members: Sequence[str]) -> None:
-        self._keys, self._drawn = self._drawn, None
+        """Take the other members' offers, which complete the keys of the next sum."""
+        self._keys, self._offered = self._offered, None
         if self._keys is not None:
             others = {party: offer for party, offer in offers.items() if party != self.context.me}
             self._keys.accept(others, members)

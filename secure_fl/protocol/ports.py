@@ -2,7 +2,7 @@
 
 In `crypto.sealing`, `secure_sum` and `clear_sum` implement the party's half, `blind_sum` and
 `clear_sum` the coordinator's. This module defines the methods between them and the two machines.
-Each is documented here, and not again in its implementations.
+Each is documented here; implementations document what is specific to them.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from secure_fl import FedAvg, Silo
+from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.algorithms.fedkd.algorithm import Descent
 from secure_fl.algorithms.fedkd.mutual_distillation import Pair, losses, make_pair
 from secure_fl.algorithms.fedkd.settings import FactorMode
@@ -251,6 +252,33 @@ def test_dp_refuses_losses_and_exchanges_that_it_does_not_cover(
 ) -> None:
     with raises(SettingsError, field=f"algorithm.{field}"):
         run(kd(**{"adaptive": "sample"} | how), training=PRIVATE).run()
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_steps_are_asked_for_only_where_they_are_counted() -> None:
+    by_step = kd(exchange="gradient", steps=7, rounds=3).demands(TrainingSettings(), 0)
+    by_epoch = kd(rounds=3).demands(TrainingSettings(), 0)
+    assert (by_step.exchanges, by_step.steps) == (21, 7)
+    assert (by_epoch.exchanges, by_epoch.steps) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("without_effect", "needed"),
+    [
+        ({"steps": 5}, {"exchange": "gradient"}),
+        ({"student_rank": 4}, {"teachers": "shared"}),
+        ({"transform": False, "teachers": "personal"}, {"teachers": "private"}),
+        ({"max_rank": 4, "teachers": "shared"}, {"teachers": "private"}),
+    ],
+)
+def test_settings_without_effect_are_refused(
+    without_effect: dict[str, Any], needed: dict[str, Any]
+) -> None:
+    with raises(SettingsError, next(iter(without_effect)), *needed, *needed.values()):
+        FedKD(**without_effect)
+    FedKD(**without_effect | needed)
 
 
 # --- refused and different teachers ---------------------------------------------------------------

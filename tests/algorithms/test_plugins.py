@@ -247,7 +247,11 @@ REQUIRED: dict[str, dict[str, Any]] = {  # fields without a default
     "statistics": {"variables": {"a": {"values": ("x",)}}, "tables": {"a": ("a",)}}
 }
 LARGE: dict[str, Any] = {"tiers": {"strong": MANY}, "values": {"a": (MANY,)}}
-SWITCHED: dict[str, dict[str, Any]] = {"student_epochs": {"student_layers": 1}}  # what it needs
+SWITCHED: dict[str, dict[str, Any]] = {  # what a field needs
+    "student_epochs": {"student_layers": 1},
+    "fedkd.steps": {"exchange": "gradient"},
+    "fedkd.student_rank": {"teachers": "shared"},
+}
 
 
 def whole_numbers(kind: Any) -> bool:
@@ -268,14 +272,18 @@ def enlarged(name: str, field: str) -> Algorithm:
     kind: Any = ALGORITHMS[name].settings
     steps = {"fit": "logistic"} if (name, field) == ("probe", "rounds") else {}  # a ridge has one
     changed = {field: LARGE.get(field, MANY)}
-    made: Algorithm = kind(**steps, **REQUIRED.get(name, {}), **SWITCHED.get(field, {}), **changed)
+    made: Algorithm = kind(**steps, **needed(name, field), **changed)
     return made
 
 
 def plainly(name: str, field: str) -> Algorithm:
     """The defaults, what has none, and what switches this field on."""
-    given = REQUIRED.get(name, {}) | SWITCHED.get(field, {})
-    return ALGORITHMS[name].settings(name=name, **given)
+    return ALGORITHMS[name].settings(name=name, **needed(name, field))
+
+
+def needed(name: str, field: str) -> dict[str, Any]:
+    switched = SWITCHED.get(f"{name}.{field}") or SWITCHED.get(field, {})
+    return REQUIRED.get(name, {}) | switched
 
 
 def asked(algorithm: Algorithm) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from secure_fl.algorithms.baselines.settings import DSFL
 from secure_fl.algorithms.fedid import FedID
 from secure_fl.algorithms.public_distillation import PublicRecords
 from secure_fl.audits.attacks import predictions, shadow_models
+from secure_fl.audits.attacks.predictions import Predictions
 from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import Prior, PublicView, Reading, Truth, View
 from secure_fl.audits.public_trials import PublicTrials
@@ -71,9 +72,9 @@ def host(y: np.ndarray, weight: float | None = 1.0, **changes) -> View:
     return View("host", (replace(reading, **changes),))
 
 
-def read(readings: Sequence[Reading], p: Prior, public: Sequence[Example]) -> Any:
+def read(readings: Sequence[Reading], p: Prior, public: Sequence[Example]) -> Predictions:
     finding = predictions.predictions_of(readings, p, public)
-    assert not isinstance(finding, str)
+    assert isinstance(finding, Predictions)
     return finding
 
 
@@ -196,11 +197,11 @@ def test_a_hosts_sum_gives_the_mean_back():
     public = p.outsiders[:10]
     for weight in (1.0, 0.3, None):
         finding = read(host(y, weight).readings, p, public)
-        assert finding[0] == pytest.approx(y)
+        assert finding.values == pytest.approx(y)
     both = host(y, None, of=("north", "south"), values={"predictions": 2 * (y - 0.5)})
     finding = read(both.readings, p, public)
-    assert finding[0] == pytest.approx(y)
-    assert finding[1] == ("north", "south")
+    assert finding.values == pytest.approx(y)
+    assert finding.owners == ("north", "south")
 
 
 def test_the_last_round_counts():
@@ -208,7 +209,7 @@ def test_the_last_round_counts():
     old, new = host(1 - y).readings[0], host(y, round=2).readings[0]
     complete = replace(p, algorithm=DSFL())
     finding = read((old, new), complete, p.outsiders[:10])
-    assert finding[0] == pytest.approx(y)
+    assert finding.values == pytest.approx(y)
 
 
 def test_fedids_batches_are_put_back_in_their_places():
@@ -221,9 +222,9 @@ def test_fedids_batches_are_put_back_in_their_places():
     batches = PublicRecords(site, 3).batches(1, 0)  # three of three; the third finds no partner
     rows = np.concatenate([batches[0].numpy(), batches[1].numpy()])
     finding = read(host(y[rows]).readings, p, public)
-    assert finding[0][rows] == pytest.approx(y[rows])
+    assert finding.values[rows] == pytest.approx(y[rows])
     left_out = sorted(set(range(10)) - set(rows.tolist()))
-    assert (finding[0][left_out] == 0.5).all()
+    assert (finding.values[left_out] == 0.5).all()
 
 
 def test_what_cannot_be_read_says_so():

@@ -209,9 +209,9 @@ class ThinNoise:
             raise BudgetError("this sum lost too much of its noise", reason="too-many-dropouts")
 
 
-def sums_of(name: str, mode: Protection = "secagg") -> SumLayer:
+def sums_of(name: str, mode: Protection = "secagg", host: str | None = None) -> SumLayer:
     settings = ProtectionSettings(mode=mode)
-    rules, keys = CoordinatorRules(None, 2, 3), KEYS[mode][name]
+    rules, keys = CoordinatorRules(host, 2, 3), KEYS[mode][name]
     return privacy_layer(settings, keys, rules, run=bytes(16), seed=0).sums
 
 
@@ -263,6 +263,21 @@ def test_each_step_of_a_sum_is_taken_once_and_in_order() -> None:
         under_way.open([slots], NAMES)
     with pytest.raises(CohortError, match="or twice"):
         under_way.open([slots], NAMES)
+
+
+def test_a_party_refuses_totals_of_a_host_sum() -> None:
+    sums = {name: sums_of(name, host="d") for name in NAMES}
+    offers = {n: offer for n, half in sums.items() if (offer := half.next_keys(NAMES)) is not None}
+    sums["a"].accept(offers, NAMES)
+    group = Group(NAMES[:3], {"w": np.ones(20, np.float32)})
+    under_way = sums["a"].begin([group], Rule(Audience.HOST, bound=1.0), (1, 1))
+    under_way.settle(messages.Unmask(NAMES, (), sum=1))
+    under_way.shares(None)
+    with pytest.raises(TamperError) as caught:
+        under_way.open([under_way.upload.data], NAMES)
+    assert caught.value.reason == "wrong-sum"
+    assert "segment" not in caught.value.where  # their number is wrong, not one of them
+    assert under_way.open([], NAMES) == {}  # as an honest coordinator answers
 
 
 def test_a_sum_without_masks_has_nothing_to_settle_and_opens_once() -> None:

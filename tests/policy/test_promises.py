@@ -47,7 +47,7 @@ READS: Mapping[str, set[str]] = {
     "site.bits": {"bits"},
     "site.max_rounds": {"name", "rounds", "exchange", "steps"},
     "site.max_epochs": {"name", "epochs", "distill_epochs"},
-    "site.max_steps": {"name", "steps"},
+    "site.max_steps": {"name", "steps", "exchange"},
     "site.max_batch": {"name", "batch", "dp", "dp.physical", "public_batch"},
     "roster.tier": {"name"},
     "site.dp.required": {"name", "dp", "kind"},
@@ -191,6 +191,7 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
     n = len(set(company.members) - {company.host})
     t = s["threshold"] or {3: 3}[n]  # floor(2·3/3)+1 = 3
     exchanges = a["rounds"] * (a["steps"] if a.get("exchange") == "gradient" else 1)
+    steps = 0 if a.get("exchange") == "epoch" else a.get("steps") or 0
     uncovered = name == "heterofl" or p["task"]["kind"] == "ranking"
     shows = (name == "fedkd" and a["factors"] == "per_party") or (
         name == "fedid" and a["feedback"] != "none"
@@ -223,7 +224,7 @@ def restated(held: SitePolicy, asked: Plan, company: Company) -> dict[str, bool]
         "bits": s["bits"] in held.bits,
         "rounds": exchanges <= held.max_rounds,
         "epochs": max(a["epochs"], a.get("distill_epochs") or 0) <= held.max_epochs,
-        "steps": (a.get("steps") or 0) <= held.max_steps,
+        "steps": steps <= held.max_steps,
         "batch": min(p["training"]["batch_size"], (dp or {}).get("physical_batch") or 10**9)
         <= held.max_batch
         and (a.get("public_batch") or 0) <= held.max_batch

@@ -147,7 +147,7 @@ class Deceiver(Liar):
         """Forge what the deceived open, and where none would open, what all do."""
         messages, bulks = dict(reply.messages), dict(reply.bulks)
         for name in messages if self._lonely else DECEIVED:
-            parts = [self._forged(name, sent) for sent in self._sums_of(name).last._parts]
+            parts = [self._forged(name, sent) for sent in self._sums_of(name).last._sent]
             messages[name] = structs.replace(messages[name], sizes=tuple(map(len, parts)))
             bulks[name] = Bulk.of(b"".join(parts))
         return reply._replace(messages=messages, bulks=bulks)
@@ -181,7 +181,7 @@ class Deceiver(Liar):
         if isinstance(message, SumInput):
             last = self._sums_of(party).last
             if party in NAMES:
-                self.uploads[party] = last._keys, last._parts[0], frame.bulk
+                self.uploads[party] = last._keys, last._sent[0], frame.bulk
             elif party == "hub":
                 self.host = last._keys
             if self._sums or self._lonely:  # whatever segments are bound to, they are one

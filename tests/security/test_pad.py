@@ -77,10 +77,10 @@ def test_no_pad_serves_two_sums_though_rounds_are_repeated(
     def noted(self: SecureSumInProgress, context: Any, *given: Any) -> None:
         begin(self, context, *given)
         keys.add(context.keys.pad_key)
-        for part in self._parts:
-            pad = self._pad(part.stream)
+        for segment in self._sent:
+            pad = self._pad(segment.stream)
             assert pad is not None
-            sealed.append((context.me, part.stream.sum, pad))
+            sealed.append((context.me, segment.stream.sum, pad))
 
     monkeypatch.setattr(SecureSumInProgress, "__init__", noted)
     kill = [("Total", "hospital-1", "coordinator killed")]

@@ -366,7 +366,7 @@ class Schemes:
 
     def _deal(self, sender: str, message: Ready | UnmaskShares, data: bytes) -> Change:
         """Deal another share to a victim, sealed to it and with a fitting digest."""
-        keys: Any = self._run(sender).session._sums._drawn  # type: ignore[attr-defined]
+        keys: Any = self._run(sender).session._sums._offered  # type: ignore[attr-defined]
         offer, victims = message.offer, set(self.scenario.names) - {sender}
         victim = self.rng.choice(sorted(victims))
         if keys is None or offer is None or sender == HOST or victim not in offer.shares:

@@ -75,8 +75,8 @@ def made(flat: Flat) -> Plan:
         "public_batch",
     )
     algorithm = {name: flat[name] for name in own if name in kind.model_fields}
-    if flat["name"] == "fedkd":
-        algorithm["steps"] = flat["steps"] or 1
+    if flat["name"] == "fedkd":  # steps are counted, and accepted, with one exchange for each
+        algorithm["steps"] = (flat["steps"] or 1) if flat["exchange"] == "gradient" else 10
     protection: dict[str, Any] = {n: flat[n] for n in ("mode", "bits", "min_cohort", "threshold")}
     if flat["noise"] and flat["mode"] != "none":
         protection["noise"] = budget(flat, "noise") | {"colluders": flat["noise.colluders"]}

@@ -110,7 +110,8 @@ class GuardFeature(RunFeature):
         settings, label = settings_of(spec), spec.entry.undoable
         if settings is None or label is None:
             return None
-        label = label if spec.algorithm.judged is None else spec.algorithm.judged
+        guarded = spec.algorithm.guarded_label
+        label = label if guarded is None else guarded
         judge, cap = DevRecords(site, label), limits.options.get("max_growth")
         return Guard(settings, judge, site.recorder, spec.seed, cap)
 

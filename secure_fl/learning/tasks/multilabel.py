@@ -32,10 +32,9 @@ from secure_fl.learning.metrics import (
     span_rates,
 )
 from secure_fl.learning.tasks.batches import Batch
-from secure_fl.learning.tasks.classification import (
+from secure_fl.learning.tasks.class_counts import (
     MAX_SCORED,
     Array,
-    encode_texts,
     joined,
     mean_bounds,
     mean_separation,
@@ -52,7 +51,7 @@ from secure_fl.learning.tasks.task import (
     expect,
     wrong_label,
 )
-from secure_fl.learning.tasks.token_table import Table
+from secure_fl.learning.tasks.token_table import Table, encode_texts
 
 OUTCOMES = "outcomes"  # [hits, false alarms, misses] over all labels
 SQUARES = "squares"  # the sums of products of a record's outcomes

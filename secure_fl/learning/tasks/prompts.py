@@ -19,9 +19,9 @@ from secure_fl.data.rows import named
 from secure_fl.errors import SettingsError
 from secure_fl.learning.anatomy import body_of
 from secure_fl.learning.tasks.batches import Batch
-from secure_fl.learning.tasks.classification import Classification, encode_texts
+from secure_fl.learning.tasks.classification import Classification
 from secure_fl.learning.tasks.task import Examples, Head
-from secure_fl.learning.tasks.token_table import Table, WindowLayout
+from secure_fl.learning.tasks.token_table import Table, WindowLayout, encode_texts
 from secure_fl.settings import MASK
 
 ANSWERS = "answers"  # of each record: the token of each class

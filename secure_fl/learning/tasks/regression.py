@@ -30,9 +30,9 @@ from secure_fl.learning.metrics import (
     spearman,
 )
 from secure_fl.learning.tasks.batches import Batch
-from secure_fl.learning.tasks.classification import encode_texts, joined
+from secure_fl.learning.tasks.class_counts import joined
 from secure_fl.learning.tasks.task import Batches, Examples, Logits, Reduction, Rows, Task
-from secure_fl.learning.tasks.token_table import Table
+from secure_fl.learning.tasks.token_table import Table, encode_texts
 
 MOMENTS = "moments"  # [n, Σx, Σy, Σx², Σy², Σxy] of scores x and predictions y
 RANKS = "ranks"  # records by the bins of both

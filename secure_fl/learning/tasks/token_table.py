@@ -16,12 +16,24 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
 
-from secure_fl.errors import SettingsError
+from secure_fl.data.examples import Text
+from secure_fl.errors import DataError, SettingsError
 from secure_fl.learning.tasks.batches import MODEL_INPUTS, WINDOWS, Batch
-from secure_fl.learning.tasks.task import Device, Encoded, Indices, Rng, Task, move
+from secure_fl.learning.tasks.task import (
+    Device,
+    Encoded,
+    Examples,
+    Indices,
+    Rng,
+    Task,
+    expect,
+    move,
+)
 from secure_fl.settings import TaskSettings
 
 IGNORED = -100  # cross-entropy skips it
+NAME_PAIRS = "name the column of the second text, or use kind 'classification'"
+FILL_PAIRS = "other records have one: fill the column of second texts, or remove it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,3 +295,48 @@ def window_table(
     if "token_type_ids" in pieces:
         tokens["token_type_ids"] = torch.zeros_like(tokens["input_ids"])
     return WindowTable(TokenTable(tokens, lengths, {}), torch.tensor(counts, dtype=torch.long), {})
+
+
+def encode_texts(
+    examples: Examples, tokenizer: Any, task: Task, layout: WindowLayout | None = None
+) -> Table:
+    """Tokenise texts, with their second texts if any has one; kind "pair" requires them.
+
+    `layout`: the places of windows and of a prompt. Default: the windows of the task.
+    """
+    texts, pairs = _texts_and_pairs(examples, task.kind)
+    paired = bool(pairs) or task.kind == "pair"
+    if paired and (task.windows > 1 or layout is not None):
+        raise DataError(
+            "records have a second text, and pairs have no windows and no prompt",
+            field="pair",
+            fix="remove task.windows and task.prompt, or the column of second texts",
+        )
+    if not texts:
+        empty = torch.zeros((0, 1), dtype=torch.int32)
+        return TokenTable({"input_ids": empty}, torch.zeros(0, dtype=torch.long), {})
+    if task.windows > 1 and layout is None:
+        layout = WindowLayout.of(tokenizer, task)
+    if layout is not None:
+        pieces = tokenise(tokenizer, texts, None, layout.longest, beyond=True)
+        table = window_table(layout, tokenizer, pieces, {})
+        return table if task.windows > 1 else table.rows
+    pieces = tokenise(tokenizer, texts, pairs if paired else None, task.max_length)
+    return TokenTable(*token_columns(pieces, tokenizer), {})
+
+
+def _texts_and_pairs(examples: Examples, kind: str) -> tuple[list[str], list[str]]:
+    """List the texts, and the second texts; these are none if no record has one."""
+    records = [expect(example, Text, row, kind) for row, example in enumerate(examples)]
+    texts = [record.text for record in records]
+    if kind != "pair" and all(record.pair is None for record in records):
+        return texts, []
+    for row, record in enumerate(records):
+        if record.pair is None:
+            raise DataError(
+                "the second text is missing",
+                record=row + 1,
+                field="pair",
+                fix=NAME_PAIRS if kind == "pair" else FILL_PAIRS,
+            )
+    return texts, [record.pair or "" for record in records]
