@@ -83,8 +83,9 @@ def _budget(rules: SiteFile, kit: Kit) -> Check:
         return Check("budget", "problem", error.what, error.fix)
     if other is not None:
         return Check("budget", "note", *other)
-    file = rules.ledger / name / LEDGER
-    return Check("budget", "ok", f"{file}" if file.exists() else f"a run will begin {file}")
+    file, folder = rules.ledger / name / LEDGER, rules.file.absolute().parent
+    text = f"{file.relative_to(folder) if file.is_relative_to(folder) else file}"
+    return Check("budget", "ok", text if file.exists() else f"a run will begin {text}")
 
 
 def _plan(kit: Kit) -> Plan | None:

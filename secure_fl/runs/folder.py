@@ -3,6 +3,7 @@
 RUN/settings.toml            all settings
 RUN/events.jsonl             events in their order
 RUN/result.json              the result (`runs.result_schema`)
+RUN/run.mark                 a random text, in simulations with DP: the ledger's name of the run
 RUN/model/                   the shared model, as a transformers folder
 RUN/parties/NAME/            files of one party: checkpoints, saved trainings by DP-SGD, transcript,
                              own model, evidence against members that spoiled a sum, and the
