@@ -26,6 +26,7 @@ from secure_fl.crypto.keys.identity import digest_of
 from secure_fl.errors import CryptoError, WireError
 from secure_fl.protocol.messages import SumId
 from secure_fl.protocol.ports import Arrays, Group, Noise, Rule, Vector
+from secure_fl.protocol.sum_names import SCALES
 
 Slots = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -45,6 +46,7 @@ CLIP_IN_RMS = {4: 2.3, 6: 3.1, 8: 5.0, 12: 7.0, 16: 10.0, 24: 16.0}
 # Squared norms have two scales. Those below 1 are magnified to keep their digits. Others are
 # shrunk, since the update of a large hospital, times its records, exceeds the exact range.
 TINY, HUGE = 2.0**38, 2.0**10
+WIDEST = 2.0**40  # the largest exact number
 
 SLOT_BYTES = 6  # 48 bits hold a slot of 44
 
@@ -192,7 +194,7 @@ def encode_wide(values: npt.NDArray[np.float64]) -> Slots:
 
     Sums of up to 2^20 parties are exact below any modulus above 2^40.
     """
-    if values.ndim != 1 or not values.size or not np.all(np.abs(values) <= 2.0**40):  # or NaN
+    if values.ndim != 1 or not values.size or not np.all(np.abs(values) <= WIDEST):  # or NaN
         raise CryptoError(
             "wide values must be a non-empty vector of finite values within ±2^40",
             fix="rescale the values before the sum",
@@ -280,10 +282,15 @@ class Layout:
         leftovers: dict[str, Vector] = {}
         if self.scalars:
             exact = [vectors[f.name].astype(np.float64) for f in self.exact]
+            for field, numbers in zip(self.exact, exact, strict=True):
+                if not (np.abs(numbers) <= WIDEST).all():
+                    raise _too_large(field.name)
             for field in self.packed:
                 if field.norm:
                     square = squared_norm(vectors[field.name])
                     large, small = (square / HUGE, 0.0) if square >= 1 else (0.0, square * TINY)
+                    if not large <= WIDEST:
+                        raise _too_large(field.name)
                     exact.append(np.array([large, small]))
             parts.append(encode_wide(np.concatenate(exact)))
         if self.values:
@@ -324,6 +331,15 @@ class Layout:
                 else:  # a clip per vector; an array of clips would cost as much as unpacking
                     opened[field.name] = dequantize(self.codec, part, field.clip or 0.0)
         return opened, norms
+
+
+def _too_large(name: str) -> CryptoError:
+    return CryptoError(
+        f"the values of {name.removeprefix(SCALES)}, or their squared norm, are too large for a "
+        "sealed sum",
+        fix="divide them, or the weight of this party, by a number that is equal at all parties",
+        field="wide",
+    )
 
 
 def squared_norm(vector: Vector) -> float:

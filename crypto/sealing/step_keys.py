@@ -119,7 +119,7 @@ class StepKeys:
             opened = self._opened(sender, offer, 0 if to_or_from_host else 2 * masking.SHARE_BYTES)
             shares, half = opened[KEY : -masking.HALF_BYTES], opened[-masking.HALF_BYTES :]
             own = masking.half(self._mask_seed, self.numbers[sender])
-            agreed = masking.agree(self._mask_key, offer.public)
+            agreed = self._agreed(sender, offer.public)
             self._secrets[sender] = masking.pair_secret(agreed, own, half)
             self._publics[sender] = offer.public
             if sender != self.host:
@@ -143,6 +143,12 @@ class StepKeys:
             what = "this party's keys were swapped in transit"
             raise PeerKeysError(what, fix=DISTRUST, party=sender, field="key")
         return opened
+
+    def _agreed(self, sender: str, public: bytes) -> bytes:
+        try:
+            return masking.agree(self._mask_key, public)
+        except CryptoError as error:  # the sender sealed this key itself
+            raise PeerKeysError(error.what, fix=error.fix, party=sender, **error.where) from error
 
     @property
     def taken_digest(self) -> bytes:

@@ -13,7 +13,7 @@ and reveals nothing about one party.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import sqrt
 from typing import Any
 
@@ -27,6 +27,7 @@ from secure_fl.crypto.sealing.packing import (
     EXACT_BITS,
     HOST_BITS,
     SMALL,
+    WIDEST,
     Codec,
     Field,
     Layout,
@@ -35,7 +36,15 @@ from secure_fl.crypto.sealing.packing import (
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import CohortError
 from secure_fl.protocol.messages import Audience
-from secure_fl.protocol.ports import Arrays, Group, Rule, ScaleLayer, TranscriptLayer, Vector
+from secure_fl.protocol.ports import (
+    NO_ARRAYS,
+    Arrays,
+    Group,
+    Rule,
+    ScaleLayer,
+    TranscriptLayer,
+    Vector,
+)
 from secure_fl.protocol.sum_names import SCALES
 
 ALL, PARTIES = "\nall", "\nparties"  # with and without the host; differ from any list of names
@@ -168,6 +177,16 @@ def _energy(values: NDArray[np.float64]) -> float:
     return sum(float(np.cumsum(part * part)[-1]) for part in parts)
 
 
+def _norms(group: Group, names: Collection[str], change: Callable[[float], float]) -> Group:
+    """Return a group with the norms of these names only, changed."""
+    norms = {
+        name: np.array([change(float(norm[0]))], np.float32)
+        for name, norm in group.vectors.items()
+        if name in names
+    }
+    return Group(group.owners, norms, group.readers)
+
+
 class Scales(ScaleLayer):
     """Scales and leftovers by name, over the sums of one run."""
 
@@ -200,8 +219,25 @@ class Scales(ScaleLayer):
             )
         return wanted
 
-    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
+    def capped(self, groups: Sequence[Group]) -> Sequence[Group]:
+        return [_norms(group, group.vectors, lambda norm: min(norm, WIDEST)) for group in groups]
+
+    def beyond(
+        self, groups: Sequence[Group], sums: Mapping[str, NDArray[np.float64]]
+    ) -> Sequence[Group]:
+        large = {name for name, norm in sums.items() if norm[0] >= WIDEST}
+        found = [_norms(group, large, lambda norm: norm / WIDEST) for group in groups]
+        return [group for group in found if group.vectors]
+
+    def learn(
+        self,
+        sums: Mapping[str, NDArray[np.float64]],
+        large: Mapping[str, NDArray[np.float64]] = NO_ARRAYS,
+    ) -> None:
         self._norms = {name.removeprefix(SCALES): float(v[0]) for name, v in sums.items()}
+        for name, norm in large.items():  # no less than the first sum, whatever one party sent
+            known = name.removeprefix(SCALES)
+            self._norms[known] = max(self._norms[known], float(norm[0]) * WIDEST)
 
     def forget(self, names: Sequence[str]) -> None:
         for name in names:

@@ -33,8 +33,10 @@ class ReadyStep(Step):
 
     def receive(self, party: str, message: messages.Ready, bulk: bytes) -> None:
         self.newest[party] = max(message.checkpoints, default=0)
-        if message.offer:
-            check_offer(party, message.offer, self.context.members, self.context.rules.host)
+        context = self.context
+        total = context.total_for(messages.Audience.PARTIES, context.offered)
+        if total.masked or message.offer:
+            check_offer(party, message.offer, context.members, context.rules.host)
         self.answers[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:

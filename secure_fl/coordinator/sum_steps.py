@@ -117,8 +117,12 @@ def offers_to(member: str, offers: Mapping[str, Offer]) -> dict[str, Offer]:
     }
 
 
-def check_offer(party: str, offer: Offer, members: Collection[str], host: str | None) -> None:
-    """Refuse an offer that lacks keys or shares for a member: the others could not go on."""
+def check_offer(
+    party: str, offer: Offer | None, members: Collection[str], host: str | None
+) -> None:
+    """Refuse a missing offer, or one that lacks a member: the others could not go on."""
+    if offer is None:
+        raise WireError("this party offers no keys", party=party)
     holders = set[str]() if party == host else set(members) - {host}
     if set(offer.shares) != set(members) - {party} or set(offer.deals) != holders:
         raise WireError("this party offers no keys or shares to a member", party=party)
@@ -328,8 +332,7 @@ class RevealStep(Step):
         host = self.context.rules.host
         if party != host and self.sum.total is not None:
             self.sum.total.check(party, message, self.survivors)
-        if message.offer:
-            check_offer(party, message.offer, self.survivors, host)
+        check_offer(party, message.offer, self.survivors, host)
         self.answers[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:

@@ -101,11 +101,8 @@ class Summing:
         groups, lacking = await self._groups_of(request)
         self._members.require_cohort(groups)
         unscaled = self._scales.unknown(groups, request.rule)
-        if unscaled or lacking:
-            norms, _ = await self._add(unscaled, replace(request, rule=Rule()), more=True)
-            if norms is None:
-                return {}
-            self._scales.learn(norms)
+        if (unscaled or lacking) and not await self._learn_scales(unscaled, request):
+            return {}
         size = sum(vector.size for group in groups for vector in group.vectors.values())
         parts = parts_of(groups) if size > PART else [groups]
         vectors = await self._add_parts(parts, request)
@@ -187,6 +184,23 @@ class Summing:
         ordered = sorted(alike.items())
         groups = tuple(Group(owners, part, readers) for (owners, readers), part in ordered)
         return groups, bool(answer.unscaled) and not members.is_host
+
+    async def _learn_scales(self, unscaled: Sequence[Group], request: SumRequest) -> bool:
+        """Sum the norms of vectors without a scale; return False if they were not to be opened.
+
+        Norms beyond the exact range take a second sum. Only all members of the first can begin it,
+        and in a partial sum not all see that it is necessary: there such a norm is an error.
+        """
+        scales, request = self._scales, replace(request, rule=Rule())
+        sent = unscaled if request.partial else scales.capped(unscaled)
+        norms, _ = await self._add(sent, request, more=True)
+        large: Arrays | None = {}
+        if norms and not request.partial and (again := scales.beyond(unscaled, norms)):
+            large, _ = await self._add(again, request, more=True)
+        if norms is None or large is None:
+            return False
+        scales.learn(norms, large)
+        return True
 
     async def _add_parts(
         self, parts: Sequence[Sequence[Group]], request: SumRequest

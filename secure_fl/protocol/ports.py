@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Vector: TypeAlias = NDArray[np.float32] | NDArray[np.int64]  # integers: with their noise
 Arrays: TypeAlias = dict[str, NDArray[np.float64]]
 NONE_LOST: Mapping[str, Lost] = MappingProxyType({})
+NO_ARRAYS: Mapping[str, NDArray[np.float64]] = MappingProxyType({})
 
 
 class Group(NamedTuple):
@@ -207,8 +208,22 @@ class ScaleLayer:
         """Return vectors to sum first so that all parties share a scale (often none)."""
         return ()
 
-    def learn(self, sums: Mapping[str, NDArray[np.float64]]) -> None:
-        """Store the scales from the sums that `unknown` asked for."""
+    def capped(self, groups: Sequence[Group]) -> Sequence[Group]:
+        """Return what `unknown` asked for, with every number limited to the exact range."""
+        return groups
+
+    def beyond(
+        self, groups: Sequence[Group], sums: Mapping[str, NDArray[np.float64]]
+    ) -> Sequence[Group]:
+        """Return numbers to sum again in a larger unit, since the range may have limited one."""
+        return ()
+
+    def learn(
+        self,
+        sums: Mapping[str, NDArray[np.float64]],
+        large: Mapping[str, NDArray[np.float64]] = NO_ARRAYS,
+    ) -> None:
+        """Store the scales from the sums that `unknown` and then `beyond` asked for."""
 
     def forget(self, names: Sequence[str]) -> None:
         """Discard scales of these names that other parties do not know."""

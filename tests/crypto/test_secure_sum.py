@@ -114,6 +114,36 @@ def test_the_scale_follows_updates_that_grow_and_shrink_a_hundredfold() -> None:
     np.testing.assert_allclose(back, exact(), atol=5 * rms * CLIP_IN_RMS[8] / 127)
 
 
+@pytest.mark.parametrize("options", [{}, {"carry": True}])
+@pytest.mark.parametrize("own", [3e6, 2.0**19, 1.0])
+def test_first_norms_beyond_the_exact_range_are_summed_again(
+    own: float, options: dict[str, Any]
+) -> None:
+    """One hospital with many records, or all of them, or a norm that is only large in the sum."""
+
+    async def program(cohort: Cohort) -> Any:
+        factor = 3e6 if cohort.me == "a" else own
+        return (await cohort.sum({"w": factor * inputs(cohort.me)}, **options))["w"]
+
+    out = federate(dict.fromkeys(NAMES, program), mode="he+secagg", bits=24)
+    true = np.sum([(3e6 if n == "a" else own) * inputs(n) for n in NAMES], axis=0)
+    np.testing.assert_allclose(out.results["d"], true, atol=60)
+
+
+@pytest.mark.parametrize("value", [1e13, 3e6])
+def test_numbers_beyond_the_exact_range_are_an_error_that_names_them(value: float) -> None:
+    """Not all members see the norms of a partial sum, so none of them is summed again."""
+
+    async def program(cohort: Cohort) -> Any:
+        factor = 1 if cohort.me == "b" else value
+        values = {"deep": factor * (np.ones(3) if value > 1e12 else inputs(cohort.me))}
+        await cohort.sum(values, partial=value < 1e12)
+
+    out = federate(dict.fromkeys(NAMES, program), mode="secagg", catch=True)
+    error = out.sessions["a"].error
+    assert isinstance(error, CryptoError) and "deep" in error.what and "weight" in error.fix
+
+
 def test_updates_of_zero_and_what_follows_them() -> None:
     out = federate({n: carrying(n, (0, 0, 1, 1, 0, 0)) for n in NAMES}, mode="secagg", bits=8)
     results = out.results["a"]

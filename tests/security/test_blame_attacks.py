@@ -149,6 +149,30 @@ def test_owner_and_coordinator_cannot_make_evidence_of_a_false_share() -> None:
 
 
 @pytest.mark.parametrize("at", ["ready", "shares"])
+def test_a_member_that_offers_no_keys_is_lost_itself(at: str) -> None:
+    out, kept = run(
+        faults=lies(**{at: lambda message, bulk: (structs.replace(message, offer=None), bulk)})
+    )
+    require_nobody_convicted(out, kept)
+    require_only_liar_lost(out)
+
+
+@pytest.mark.parametrize("sum", [1, 2])
+def test_a_member_that_offers_a_key_of_low_order_is_named_by_all(
+    sum: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Public:
+        def __get__(self, keys: StepKeys, kind: type) -> bytes:
+            lie = (keys.me, keys.index) == (LIAR, sum)
+            return bytes(32) if lie else keys._mask_key.public_key().public_bytes_raw()
+
+    monkeypatch.setattr(StepKeys, "_public", Public())
+    out, kept = run()
+    assert isinstance(out.error, UnusableKeys) and out.error.members == (LIAR,)
+    require_nobody_convicted(out, kept)
+
+
+@pytest.mark.parametrize("at", ["ready", "shares"])
 def test_a_member_that_offers_no_shares_to_another_is_lost_itself(at: str) -> None:
     def omitted(message: Any, bulk: bytes) -> tuple[Any, bytes]:
         if message.offer is None:
