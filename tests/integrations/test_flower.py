@@ -209,6 +209,34 @@ def test_a_site_that_wired_no_service_refuses(
         assert refused(reply).code and text in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_the_text_of_a_failed_training_stays_at_the_site(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sealed: bool,
+) -> None:
+    """Flower sends it to the server, and it can quote a record."""
+    monkeypatch.setenv("SECURE_FL_SITE", str(tmp_path / "{site}" / "site.sock"))
+    app = ClientApp(mods=[sealed_mod] if sealed else [])
+
+    @app.train()
+    def train(msg: Message, context: Any) -> Message:
+        raise ValueError("could not convert string to float: 'Mueller, born 1961'")
+
+    grid, given = LocalGrid(app, NAMES), ArrayRecord({"w": Array(np.zeros(2, np.float32))})
+    if sealed:
+        with carried_pilot(tmp_path, carried_plan(1, w=(2,))) as pilot:
+            with raises(PartyFailed, "training failed at all 3 sites (training)"):
+                SealedStrategy(FedAvg(**all_of()), pilot.hub).start(grid, given, num_rounds=1)
+    else:
+        FedAvg(**all_of()).start(grid, given, num_rounds=1)
+    sent = [message for at, message in grid.seen if at.startswith("from")]
+    assert any(message.has_error() for message in sent) is not sealed
+    assert ("Mueller" in "".join(str(one.error) for one in sent if one.has_error())) is not sealed
+    assert "Mueller, born 1961" in capsys.readouterr().err
+
+
 def test_other_rounds_than_the_plan_has_are_refused(tmp_path: Path, apps: Any) -> None:
     sealed, _, task = apps
     (tmp_path / "plan.toml").write_text((EXAMPLE / "plan.toml").read_text())
