@@ -108,6 +108,22 @@ def test_strategies_that_need_only_the_mean_give_what_they_give_in_plain_flower(
     )
 
 
+@pytest.mark.parametrize("states", [1, 3])
+def test_a_round_that_one_site_states_changes_no_step_of_the_server(states: int) -> None:
+    """The strategy configures the training of that site, and then gets the mean of the others."""
+    found = []
+    for rounds in ([1, 2], [1, 2, states]):
+        grid, given = LocalGrid(ClientApp(), NAMES), ArrayRecord({"w": Array(np.zeros(4))})
+        server = flower.WrappedRounds(FedAdam(**all_of()), grid, given, None, None)
+        for round in rounds:
+            assert server.messages(round)
+            if round == 1 and not server.result.arrays:
+                server.take(1, {"w": np.ones(4)})
+        server.take(2, {"w": 2 * np.ones(4)})
+        found.append(server.result.arrays["w"].numpy())
+    assert np.array_equal(*found) and not np.array_equal(found[0], 2 * np.ones(4))
+
+
 # --- what the server knows ---------------------------------------------------------------------
 
 
