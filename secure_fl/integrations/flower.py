@@ -229,7 +229,7 @@ class WrappedRounds:
 
     def messages(self, round: int) -> list[Message]:
         """Let the strategy configure the training of a round."""
-        self._configured = round
+        self._configured = max(round, self._configured)  # a late site may train an earlier one
         arrays = self._arrays if self.sends_models or round == 1 else ArrayRecord()
         return list(self._inner.configure_train(round, arrays, self._config, self._grid))
 
@@ -237,7 +237,7 @@ class WrappedRounds:
         """Give a mean to the strategy, as the only reply."""
         numbers = {n: float(v) for n, v in mean.items() if n not in self._names}
         arrays = _record({n: v for n, v in mean.items() if n in self._names})
-        if self._configured == round:
+        if self._configured >= round:
             metrics = MetricRecord({WEIGHT: 1, **numbers})
             content = RecordDict({"arrays": arrays, "metrics": metrics})
             reply = Message(content, dst_node_id=0, message_type=TRAIN)

@@ -10,10 +10,12 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from secure_fl.cli.service import PILOT_LOG
 from secure_fl.errors import Disagreement, PartyFailed, SecureFLError, SettingsError
@@ -75,8 +77,10 @@ class MessageHub:
         self._carrier, self._rounds, self._reader = carrier, algorithm.rounds, reader
         self._opens = algorithm.means_to_coordinator
         self._names: dict[Node, str] = {}
+        self._asked: dict[Node, str] = {}  # the nodes that get the current frames
         self._log = logging.getLogger(PILOT_LOG)
         self._means: dict[str, Mean] = {}  # by site, of the newest round
+        self._begun = 0  # the last round that the coordinator began; 0: unknown
         self._taken = 0  # round of the newest mean that the reader got
         self._waiting: dict[str, float] = {}
 
@@ -108,34 +112,49 @@ class MessageHub:
         """
         until = time.monotonic() + deadline
         self._waiting = dict.fromkeys(frames, time.monotonic())
-        places = {n: name for n, name in self._names.items() if name in frames}
-        reader = min(places, default=None, key=lambda node: places[node])
+        self._asked = {n: name for n, name in self._names.items() if name in frames}
         round, means = self._due(next(iter(frames.values()))) if frames else (0, False)
-        asks: dict[Node, Request] = {
-            node: Ask(*frames[name], mean=means and node == reader) for node, name in places.items()
-        }
-        while asks and time.monotonic() < until:
-            due: dict[Node, Request] = {}
-            turns: list[int] = []
-            failed: dict[str, str] = {}
-            for node, reply in self._carrier.ask(asks, until - time.monotonic(), round):
-                name = places[node]
-                self._note_mean(name, reply)
-                if isinstance(reply, Answer):
-                    self._waiting.pop(name, None)
-                    yield name, frame_of(reply)
-                elif isinstance(reply, Turn) and not round:
-                    due[node] = asks[node]
-                    turns.append(reply.round)
-                else:
-                    failed[name] = self._failed(node, reply)
-            if round and len(failed) == len(frames):
-                raise _all_failed(failed, round)
-            asks, round = due, max(turns, default=0)
-            if asks and not self._take_mean(round - 1):
-                self._log.warning(f"no site sent the mean of round {round - 1}")
-                break
+        asks: dict[Node, Ask] = {}
+        for node, name in sorted(self._asked.items(), key=lambda one: one[1]):
+            asks[node] = Ask(*frames[name], mean=means and not asks)
+        turns: dict[int, dict[Node, Ask]] = {}
+        failed = yield from self._answers(asks, round, until, turns)
+        if not round:
+            failed = {}
+        for round, group in sorted(turns.items(), key=lambda one: -len(one[1])):
+            if self._fetch_mean(round - 1, group, until):
+                failed |= yield from self._answers(group, round, until, {})
+        if failed and len(failed) == len(frames):
+            raise _all_failed(failed, round)
         self._waiting = {}
+
+    def _answers(
+        self,
+        asks: Mapping[Node, Ask],
+        round: int,
+        until: float,
+        turns: dict[int, dict[Node, Ask]],
+    ) -> Generator[tuple[str, Frame], None, dict[str, str]]:
+        """Ask sites, yield their answers, and return the codes of those that failed.
+
+        Without a round, requests of sites that wait for values go to `turns`, by round. Sites state
+        these rounds unsigned, so one site never decides for another.
+        """
+        failed: dict[str, str] = {}
+        if not asks or time.monotonic() >= until:
+            return failed
+        newest = min(self._begun + 1, self._rounds) if self._begun else self._rounds
+        for node, reply in self._carrier.ask(asks, until - time.monotonic(), round):
+            name = self._asked[node]
+            self._note_mean(name, reply)
+            if isinstance(reply, Answer):
+                self._waiting.pop(name, None)
+                yield name, frame_of(reply)
+            elif isinstance(reply, Turn) and not round and 1 <= reply.round <= newest:
+                turns.setdefault(reply.round, {})[node] = asks[node]
+            else:
+                failed[name] = self._failed(node, reply)
+        return failed
 
     def finish(self) -> None:
         """Hand the mean of the last round over."""
@@ -153,6 +172,7 @@ class MessageHub:
                 return 0, self._opens
             case _:
                 return 0, self._opens and not self._taken
+        self._begun = round
         if round > self._rounds:  # `finish` hands the last mean over, since the engine then ends
             last = [one for one in self._means.values() if one.round == self._rounds]
             return 0, self._opens and not any(mean.vectors for mean in last)
@@ -163,6 +183,19 @@ class MessageHub:
             known = self._means.get(name, Mean(0, b""))
             if mean.vectors or (known.round, known.digest) != (mean.round, mean.digest):
                 self._means[name] = mean
+
+    def _fetch_mean(self, round: int, asks: Mapping[Node, Ask], until: float) -> bool:
+        """Hand a mean over; ask one site after the other for it, because each may withhold it."""
+        for node, ask in asks.items():
+            if self._take_mean(round):
+                return True
+            name, wait = self._asked[node], min(INTRODUCTION, until - time.monotonic())
+            if not ask.mean and wait > 0:
+                for _, reply in self._carrier.ask({node: replace(ask, mean=True)}, wait):
+                    self._note_mean(name, reply)
+            if not self._take_mean(round):
+                self._log.warning(f"{name} did not send the mean of round {round}; see its log")
+        return self._take_mean(round)
 
     def _take_mean(self, round: int) -> bool:
         """Give a mean that most sites reported to the reader; True if it has the mean."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from secure_fl.errors import SecureFLError, SettingsError
+from secure_fl.errors import SecureFLError, SettingsError, TrainingError
 from secure_fl.integrations.site_messages import (
     MOST_TEXT,
     Ask,
@@ -59,8 +60,8 @@ def site_client(node: Mapping[str, Any] | None = None) -> SiteClient:
 def answer(find: Callable[[], SiteClient], request: Request, train: Train | None = None) -> Reply:
     """Answer the coordinator's request; if values are due, train and give them to the service.
 
-    An error is printed here, in the log of the site, and the server learns only its code. Errors
-    of the training function are not caught.
+    Every error is printed here, in the log of the site, and the server learns only its code: the
+    text of an error in the training function can quote records.
     """
     try:
         site = find()
@@ -69,6 +70,9 @@ def answer(find: Callable[[], SiteClient], request: Request, train: Train | None
             reply = site.ask(_values(request, train(reply), reply))
     except SecureFLError as error:
         reply = Failure(error.code, str(error)[:MOST_TEXT])
+    except Exception:
+        traceback.print_exc()
+        reply = Failure(TrainingError.code, "the training function failed; nothing was sent")
     if isinstance(reply, Failure):
         print(f"secure_fl: {reply.what}", file=sys.stderr, flush=True)
         return Failure(reply.code)

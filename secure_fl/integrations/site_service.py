@@ -52,6 +52,7 @@ LINGER = 10.0  # seconds for the coordinator to ask for the last answer again
 LONGEST_PATH = 100  # bytes; the system allows a few more
 MEAN, NUMBERS = "mean", "numbers"  # keys of the model and of metrics in the script's state
 MODEL = "model.safetensors"
+OUTDATED = Failure("outdated", "another frame came in the meantime; nothing was sent")
 
 
 class SiteSocket:
@@ -146,9 +147,12 @@ class SiteSocket:
             return SiteName(self._hospital.name)
         with self._mail:
             if isinstance(request, Give):
+                ask = request.ask
                 if self._turn is None:
                     return Failure("not-due", "the run does not wait for values; nothing was sent")
-                self._given, self._turn, ask = request, None, request.ask
+                if not self._is_current(ask):  # its training began in an earlier round or process
+                    return OUTDATED
+                self._given, self._turn = request, None
                 self._mail.notify_all()
             else:
                 ask = request
@@ -166,13 +170,16 @@ class SiteSocket:
             if self._done[0] == ask.head:
                 reply = self._done[1]
                 return self._with_mean(reply, ask) if isinstance(reply, Answer) else reply
+            if not self._is_current(ask):
+                return OUTDATED
             if self._turn is not None and self._given is None:
                 return self._with_mean(self._turn, ask)
-            waits = self._todo is not None and self._todo.head == ask.head
-            if not waits and self._doing != ask.head:
-                return Failure("outdated", "another frame came in the meantime")
             self._mail.wait()
         return Failure("over", "the service of this site has ended")
+
+    def _is_current(self, ask: Ask) -> bool:
+        """Return True for the frame under way, and for the next one."""
+        return ask.head == self._doing or (self._todo is not None and self._todo.head == ask.head)
 
     def _with_mean(self, reply: Answer | Turn, ask: Ask) -> Reply:
         mean = self.mean
@@ -239,13 +246,15 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
     for round in cohort.rounds(shared=state):
         if opened and round.number > 1:  # also after a restart
             place.mean = _mean_of(state, round.number - 1)
-        agreed = round.number > 1 and not opened  # later models come from this service
+        from_server, agreed = opened or round.number == 1, False  # else from this service
         turn = Turn(round.number, tuple(planned), vectors(state.get(MEAN, {})), opened)
         while True:
             given = place.turn(turn)
             try:
                 start = arrays(given.start)
-                if not agreed:
+                if not from_server:
+                    _require_equal(start, state[MEAN])
+                elif not agreed:
                     cohort.agree(digest(start), "the model of the round")
                     agreed = True
                 values = arrays(given.values)
@@ -263,6 +272,15 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
             place.mean = _mean_of(state, round.number)
     model: dict[str, Any] = state.get(MEAN, {})
     return model
+
+
+def _require_equal(start: Mapping[str, Any], mean: Mapping[str, Any]) -> None:
+    """Refuse values whose training began before the last round ended."""
+    if digest(start) != digest(mean):
+        raise SettingsError(
+            "the training started from another model than the last mean; nothing was sent",
+            fix="train the model that the round begins with",
+        )
 
 
 def _mean_of(state: Mapping[str, Any], round: int) -> Mean:

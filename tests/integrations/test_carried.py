@@ -165,6 +165,24 @@ def test_nan_at_all_sites_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFix
         assert not models(pilot)
 
 
+def test_values_of_an_old_training_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their start is the base of the mean, so the site's model would differ from all others'."""
+    reader = Reader()
+
+    def train(name: str, round: int, turn: Turn) -> Trained:
+        made = reader.train(name, round, turn)
+        return made._replace(start=START) if name == "young" and round == 2 else made
+
+    with carried_pilot(tmp_path, carried_plan(), FOUR) as pilot:
+        led(pilot, train=train)
+        assert "started from another model than the last mean" in capsys.readouterr().err
+        found = models(pilot)
+    assert found.keys() >= set(NAMES)
+    assert all(close(one, expected(FOUR, NAMES, NAMES)) for one in found.values())
+
+
 def test_a_replayed_answer_does_not_count(tmp_path: Path) -> None:
     first: dict[str, Reply] = {}
 

@@ -108,6 +108,22 @@ def test_strategies_that_need_only_the_mean_give_what_they_give_in_plain_flower(
     )
 
 
+@pytest.mark.parametrize("states", [1, 3])
+def test_a_round_that_one_site_states_changes_no_step_of_the_server(states: int) -> None:
+    """The strategy configures the training of that site, and then gets the mean of the others."""
+    found = []
+    for rounds in ([1, 2], [1, 2, states]):
+        grid, given = LocalGrid(ClientApp(), NAMES), ArrayRecord({"w": Array(np.zeros(4))})
+        server = flower.WrappedRounds(FedAdam(**all_of()), grid, given, None, None)
+        for round in rounds:
+            assert server.messages(round)
+            if round == 1 and not server.result.arrays:
+                server.take(1, {"w": np.ones(4)})
+        server.take(2, {"w": 2 * np.ones(4)})
+        found.append(server.result.arrays["w"].numpy())
+    assert np.array_equal(*found) and not np.array_equal(found[0], 2 * np.ones(4))
+
+
 # --- what the server knows ---------------------------------------------------------------------
 
 
@@ -207,6 +223,34 @@ def test_a_site_that_wired_no_service_refuses(
         context = SimpleNamespace(node_config={})
         reply = sealed_mod(Message(content, 2, "train"), context, pytest.fail)
         assert refused(reply).code and text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_the_text_of_a_failed_training_stays_at_the_site(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sealed: bool,
+) -> None:
+    """Flower sends it to the server, and it can quote a record."""
+    monkeypatch.setenv("SECURE_FL_SITE", str(tmp_path / "{site}" / "site.sock"))
+    app = ClientApp(mods=[sealed_mod] if sealed else [])
+
+    @app.train()
+    def train(msg: Message, context: Any) -> Message:
+        raise ValueError("could not convert string to float: 'Mueller, born 1961'")
+
+    grid, given = LocalGrid(app, NAMES), ArrayRecord({"w": Array(np.zeros(2, np.float32))})
+    if sealed:
+        with carried_pilot(tmp_path, carried_plan(1, w=(2,))) as pilot:
+            with raises(PartyFailed, "training failed at all 3 sites (training)"):
+                SealedStrategy(FedAvg(**all_of()), pilot.hub).start(grid, given, num_rounds=1)
+    else:
+        FedAvg(**all_of()).start(grid, given, num_rounds=1)
+    sent = [message for at, message in grid.seen if at.startswith("from")]
+    assert any(message.has_error() for message in sent) is not sealed
+    assert ("Mueller" in "".join(str(one.error) for one in sent if one.has_error())) is not sealed
+    assert "Mueller, born 1961" in capsys.readouterr().err
 
 
 def test_other_rounds_than_the_plan_has_are_refused(tmp_path: Path, apps: Any) -> None:

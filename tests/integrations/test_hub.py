@@ -1,0 +1,120 @@
+"""The coordinator's hub over an engine: sites whose unsigned statements are wrong or late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.features.scripts.algorithm import Script
+from secure_fl.features.scripts.cohort import digest
+from secure_fl.integrations.hub import MessageHub, Node
+from secure_fl.integrations.site_messages import (
+    Answer,
+    Ask,
+    Mean,
+    Reply,
+    Request,
+    SiteName,
+    Turn,
+    Who,
+    vectors,
+)
+from secure_fl.protocol import messages
+from secure_fl.protocol.frames import Frame, Link
+
+SITES = "abc"
+MEAN = {"w": np.ones(1, np.float32)}
+ROUNDS = 3
+WAITS = 5.0
+
+
+class ScriptedEngine:
+    """An engine whose sites wait for values; a subclass changes what one site states."""
+
+    def __init__(self, *, opened: bool, newest: int = 0) -> None:
+        self.opened, self.newest = opened, newest
+        self.trained: list[tuple[str, int]] = []
+        self.means: list[int] = []  # taken by the server
+        script = Script(rounds=ROUNDS, values={"w": (1,)}, means_to_coordinator=opened)
+        self.hub = MessageHub(self, script, self)
+        self._me = Identity.generate("server")
+        self._links = {
+            name: Link(bytes(16), self._me, Identity.generate(name).public, asks=True)
+            for name in SITES
+        }
+        assert self.hub.connected() == set(SITES)
+
+    def answered(self, message: Any = None, round: int = 1) -> list[str]:
+        """Exchange one message, and return the sites that answered."""
+        frames = dict[str, Frame]()
+        for name, link in self._links.items():
+            link.round = round
+            frames[name] = link.pack(messages.Agreed({}) if message is None else message)
+        return [name for name, _ in self.hub.exchange(frames, WAITS)]
+
+    def nodes(self) -> list[Node]:
+        return list(range(len(SITES)))
+
+    def ask(
+        self, requests: Mapping[Node, Request], timeout: float, round: int = 0
+    ) -> Iterator[tuple[Node, Reply]]:
+        for node, request in requests.items():
+            name = SITES[int(node)]
+            if isinstance(request, Who):
+                yield node, SiteName(name)
+            elif round:
+                self.trained.append((name, round))
+                yield node, Answer(b"values")
+            else:
+                assert isinstance(request, Ask)
+                yield node, self.turn(name, with_mean=request.mean)
+
+    def turn(self, name: str, *, with_mean: bool) -> Reply:
+        """Return a site's statement that values are due."""
+        done = self.newest
+        values = vectors(MEAN) if with_mean else {}
+        mean = Mean(done, digest(MEAN), values) if self.opened and done else None
+        return Turn(done + 1, mean=mean)
+
+    def take(self, round: int, mean: Mapping[str, Any]) -> None:
+        self.means.append(round)
+
+
+class AnotherRound(ScriptedEngine):
+    """Site c states a round that nobody began."""
+
+    states = 10**9
+
+    def turn(self, name: str, *, with_mean: bool) -> Reply:
+        return Turn(self.states) if name == "c" else super().turn(name, with_mean=with_mean)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("newest", [0, 1])
+@pytest.mark.parametrize("states", [10**9, 3])
+def test_the_round_that_one_site_states_does_not_count(
+    opened: bool, newest: int, states: int
+) -> None:
+    engine = AnotherRound(opened=opened, newest=newest)
+    engine.states = states
+    assert engine.answered()[:2] == ["a", "b"]
+    assert engine.trained[:2] == [("a", newest + 1), ("b", newest + 1)]
+    assert engine.means == [newest][: opened and newest]
+    assert ("c", 10**9) not in engine.trained
+
+
+class NoMean(ScriptedEngine):
+    """Site a states the digest of the mean, and withholds the mean."""
+
+    def turn(self, name: str, *, with_mean: bool) -> Reply:
+        return super().turn(name, with_mean=with_mean and name != "a")
+
+
+def test_another_site_sends_a_mean_that_one_withholds() -> None:
+    engine = NoMean(opened=True, newest=1)
+    assert engine.answered(messages.Continue(tuple(SITES)), round=2) == list(SITES)
+    assert engine.means == [1] and engine.trained == [(name, 2) for name in SITES]
