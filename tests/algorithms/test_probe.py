@@ -380,6 +380,19 @@ def test_private_steps_stay_within_their_budget(tmp_path: Path) -> None:
     assert result.pooled("test")["auroc"] > 0.6
 
 
+def test_hospitals_with_other_budgets_left_have_one_learning_rate(tmp_path: Path) -> None:
+    """A hospital that spent on another study calibrates more noise for its own steps."""
+    own = silos(4, 48)
+
+    def train(members: list[Silo], **given: Any) -> Any:
+        training = TrainingSettings(device="cpu", dp=DPSettings(ledger=str(tmp_path), **given))
+        return run(Probe(fit="logistic", rounds=2), silos=members, training=training)
+
+    train([own[0], own[1], own[3]], epsilon=60.0, target_epsilon=40.0)
+    noise = train(own[:3], epsilon=60.0).document["privacy"]["noise_multiplier"]
+    assert noise["hospital-1"] > 1.2 * noise["hospital-3"]
+
+
 def test_a_lost_hospital_does_not_stop_the_steps() -> None:
     federation = small(LOGISTIC, "he+secagg", training=CPU, task=TASK, silos=silos(4, 24))
     result = federation.run(lambda s: LossyEngine(s, lose={"hospital-4": 14}))
