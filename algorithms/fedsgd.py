@@ -53,7 +53,9 @@ async def fedsgd(cohort: Cohort, site: Site, cfg: FedSGD) -> None:
         expected = cfg.sample_rate * float(state["units"])  # public, unlike the size of a sample
         if gradients is None:
             total = own_gradient(site, model, cfg.sample_rate)
-            sums = await cohort.sum({"gradient": total}, carry=True)
+            every = cfg.sample_rate == 1  # then no seed chooses records
+            asked = (site.question("fedsgd", digest(trainable(model))),) if every else ()
+            sums = await cohort.sum({"gradient": total}, carry=True, questions=asked)
             g = torch.from_numpy(sums["gradient"] / expected)
         else:
             g = await noised_gradient(cohort, site, model, gradients, expected)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ from secure_fl.algorithms.probe.features import (
 from secure_fl.algorithms.public_student import PublicStudent, require_public
 from secure_fl.algorithms.settings import Probe
 from secure_fl.algorithms.updates import SavedDict, digest
-from secure_fl.data.examples import digest as records_digest
 from secure_fl.learning.dp.noised_steps import NoisedSteps, per_patient
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
@@ -43,6 +41,7 @@ from secure_fl.protocol.sum_names import RECORDS
 __all__ = ["Probe", "probe"]
 
 SCORED = 6  # times that a logistic fit is measured
+MOMENTS = "ridge"  # the question that all sums over the records at weights of zero answer
 
 
 async def probe(cohort: Cohort, site: Site, cfg: Probe) -> None:
@@ -76,16 +75,11 @@ async def probe(cohort: Cohort, site: Site, cfg: Probe) -> None:
 
 
 async def ridge(cohort: Cohort, site: Site, rows: Rows) -> Matrix:
-    """Fit by one sum over all records.
-
-    No seed changes what a record adds to it. With other hospitals, the difference of two such sums
-    would be what single hospitals hold, so sites open it over the same hospitals only.
-    """
+    """Fit by one sum over all records."""
     d, classes = rows.x.shape[1], len(site.task.labels)
     with site.recorder.phase("train"):
         own = fits.moments(rows, classes)
-    asked = sha256(b"ridge " + records_digest(site.silo.train)).hexdigest()
-    sums = await cohort.sum({"moments": own}, questions=(asked,))
+    sums = await cohort.sum({"moments": own}, questions=(site.question(MOMENTS),))
     with site.recorder.phase("train"):
         balanced, exclusive = balances(site), site.task.exclusive
         return fits.ridge(sums["moments"], d, classes, balanced=balanced, exclusive=exclusive)
@@ -106,7 +100,7 @@ async def logistic_start(cohort: Cohort, site: Site, rows: Rows, steps: int) -> 
     else:
         counts = torch.bincount(rows.y, minlength=classes) if exclusive else rows.y.sum(0)
         own = {"classes": counts.double(), "curvature": fits.curvature(rows), RECORDS: len(rows.y)}
-        sums = await cohort.sum(own)
+        sums = await cohort.sum(own, questions=(site.question(MOMENTS),))
         state["counts"] = fits.require_classes(sums["classes"], exclusive=exclusive)
         rate = float(np.rint(sums[RECORDS]) / sums["curvature"])
     return state | {"rate": site.training.learning_rate or rate}
@@ -122,7 +116,8 @@ async def logistic_step(
     if site.privacy is None:
         with site.recorder.phase("train"):
             g = fits.gradient(rows, state["W"], classes)
-        sums = await cohort.sum({"gradient": g, RECORDS: float(len(rows.y))}, carry=True)
+        values = {"gradient": g, RECORDS: float(len(rows.y))}
+        sums = await cohort.sum(values, carry=True, questions=(question_at(site, state["W"]),))
         mean = sums["gradient"] / float(sums[RECORDS])
     else:
         steps = steps_of(cohort, site, state["units"])
@@ -133,6 +128,11 @@ async def logistic_step(
     if balances(site):
         equal, own = (fits.log_priors(state["counts"], balanced=b) for b in (True, False))
         state["weights"][-1] += (equal - own) / CONSTANT
+
+
+def question_at(site: Site, W: Matrix) -> str:
+    """Name the question of a step; at weights of zero, the moments of a ridge answer it too."""
+    return site.question("logistic", W.tobytes()) if W.any() else site.question(MOMENTS)
 
 
 def load(model: Probing, state: SavedDict) -> None:

@@ -63,7 +63,7 @@ class CorpusData(Section):
 
 
 class SourceData(Section):
-    """One source, distributed over hospitals."""
+    """One source, distributed over hospitals; with a column of patients, each patient to one."""
 
     source: Source
     format: str | None = None

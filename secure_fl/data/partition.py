@@ -6,12 +6,14 @@
                      drawn without replacement (Hsu et al., arXiv 1909.06335, section 3)
     one_corpus_each  every corpus is one party
 
-Every example goes to exactly one party. A smaller α gives more skew.
+Every example goes to exactly one party, and with groups (patients) every group. A smaller α gives
+more skew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -85,8 +87,21 @@ def partition(
     *,
     alpha: float = 1.0,
     minimum: int = 1,
+    by: Callable[[Example], str] | None = None,
 ) -> Parties:
-    """Partition examples by the method that a setting names."""
+    """Partition examples by the method that a setting names.
+
+    `by`: the group of an example. All of a group go to the party that its first example goes to.
+    """
+    if by is not None:
+        groups: dict[str, list[Example]] = {}
+        for example in examples:
+            groups.setdefault(by(example), []).append(example)
+        firsts = [group[0] for group in groups.values()]
+        shares = partition(how, firsts, n, rng, alpha=alpha)
+        parties = [tuple(chain(*(groups[by(first)] for first in share))) for share in shares]
+        _enforce([len(party) for party in parties], minimum)
+        return parties
     if how == "iid":
         return iid(examples, n, rng, minimum=minimum)
     skewed = dirichlet_class if how == "dirichlet_class" else dirichlet_client

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,6 +122,18 @@ class Site:
     def records(self) -> float:
         """The number of training records. It is private: it only ever enters sums."""
         return float(len(self.silo.train))
+
+    @cached_property
+    def _train_digest(self) -> bytes:
+        return digest(self.silo.train)
+
+    def question(self, name: str, state: bytes = b"") -> str:
+        """Digest what a sum over all training records depends on where no seed changes it.
+
+        With other hospitals, the difference of two such sums would be what single hospitals hold,
+        so sites open the answers to one question over the same hospitals only.
+        """
+        return sha256(name.encode() + b" " + self._train_digest + state).hexdigest()
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` computes from public inputs, once for all sites of this process."""

@@ -137,7 +137,7 @@ class Cohort:
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        """The members whose values are in the last sum; some may have been lost since."""
+        """The members whose values are in the last opened sum; some may have been lost since."""
         return self._summing.survivors
 
     @property
@@ -181,8 +181,8 @@ class Cohort:
                 (error feedback: for updates, not for predictions).
             bound: A public bound of all values, which a host sum needs.
             noise: This party's share of differential-privacy noise.
-            together: Open the sum over exactly the members of the last sum, or return {}. Else two
-                sums of the same inputs would differ by the inputs of those that left.
+            together: Open the sum over exactly the members of the last opened sum, or return {}.
+                Else two sums of the same inputs would differ by the inputs of those that left.
             questions: Digests of the questions about unchanging records that the sum answers. A
                 site answers each over the same sites in all runs, or not at all.
 

@@ -235,13 +235,14 @@ class Summing:
             rule.audience, sent.segments, more, at, sent.sum, sent.bound, sent.taken, {**sent.links}
         )
         answer, data = await exchange(message, sent.data)
-        admitted = self._admit(groups, getattr(answer, "survivors", ()), request)
+        survivors = getattr(answer, "survivors", ())
+        admitted = self._admit(groups, survivors, request)
         if isinstance(answer, Unmask):
             unmask = self._unmask if admitted else self._withhold
             answer, data = await unmask(under_way, answer)
         if not isinstance(answer, Total):
             raise unexpected(answer, Total)
-        self._check_total(answer, more, sent.sum)
+        self._check_total(answer, survivors, more, sent.sum)
         with self._recorder.phase("open"):
             values: Arrays | None = None
             if admitted:
@@ -252,11 +253,13 @@ class Summing:
             self._sums.accept(answer.offers, answer.members)
         return Opened(values, answer.more)
 
-    def _check_total(self, total: Total, more: bool, number: int) -> None:
+    def _check_total(
+        self, total: Total, survivors: tuple[str, ...], more: bool, number: int
+    ) -> None:
         """Refuse the total of another sum, or over other parties than were announced."""
         if total.sum != number:
             raise CohortError("the coordinator sent the total of another sum", fix=DISTRUST)
-        if total.survivors != self.survivors:
+        if total.survivors != survivors:
             raise CohortError(
                 "the coordinator changed its mind about who took part in a sum", fix=DISTRUST
             )
@@ -284,9 +287,9 @@ class Summing:
     ) -> bool:
         """Decide if a sum over these survivors may be opened, before it is revealed: step 4."""
         self._members.keep_only(survivors)
-        self.survivors = survivors
         if request.only is not None and request.only != frozenset(survivors):
             return False
+        self.survivors = survivors  # of opened sums only: later ones may have to be over the same
         self._members.require_cohort(groups)
         self._opened += 1
         what = _digest(groups, survivors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
-from transformers import pipeline
+from transformers import BertConfig, BertForSequenceClassification, pipeline
 
-from secure_fl import ModelSettings, ProtectionSettings, Silo, TrainingSettings
+from secure_fl import FedSGD, ModelSettings, ProtectionSettings, Silo, TrainingSettings
 from secure_fl.algorithms.probe import Probe, fits
 from secure_fl.algorithms.probe.algorithm import private_gradient, steps_of
 from secure_fl.algorithms.probe.features import (
@@ -28,11 +29,13 @@ from secure_fl.corpora.codes import LABELS as CODES
 from secure_fl.crypto.privacy.ledger import load_chain
 from secure_fl.data.examples import Example, Text
 from secure_fl.errors import DataError, PartyFailed, SettingsError
-from secure_fl.learning.builtin import tiny_tokenizer
+from secure_fl.learning.builtin import tiny_config, tiny_tokenizer
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.models import load_backbone
 from secure_fl.learning.tasks.heads import ProbeClassifier
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.context import SumRequest
+from secure_fl.party.summing import Summing
 from secure_fl.settings import DPSettings, TaskSettings
 from secure_fl.testing.harness import LossyEngine, federate
 from secure_fl.testing.hospitals import LABELS, silos, small
@@ -68,6 +71,36 @@ def head(result: Any) -> torch.Tensor:
 
 
 MODES = ("none", "secagg", "he+secagg")
+
+
+@pytest.mark.parametrize("algorithm", [LOGISTIC, FedSGD(rounds=1, sample_rate=1.0)])
+def test_gradients_that_no_seed_changes_answer_one_question(
+    algorithm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The difference of two sums in the first step is the gradient of the hospital that left."""
+    config = BertConfig(**tiny_config(len(tiny_tokenizer())).to_dict(), num_labels=2)
+    with torch.random.fork_rng():
+        BertForSequenceClassification(config).save_pretrained(tmp_path)  # with a head
+    tiny_tokenizer().save_pretrained(tmp_path)
+    asked: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    sent, opened, add = list[Any](), list[Any](), Summing.sum
+
+    async def watching(self: Summing, request: SumRequest) -> Any:
+        sums, me = await add(self, request), self._members.me
+        if self.round == 1 and "gradient" in request.values:
+            asked[me].add(tuple(request.questions))
+            if me == "h0":
+                opened.append(np.ravel(sums["gradient"]))
+            elif me == "h3":
+                sent.append(np.ravel(request.values["gradient"]))
+        return sums
+
+    monkeypatch.setattr(Summing, "sum", watching)
+    for seed, own in enumerate((pooled(4), pooled(4)[:3])):
+        model = ModelSettings(name=str(tmp_path), pooling="cls")
+        small(algorithm, silos=own, task=TASK, training=CPU, model=model, seed=seed).run()
+    np.testing.assert_allclose(opened[0] - opened[1], sent[0], atol=1e-4 * np.abs(sent[0]).max())
+    assert all(len(questions) == 1 and questions != {()} for questions in asked.values())
 
 
 # --- one exchange ---------------------------------------------------------------------------------
@@ -345,6 +378,19 @@ def test_private_steps_stay_within_their_budget(tmp_path: Path) -> None:
         chain = load_chain(tmp_path / "run" / "parties" / party / "ledger.sqlite")
         assert sum(entry.state == "reserved" for entry in chain.entries) == 8
     assert result.pooled("test")["auroc"] > 0.6
+
+
+def test_hospitals_with_other_budgets_left_have_one_learning_rate(tmp_path: Path) -> None:
+    """A hospital that spent on another study calibrates more noise for its own steps."""
+    own = silos(4, 48)
+
+    def train(members: list[Silo], **given: Any) -> Any:
+        training = TrainingSettings(device="cpu", dp=DPSettings(ledger=str(tmp_path), **given))
+        return run(Probe(fit="logistic", rounds=2), silos=members, training=training)
+
+    train([own[0], own[1], own[3]], epsilon=60.0, target_epsilon=40.0)
+    noise = train(own[:3], epsilon=60.0).document["privacy"]["noise_multiplier"]
+    assert noise["hospital-1"] > 1.2 * noise["hospital-3"]
 
 
 def test_a_lost_hospital_does_not_stop_the_steps() -> None:

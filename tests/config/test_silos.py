@@ -17,7 +17,7 @@ from secure_fl.config.silos import read
 from secure_fl.data.examples import Example, Text
 from secure_fl.data.partition import partition
 from secure_fl.data.silo import Silo
-from secure_fl.data.splits import Columns, load, split
+from secure_fl.data.splits import Columns, load, patient, split
 from secure_fl.errors import DataError
 from secure_fl.settings import ModelSettings
 from tests.support.raising import raises
@@ -52,6 +52,19 @@ def notes(tmp_path: Path) -> Path:
     csv(tmp_path / "notes.csv", 600)
     (tmp_path / "x.toml").write_text(SPREAD)
     return tmp_path / "x.toml"
+
+
+@pytest.mark.parametrize("how", ["iid", "dirichlet_class", "dirichlet_client"])
+def test_all_records_of_a_patient_go_to_one_party(how: str, tmp_path: Path) -> None:
+    rows = [f"{k % 120},note {k} is {'pain' if k % 7 else 'fine'},{k % 2}" for k in range(360)]
+    (tmp_path / "notes.csv").write_text("\n".join(["person,note,code", *rows, ""]))
+    text = SPREAD.replace("{ text", '{ patient = "person", text').replace("dirichlet_class", how)
+    (tmp_path / "x.toml").write_text(text)
+    made = config.silos(config.load(tmp_path / "x.toml"))
+    records = [[*s.train, *s.dev, *s.test] for s in made]
+    patients = [{patient(record) for record in one} for one in records]
+    assert sum(map(len, records)) == 360
+    assert sum(map(len, patients)) == 120 == len(set.union(*patients))
 
 
 def test_one_source_is_spread_over_parties(notes: Path) -> None:

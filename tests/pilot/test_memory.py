@@ -56,14 +56,18 @@ def test_another_name_does_not_repeat_inputs_over_other_hospitals(tmp_path: Path
     assert made.processes["hospital-1"].done
 
 
-def test_another_seed_does_not_repeat_a_ridge_probe_over_other_hospitals(tmp_path: Path) -> None:
-    """Its sum has no seed in it: the difference would be one hospital's moments."""
+@pytest.mark.parametrize("second", [Probe(), Probe(fit="logistic", rounds=1)])
+def test_another_seed_does_not_repeat_a_probe_over_other_hospitals(
+    second: Probe, tmp_path: Path
+) -> None:
+    """No seed changes its sums: the difference would be one hospital's moments or gradient."""
     made = local_pilot(tmp_path, plan_of(Probe()), count=4)
     made.lead().run()
     made.members = {n: silo for n, silo in made.members.items() if n != "hospital-4"}
     made.processes.pop("hospital-4")
     made.down.add("hospital-4")
-    made.plan = named(made.plan, "other", seed=made.plan.run.seed + 1)
+    seed = made.plan.run.seed + 1
+    made.plan = named(made.plan.model_copy(update={"algorithm": second}), "other", seed=seed)
     with raises(CohortError):
         made.lead(patience=0).run()
     refused = [told for told in made.seen("refused") if told.get("why")]

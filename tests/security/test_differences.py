@@ -96,18 +96,20 @@ def test_a_sum_that_follows_from_the_last_is_over_the_same_parties_or_stays_mask
         x = {"x": np.full(20, 1.0 + NAMES.index(cohort.me))}
         one = await cohort.sum(x, bound=8.0)
         two = await cohort.sum(x, bound=8.0, together=True)
+        also = await cohort.sum({"z": np.ones(20)}, bound=8.0, together=True)  # with the first
         three = await cohort.sum({"y": np.ones(20)}, bound=8.0)
-        return [{n: float(v.mean().round(3)) for n, v in s.items()} for s in (one, two, three)]
+        sums = (one, two, also, three)
+        return [{n: float(v.mean().round(3)) for n, v in s.items()} for s in sums]
 
     lost = {VICTIM: 4}  # its part of the second sum does not come
     out = federate(
         dict.fromkeys(NAMES, run), mode="he+secagg", engine=lambda s: Losing(s, lose=lost)
     )
-    assert list(out.results.values()) == [[{"x": 10.0}, {}, {"y": 3.0}]] * 3
+    assert list(out.results.values()) == [[{"x": 10.0}, {}, {}, {"y": 3.0}]] * 3
     shares = [bool(h.message.seeds) for h in tap.of(messages.UnmaskShares)]
     assert shares == [True] * 4 + [False] * 3 + [True] * 3
     everybody = federate(dict.fromkeys(NAMES, run), mode="he+secagg").results["east"]
-    assert everybody == [{"x": 10.0}, {"x": 10.0}, {"y": 4.0}]
+    assert everybody == [{"x": 10.0}, {"x": 10.0}, {"z": 4.0}, {"y": 4.0}]
 
 
 @pytest.mark.parametrize("partial", [False, True])

@@ -63,7 +63,7 @@ class CurveSums:
         return bool(finite and self.records >= 1 and (self.losses >= -1e-6 * self.records).all())
 
     async def over(self, cohort: Cohort) -> Self | None:
-        """Add the members of the last sum; None: one has left, or lied."""
+        """Add the members of the last opened sum; None: one has left, or lied."""
         opened = await cohort.sum(pieces(self.counts()), together=True)
         sums = self.from_counts(from_pieces(opened)) if opened else None
         return sums if sums is not None and sums.valid else None

@@ -71,8 +71,11 @@ class NoisedSteps:
         return sums["gradient"] * unit
 
     def signal_to_noise(self, rounds: int) -> float:
-        """Return one unit's bound over the noise that all steps of the run add up to."""
-        noise = self._noise(1)
+        """Return one unit's bound over the noise that all steps of the run add up to.
+
+        It follows from the plan, so it is equal at hospitals whose own noise differs.
+        """
+        noise = self._noise(1, self._account.planned_multiplier())
         return math.sqrt(rounds * self._account.sample_rate) / noise.present
 
     @property

@@ -39,7 +39,7 @@ from secure_fl.learning.tasks.classification import Classification
 from secure_fl.learning.tasks.multilabel import MultiLabel
 from secure_fl.party.cohort import Cohort
 from secure_fl.settings import Protection
-from secure_fl.testing.harness import federate
+from secure_fl.testing.harness import LossyEngine, federate
 
 Curves = TypeVar("Curves", bound=CurveSums)
 
@@ -121,6 +121,26 @@ def test_a_false_ballot_leaves_no_count(false: list[float]) -> None:
 
     found = federate(dict.fromkeys("abc", program), mode="none").results
     assert found["a"] == found["b"] == (3, None)
+
+
+def test_no_curve_is_opened_over_fewer_hospitals_than_were_counted() -> None:
+    """Hospital c leaves during the vote; a would read the curve of b, as d and e add zeros."""
+    dev = {"a": 40, "b": 30, "c": 25, "d": 0, "e": 0}
+
+    async def program(cohort: Cohort) -> object:
+        records = dev[cohort.me]
+        voters = await voters_of(cohort, records > 0)
+        votes = await count_votes(cohort, "better" if records else None, voters)
+        own = TrueOdds(records, np.ones(records), np.ones(records)) if records else None
+        sums = await RiskSums.of(own).over(cohort)
+        return voters, votes, sums and sums.records - dev["a"]
+
+    found = federate(
+        dict.fromkeys(dev, program),
+        mode="he+secagg",
+        engine=lambda s: LossyEngine(s, lose={"c": 4}),
+    )
+    assert found.results["a"] == (3, None, None)
 
 
 def drawn(rng: np.random.Generator, level: float, records: int) -> TrueOdds:
