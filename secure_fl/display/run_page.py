@@ -63,17 +63,19 @@ NOT_ATTACKED = (
 )
 
 
-def write_run_page(folder: Path, *, shared: bool = False) -> Path:
+def write_run_page(folder: Path) -> Path:
     """Write the page of a run's folder, atomically."""
     file = folder / PAGE
-    history = read_run_history(folder)
+    write_again(file, page_of(read_run_history(folder)))
+    return file
+
+
+def page_of(history: RunHistory, *, shared: bool = False) -> str:
+    """Render the page of a run, or that of the feature that the run was for."""
     own = (page for section, page in places("pages").items() if history.document.get(section))
     if (page := next(own, None)) is not None:
-        whole = resolve(page)(history.document, shared=shared)
-    else:
-        whole = run_page(history, shared=shared)
-    write_again(file, whole)
-    return file
+        return str(resolve(page)(history.document, shared=shared))
+    return run_page(history, shared=shared)
 
 
 class PageWriter:
