@@ -77,14 +77,14 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
         return
     from secure_fl.display.compare_page import comparison_page
     from secure_fl.display.run_history import read_run_history
-    from secure_fl.display.run_page import PAGE, run_page
+    from secure_fl.display.run_page import PAGE, page_of
     from secure_fl.files import write_whole
 
     histories = [read_run_history(run) for run in runs]
     if len(histories) > 1:
         page = comparison_page(histories, shared=shared)
     else:
-        page = run_page(*histories, shared=shared)
+        page = page_of(*histories, shared=shared)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / PAGE, page)
     click.echo(folder / PAGE)

@@ -126,14 +126,13 @@ def split(file: str, out: Path, seed: int, force: bool, **options: Any) -> None:
     """Split FILE into train, dev and test files, for one or several hospitals."""
     reading = (options["task"], options["format_"], options["columns"])
     if options["parties"] is None:
-        from secure_fl.data.splits import Columns, grouped
+        from secure_fl.data.splits import patient
         from secure_fl.data.splits import split as deal
 
         if options["public"] or options["labelled"]:
             raise click.UsageError("--public and --labelled need --parties")
         examples = _load(file, *reading)
-        by = grouped(Columns(**column_names(options["columns"])))
-        parts = deal(examples, dev=options["dev"], test=options["test"], seed=seed, by=by)
+        parts = deal(examples, dev=options["dev"], test=options["test"], seed=seed, by=patient)
         _write(_files("", parts, out), force)
         return
     _spread(file, out, seed, force, options)

@@ -48,7 +48,7 @@ def preflight(plan: Path, parties: tuple[str, ...], as_json: bool) -> None:
 
 
 def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
-    from secure_fl.config.data import CorpusData, names
+    from secure_fl.config.data import names
     from secure_fl.config.load import silos
     from secure_fl.data.record_problems import alike, problems, weighed
     from secure_fl.data.splits import Splits
@@ -56,8 +56,7 @@ def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
     known = names(settings.data)
     if unknown := [name for name in parties if name not in known]:
         raise click.UsageError(f"--party {unknown[0]}: allowed: {', '.join(known)}")
-    data, task = settings.data, settings.task
-    by_patient = not isinstance(data, CorpusData) and data.columns.patient is not None
+    task = settings.task
     lengths, longest = _lengths(settings)
     splits = {
         silo.name: Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test))
@@ -67,7 +66,7 @@ def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
         if not parties or name in parties:
             yield from problems(
                 name, own, task,
-                by_patient=by_patient, lengths=lengths, longest=longest,
+                lengths=lengths, longest=longest,
                 weighed=weighed(task, settings.training),
             )  # fmt: skip
     if not parties:

@@ -117,11 +117,10 @@ def _approved(rules: SiteFile, kit: Kit, plan: Plan) -> Iterator[Check]:
         yield Check("approval", "note", what, fix)
 
 
-def _preflight(rules: SiteFile, plan: Plan, silo: Silo) -> Iterator[Check]:
-    by_patient = rules.sets[plan.dataset].columns.patient is not None
+def _preflight(plan: Plan, silo: Silo) -> Iterator[Check]:
     splits = Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test))
     task, weights = plan.task, weighed(plan.task, plan.training)
-    for problem in problems(silo.name, splits, task, by_patient=by_patient, weighed=weights):
+    for problem in problems(silo.name, splits, task, weighed=weights):
         yield Check("records", "note", problem.what, problem.fix)
 
 
@@ -148,7 +147,7 @@ def _records(rules: SiteFile, kit: Kit, plan: Plan, *, rehearsal: bool) -> Itera
         return
     counts = ", ".join(f"{len(getattr(silo, part))} {part}" for part in ("train", "dev", "test"))
     yield Check("records", "ok", f"{plan.dataset}: {counts}")
-    yield from _preflight(rules, plan, silo)
+    yield from _preflight(plan, silo)
     if plan.training.dp is not None:
         yield from _noise(rules, kit, plan, silo)
     if not rehearsal:

@@ -17,7 +17,7 @@ from secure_fl.audits.report.sentences import ABSENT, ACCESS, Term
 from secure_fl.display.charts import Chart
 from secure_fl.display.compare_page import comparison
 from secure_fl.display.html import STYLE
-from secure_fl.display.run_history import RunHistory, read_run_history
+from secure_fl.display.run_history import RunHistory, read_run_history, shareable
 from secure_fl.display.run_page import article
 from secure_fl.files import write_whole
 
@@ -71,6 +71,9 @@ def render(
     if not documents:
         raise ValueError("a report is about one run at least")
     named = _anchors(documents)
+    if shared:
+        histories = [history and shareable(history) for history in histories]
+        unaudited = [shareable(history) for history in unaudited]
     padded = [*histories, *[None] * (len(documents) - len(histories))]
     runs = [
         _run(document, place, anchors, _trained(history, place, shared))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from secure_fl.config.data import (
 from secure_fl.data.examples import Example, without_labels
 from secure_fl.data.partition import partition
 from secure_fl.data.silo import Silo, read_splits
-from secure_fl.data.splits import Splits, grouped, load, split
+from secure_fl.data.splits import Splits, load, patient, split
 from secure_fl.errors import DataError
 from secure_fl.seeds import seed_for
 from secure_fl.settings import Kind, TaskSettings
@@ -73,8 +73,7 @@ def generated(data: CorpusData, seed: int) -> DistributedRecords:
 def spread(data: SourceData, kind: Kind, seed: int) -> DistributedRecords:
     """Make a fraction of a source public, distribute the rest, and split each party's part."""
     examples = load(data.source, kind, format=data.format, columns=data.columns)
-    by = grouped(data.columns)
-    private, public = _cut(examples, data.public, seed, "public", by)
+    private, public = _cut(examples, data.public, seed, "public")
     if data.public and len(private) < data.parties * data.minimum:
         raise DataError(
             f"{len(private)} records remain for {data.parties} parties, and each needs "
@@ -96,19 +95,17 @@ def spread(data: SourceData, kind: Kind, seed: int) -> DistributedRecords:
     if not labelled(data):
         return replace(dealt, public=without_labels(public))
     measured = _split(HOST, public, data, seed_for(seed, HOST))
-    unlabelled, own = _cut(measured.train, labelled(data), seed, "labelled", by)
+    unlabelled, own = _cut(measured.train, labelled(data), seed, "labelled")
     return replace(dealt, public=without_labels(unlabelled), host=replace(measured, train=own))
 
 
-def _cut(
-    examples: Examples, share: float, seed: int, field: str, by: Callable[[Example], str] | None
-) -> tuple[Examples, Examples]:
-    """Split off a fraction; a record's side depends on its id, the seed and the field."""
+def _cut(examples: Examples, share: float, seed: int, field: str) -> tuple[Examples, Examples]:
+    """Split off a fraction; a patient's side depends on its id, the seed and the field."""
     if not share:
         return examples, ()
     try:
         # Another seed than for dev and test, so that both sides have dev and test records.
-        parts = split(examples, dev=0.0, test=share, seed=seed_for(seed, field), by=by)
+        parts = split(examples, dev=0.0, test=share, seed=seed_for(seed, field), by=patient)
     except DataError as error:
         raise DataError(error.what, fix=error.fix, field=f"data.{field}") from None
     return parts.train, parts.test
@@ -116,7 +113,7 @@ def _cut(
 
 def _split(name: str, share: Sequence[Example], data: SourceData, seed: int) -> Splits:
     try:
-        return split(share, dev=data.dev, test=data.test, seed=seed, by=grouped(data.columns))
+        return split(share, dev=data.dev, test=data.test, seed=seed, by=patient)
     except DataError as error:
         raise error.at(party=name) from None
 
@@ -142,9 +139,7 @@ def _silo(party: PartyFiles, data: PartyData, kind: Kind, seed: int, public: Exa
 
     own = {"train": party.train, "dev": party.dev, "test": party.test}
     try:
-        parts = read_splits(
-            file, {n: p for n, p in own.items() if p is not None}, seed, data.columns
-        )
+        parts = read_splits(file, {n: p for n, p in own.items() if p is not None}, seed)
         return Silo(
             party.name,
             parts.train,

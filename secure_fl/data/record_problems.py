@@ -53,7 +53,6 @@ def problems(
     splits: Splits,
     task: TaskSettings,
     *,
-    by_patient: bool = False,
     lengths: Lengths | None = None,
     longest: int = 0,
     weighed: bool = False,
@@ -65,7 +64,7 @@ def problems(
     kind, labels = task.kind, task.labels
     parts = {part: getattr(splits, part) for part in PARTS}
     listed = [
-        *_patients(parts, by_patient),
+        *_patients(parts),
         *_repeated(parts),
         *(_classes(parts, labels) if kind in LABELLED else ()),
         *(_many(parts, labels) if kind in LABELLED else ()),
@@ -96,10 +95,8 @@ def alike(parties: Mapping[str, Splits]) -> Iterator[Problem]:
             yield Problem(a, what, "check that they have different files")
 
 
-def _patients(parts: Parts, by_patient: bool) -> Found:
-    if not by_patient:
-        return
-    of = {part: {patient(example) for example in examples} for part, examples in parts.items()}
+def _patients(parts: Parts) -> Found:
+    of = {part: {patient(e) for e in found if "/" in e.id} for part, found in parts.items()}
     for a, b in combinations(PARTS, 2):
         if both := len(of[a] & of[b]):
             what = f"{both} patients are in both {a} and {b}"

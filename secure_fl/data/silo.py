@@ -11,7 +11,7 @@ from secure_fl.data.examples import Example, Impression, Tagged, Text, without_l
 from secure_fl.data.loaders import dataset_rows, frame_rows, load
 from secure_fl.data.records import build
 from secure_fl.data.rows import Columns
-from secure_fl.data.splits import Splits, grouped, split
+from secure_fl.data.splits import Splits, patient, split
 from secure_fl.errors import DataError
 from secure_fl.settings import Kind, ModelSettings
 
@@ -59,7 +59,7 @@ class Silo:
         cls, name: str, read: Read, parts: Mapping[str, Any], seed: int, columns: Columns | None
     ) -> Silo:
         try:
-            splits = read_splits(read, parts, seed, columns)
+            splits = read_splits(read, parts, seed)
         except DataError as error:
             raise error.at(party=name) from None
         return cls(name, splits.train, splits.dev, splits.test)
@@ -136,12 +136,12 @@ def _require_examples(records: object, party: str, split: str) -> None:
     raise DataError(what, fix=fix, party=party, field=split)
 
 
-def read_splits(read: Read, parts: Mapping[str, Any], seed: int, columns: Columns | None) -> Splits:
+def read_splits(read: Read, parts: Mapping[str, Any], seed: int) -> Splits:
     """Read each split; take a share of the training records, if any, where a number is given."""
     shares = {name: float(p) for name, p in parts.items() if isinstance(p, float | int)}
     given = {name: tuple(read(p)) for name, p in parts.items() if name not in shares}
     splits = Splits(())
     if "train" in given:
         dev, test = (shares.get(name, 0.0) for name in ("dev", "test"))
-        splits = split(given.pop("train"), dev=dev, test=test, seed=seed, by=grouped(columns))
+        splits = split(given.pop("train"), dev=dev, test=test, seed=seed, by=patient)
     return replace(splits, **given)

@@ -73,13 +73,8 @@ def split(
 
 
 def patient(example: Example) -> str:
-    """The patient of a record: the group for splits where a column names patients."""
+    """The patient of a record, by a column or by an id PATIENT/NOTE: the group for splits."""
     return patient_of(example.id)
-
-
-def grouped(columns: Columns | None) -> Callable[[Example], str] | None:
-    """Return the key that keeps records of one split together: the patient, if a column has it."""
-    return None if columns is None or columns.patient is None else patient
 
 
 def _place(key: str, seed: int) -> float:

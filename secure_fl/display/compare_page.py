@@ -15,7 +15,7 @@ from secure_fl.display.charts import Chart, Curve, chart, draw_svg, figure, look
 from secure_fl.display.figures import duration, interval_of, metric_of, number, size, traffic
 from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
-from secure_fl.display.run_history import RunHistory
+from secure_fl.display.run_history import RunHistory, shareable
 from secure_fl.display.run_page import article
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ class ScoreDifference(NamedTuple):
         return f"{100 * self.mean:+.1f}{interval}"
 
 
-def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> ScoreDifference | None:
-    """Compute the mean difference of the main test score over common hospitals."""
+def difference(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], fewest: int = 1
+) -> ScoreDifference | None:
+    """Compute the mean difference of the main test score over at least `fewest` hospitals."""
     from scipy.stats import t
 
     pairs = []
@@ -49,7 +51,7 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> ScoreDiffe
         scores = [metric_of(document, "last", "test", name) for document in (ours, theirs)]
         if None not in scores and ours.get("main_metric") == theirs.get("main_metric"):
             pairs.append(float(scores[0] or 0.0) - float(scores[1] or 0.0))
-    if not pairs:
+    if len(pairs) < fewest:
         return None
     half = None
     if len(pairs) > 1:
@@ -63,7 +65,7 @@ def side_by_side(histories: Sequence[RunHistory]) -> Grid:
     first, names = histories[0], names_of(histories)
     rows = []
     for place, history in enumerate(histories):
-        found = difference(history.document, first.document) if place else None
+        found = difference(history.document, first.document, first.fewest) if place else None
         up, _ = traffic(history.document)
         total = history.document.get("seconds", {}).get("total")
         rows.append(
@@ -86,7 +88,8 @@ def side_by_side(histories: Sequence[RunHistory]) -> Grid:
 
 def explained(histories: Sequence[RunHistory]) -> str:
     """Explain the interval."""
-    found = [difference(history.document, histories[0].document) for history in histories[1:]]
+    first = histories[0]
+    found = [difference(one.document, first.document, first.fewest) for one in histories[1:]]
     hospitals = {one.hospitals for one in found if one is not None}
     if not hospitals:
         return f"The runs share no hospital with test scores, so no interval can be given. {SURER}"
@@ -122,6 +125,7 @@ def comparison_page(
     histories: Sequence[RunHistory], *, shared: bool = False, audited: str = ""
 ) -> str:
     """Render runs on one page: the comparison, then each run; `audited` is about their audits."""
+    histories = [shareable(history) if shared else history for history in histories]
     names = names_of(histories)
     body = section("compared", "Side by side", comparison(histories) + audited, 2)
     for place, (name, history) in enumerate(zip(names, histories, strict=True), start=1):
@@ -264,7 +268,8 @@ def scores_over_epsilon(histories: Sequence[RunHistory]) -> dict[str, list[Epsil
     for history in histories:
         document, privacy = history.document, history.document.get("privacy") or {}
         value = metric_of(document, "last", "test")
-        if value is None or history.metric != histories[0].metric:
+        other = history.metric != histories[0].metric
+        if value is None or other or privacy.get("withheld"):
             continue
         noise = f", {privacy['noise']} noise" if "noise" in privacy else ""
         ε = privacy.get("members", privacy.get("overall_epsilon"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ EVENTS, TRANSCRIPT = "events.jsonl", "transcript.jsonl"
 LEAD = "secure-fl/lead/1"
 SPLITS = ("dev", "test")
 ROW, TRULY = "of ", "truly "  # before a class in the names of counts
+FEWEST_SHARED = 3  # hospitals in a shared figure: of two, each could compute the other's
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class RunHistory:
     notes: list[str] = field(default_factory=list)  # lost, returned and joined members
     convicted: list[str] = field(default_factory=list)  # members that spoiled a sum
     scored_class: str = ""  # of precision, recall and F1, by its events
+    fewest: int = 1  # hospitals in a mean; means over fewer are omitted
 
     @property
     def metric(self) -> str:
@@ -111,15 +113,19 @@ class RunHistory:
         for party in self.own:
             for at, value in self.curve(split, name, party):
                 by_round.setdefault(at, []).append(value)
-        return [(at, sum(values) / len(values)) for at, values in sorted(by_round.items())]
+        return self._means(by_round)
 
     def losses(self) -> list[Point]:
         """Return the hospitals' mean training loss over rounds."""
-        by_round: dict[int, list[float]] = {}
+        by_round: dict[float, list[float]] = {}
         for rounds in self.train_loss.values():
             for number, loss in rounds.items():
-                by_round.setdefault(number, []).append(loss)
-        return [(float(n), sum(found) / len(found)) for n, found in sorted(by_round.items())]
+                by_round.setdefault(float(number), []).append(loss)
+        return self._means(by_round)
+
+    def _means(self, by_round: Mapping[float, Sequence[float]]) -> list[Point]:
+        enough = {at: found for at, found in by_round.items() if len(found) >= self.fewest}
+        return [(at, sum(found) / len(found)) for at, found in sorted(enough.items())]
 
 
 MAIN = ("accuracy", "f1", "pearson", "auc", "macro_f1")
@@ -141,6 +147,37 @@ def read_run_history(folder: Path) -> RunHistory:
     found = list(history.document.get("parties", ())) or sorted(history.own | history.train_loss)
     history.parties = [str(name) for name in found]
     return history
+
+
+def shareable(history: RunHistory) -> RunHistory:
+    """Copy a history without its figures of fewer than `FEWEST_SHARED` hospitals.
+
+    The folder of a hospital in a pilot has its own figures only, and pooled scores.
+    """
+    document = dict(history.document)
+    if metrics := document.get("metrics"):
+        document["metrics"] = {which: _with_shared_means(one) for which, one in metrics.items()}
+    history = replace(history, document=document, fewest=FEWEST_SHARED)
+    if len(history.parties) >= FEWEST_SHARED:
+        return history
+    document |= {"bytes": {}, "seconds": {}}
+    for account in ("privacy", "noise"):
+        if found := document.get(account):
+            document[account] = {"withheld": True} | {k: found[k] for k in ("delta", "unit")}
+    return replace(history, document=document, up={}, down={})
+
+
+def _with_shared_means(found: Mapping[str, Any]) -> dict[str, Any]:
+    own = found.get("party", {}).values()
+
+    def is_shared(split: str, name: str) -> bool:
+        return sum(name in scores.get(split, {}) for scores in own) >= FEWEST_SHARED
+
+    means = {
+        split: {name: value for name, value in scores.items() if is_shared(split, name)}
+        for split, scores in found.get("mean", {}).items()
+    }
+    return dict(found) | {"mean": means}
 
 
 def events_of(file: Path) -> list[Event]:

@@ -1,7 +1,7 @@
 """Page of a run: scores, costs, spent privacy and members.
 
-It shows the single-hospital figures that are in the folder; `shared=True` omits them, so that the
-page can be sent to others.
+It shows the single-hospital figures that are in the folder; `shared=True` omits them, and means
+over fewer than three hospitals, so that the page can be sent to others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from secure_fl.display.result_tables import (
     result_table,
     score_line,
 )
-from secure_fl.display.run_history import RunHistory, by_class, confusion, read_run_history
+from secure_fl.display.run_history import (
+    RunHistory,
+    by_class,
+    confusion,
+    read_run_history,
+    shareable,
+)
 from secure_fl.events import Event, RoundSaved, RoundStarted
 from secure_fl.features import places, resolve
 from secure_fl.files import write_again
@@ -45,6 +51,7 @@ PROTECTIONS = {
     "secagg": "Protection: masks",
     "he+secagg": "Protection: encryption and masks",
 }
+ACCOUNTS = {"privacy": "DP-SGD", "noise": "Noise on predictions"}
 SUMMED = ("NONE", "secagg", "he+secagg")  # protections of algorithms that form sums
 EMBEDDINGS = (
     "Because the word embeddings are trained (`freeze_embeddings = false`), another hospital "
@@ -56,17 +63,19 @@ NOT_ATTACKED = (
 )
 
 
-def write_run_page(folder: Path, *, shared: bool = False) -> Path:
+def write_run_page(folder: Path) -> Path:
     """Write the page of a run's folder, atomically."""
     file = folder / PAGE
-    history = read_run_history(folder)
+    write_again(file, page_of(read_run_history(folder)))
+    return file
+
+
+def page_of(history: RunHistory, *, shared: bool = False) -> str:
+    """Render the page of a run, or that of the feature that the run was for."""
     own = (page for section, page in places("pages").items() if history.document.get(section))
     if (page := next(own, None)) is not None:
-        whole = resolve(page)(history.document, shared=shared)
-    else:
-        whole = run_page(history, shared=shared)
-    write_again(file, whole)
-    return file
+        return str(resolve(page)(history.document, shared=shared))
+    return run_page(history, shared=shared)
 
 
 class PageWriter:
@@ -115,6 +124,7 @@ class PageWriter:
 
 def run_page(history: RunHistory, *, shared: bool = False) -> str:
     """Render the page of one run."""
+    history = shareable(history) if shared else history
     body = article(history, "run1", shared=shared)
     names = {"leak": "What could leak", "score": "Learning", "privacy": "Privacy budget"}
     names |= {"class": "Correct predictions", "cost": "Cost", "who": "Members"}
@@ -334,6 +344,11 @@ def _figure(value: float | None) -> str:
 
 
 def _privacy(document: Mapping[str, Any], shared: bool) -> str:
+    withheld = ((name, document.get(key) or {}) for key, name in ACCOUNTS.items())
+    if held := [(name, found) for name, found in withheld if found.get("withheld")]:
+        line = "{} at δ = {:g} per {}. The ε is this hospital's own figure and is not shared."
+        lines = (line.format(name, found["delta"], found["unit"]) for name, found in held)
+        return "".join(map(paragraph, lines))
     body = ""
     if privacy := document.get("privacy"):
         said = _dp(privacy)

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.machinery import PathFinder
 from importlib.metadata import Distribution, EntryPoint
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -206,7 +207,7 @@ COMPILED = (".pyc", ".pyo")
 
 def programs_of(plan: Plan) -> dict[str, str]:
     """Return version and digest of this package, and of the package of a plug-in's algorithm."""
-    programs = {OWN: _identified(VERSION, _package_files(OWN))}
+    programs = {OWN: _identified(OWN, VERSION, _package_files(OWN))}
     point = ALGORITHMS.plugins.get(plan.algorithm.name)
     if point is not None:
         programs[package_of(point)] = _plugin(point)
@@ -214,23 +215,28 @@ def programs_of(plan: Plan) -> dict[str, str]:
 
 
 def _plugin(point: EntryPoint) -> str:
-    files = _package_files(point.module.partition(".")[0])
+    name = point.module.partition(".")[0]
+    files = _package_files(name)
     if (dist := point.dist) is not None:
         files |= _listed_files(dist)
-    return _identified(dist.version if dist is not None else "unknown", files)
+    return _identified(name, dist.version if dist is not None else "unknown", files)
 
 
 def _package_files(name: str) -> dict[str, Path]:
-    """Find the files of a top-level package or module without importing it."""
-    spec = PathFinder.find_spec(name)
+    """Find the files of a top-level package or module as an import does, without importing it.
+
+    This includes linked folders, as in a checkout, and packages that are installed editable.
+    """
+    spec = find_spec(name)
     if spec is None:
         return {}
     if spec.submodule_search_locations is None:
         return {Path(spec.origin).name: Path(spec.origin)} if spec.origin else {}
     return {
         f"{name}/{file.relative_to(folder).as_posix()}": file
-        for folder in map(Path, spec.submodule_search_locations)
-        for file in folder.rglob("*")
+        for folder in spec.submodule_search_locations
+        for inside, _, files in os.walk(folder, followlinks=True)
+        for file in (Path(inside, file) for file in files)
         if file.is_file() and file.suffix not in COMPILED
     }
 
@@ -244,7 +250,11 @@ def _listed_files(dist: Distribution) -> dict[str, Path]:
     }
 
 
-def _identified(version: str, files: dict[str, Path]) -> str:
+def _identified(package: str, version: str, files: dict[str, Path]) -> str:
+    if not files:
+        what = f"no file of the package {package} was found, so nobody can approve it"
+        fix = "install it from a wheel"
+        raise RunError(what, fix=fix, reason="missing")
     whole = hashlib.sha256()
     for name, file in sorted(files.items()):
         content = file.read_bytes() if file.is_file() else b"missing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_a_fault_is_found_alone(splits: Splits, said: str) -> None:
     found = list(
         problems(
             "north", splits, CLASSES,
-            by_patient=splits is LATER, lengths=lengths, longest=5,
+            lengths=lengths, longest=5,
         )
     )  # fmt: skip
     assert [one.party for one in found] == ["north"] and said in found[0].what and found[0].fix
@@ -115,6 +116,10 @@ def study(folder: Path, patients: list[str]) -> str:
     )
 
 
+def ids_of_patients(match: re.Match[str]) -> str:
+    return f'"id": "p{int(match[1]) % 20}/{match[1]}"'
+
+
 def test_no_patient_is_in_two_splits(tmp_path: Path) -> None:
     text = study(tmp_path, [f"patient {n % 20}" for n in range(100)])
     for silo in silos(loads(text, tmp_path)):
@@ -123,6 +128,13 @@ def test_no_patient_is_in_two_splits(tmp_path: Path) -> None:
         splits = Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test))
         shared = describe(splits)["shared_patients"]
         assert shared == {"train/dev": 0, "train/test": 0, "dev/test": 0}
+    with_ids = text.replace('columns = {patient = "who"}\n', "")
+    rows = (tmp_path / "notes.jsonl").read_text()
+    (tmp_path / "notes.jsonl").write_text(re.sub(r'"id": (\d+)', ids_of_patients, rows))
+    for silo in silos(loads(with_ids, tmp_path)):
+        found = [{e.id.split("/")[0] for e in part} for part in (silo.train, silo.dev, silo.test)]
+        assert all(found) and sum(map(len, found)) == 20
+    (tmp_path / "notes.jsonl").write_text(rows)
     apart = text.replace('columns = {patient = "who"}\n', "")  # without the column they are
     (silo, *_) = silos(loads(apart, tmp_path))
     of = [{int(e.id) % 20 for e in part} for part in (silo.train, silo.test)]

@@ -60,6 +60,32 @@ def test_what_is_shared_tells_of_no_single_hospital(tmp_path: Path) -> None:
     assert "all dev records" in handed_on and "predicted ade" in handed_on
 
 
+def test_a_hospitals_shared_page_has_only_pooled_figures(tmp_path: Path) -> None:
+    """The folder of a hospital in a pilot: each of its means is over this hospital alone."""
+    folder = written(tmp_path / "r", rounds=4, parties=("north",))
+    result = json.loads((folder / "result.json").read_text())
+    result["privacy"] = {"epsilon": {"north": 1.25}, "overall_epsilon": 1.25, "delta": 1e-5}
+    result["privacy"] |= {"unit": "patient", "budget": 2.0, "assumes": "all is well"}
+    for name in ("epsilon_of_this_run", "noise_multiplier", "sample_rate", "steps"):
+        result["privacy"][name] = {"north": 1.0}
+    for found in result["metrics"].values():
+        found["pooled"], found["intervals"] = {}, {}
+    (folder / "result.json").write_text(json.dumps(result))
+    lines = (folder / "events.jsonl").read_text().splitlines(keepends=True)
+    (folder / "events.jsonl").write_text("".join(one for one in lines if "pooled" not in one))
+    private = ("mean over hospitals, dev", "After round 4", "ε = 1.250", "all dev records")
+    private += ("training: 0.800", "Bytes of all hospitals", "Seconds by phase", "Hospitals sent")
+    told = read_run_history(folder)
+    own = run_page(told)
+    assert [text for text in private if text not in own] == []
+    pages = {"run": run_page(told, shared=True)}
+    pages["compared"] = comparison_page([told, told], shared=True)
+    found = {(name, text) for name, page in pages.items() for text in private if text in page}
+    assert not found
+    assert "DP-SGD at δ = 1e-05 per patient" in pages["run"]
+    assert "+0.0" in comparison_page([told, told]) and "+0.0" not in pages["compared"]
+
+
 def test_a_run_under_way_has_a_page_that_is_read_anew(tmp_path: Path) -> None:
     page = run_page(story(tmp_path / "r", done=False))
     assert 'http-equiv="refresh"' in page and "round 6 of 6" in page

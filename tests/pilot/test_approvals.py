@@ -6,17 +6,21 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.metadata import EntryPoint
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from secure_fl import __version__
+from secure_fl import FedAvg, __version__
 from secure_fl.algorithms.registry import ALGORITHMS, GROUP
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.accounting import DpSgdSteps
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger
-from secure_fl.errors import KeyringError, SettingsError
+from secure_fl.errors import KeyringError, RunError, SettingsError
 from secure_fl.learning.dp.scope import LEDGER
 from secure_fl.pilot import plan as plans
 from secure_fl.pilot.approvals import (
@@ -24,7 +28,9 @@ from secure_fl.pilot.approvals import (
     Approval,
     ApprovalFiles,
     Approving,
+    _package_files,
     ledger_warning,
+    programs_of,
     rules_of,
 )
 from secure_fl.pilot.plan import load_plan, write_plan
@@ -375,3 +381,39 @@ def test_a_changed_package_needs_another_approval(site: Site, plugin: Path, what
         site.join(plan)
     site.approve(ANNA, plan=plan)
     assert site.join(plan) == ["anna"]
+
+
+def test_an_approval_signs_all_folders_of_this_package() -> None:
+    """In a checkout some are links; a wheel has the folders themselves."""
+    folders = {name.split("/")[1] for name in _package_files("secure_fl")}
+    assert folders >= {"algorithms", "audits", "cli", "crypto", "pilot"}
+
+
+def test_an_approval_signs_an_editable_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installer's finder knows its folder, and sys.path does not."""
+    (tmp_path / "faraway").mkdir()
+    module = tmp_path / "faraway" / "__init__.py"
+    module.write_text(MODULE)
+
+    class Editable(MetaPathFinder):
+        @classmethod
+        def find_spec(cls, fullname: str, *_: object) -> ModuleSpec | None:
+            return spec_from_file_location(fullname, module) if fullname == "faraway" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable])
+    point = EntryPoint("mine", "faraway:ENTRY", GROUP)
+    monkeypatch.setitem(vars(ALGORITHMS), "plugins", {"mine": point})
+    monkeypatch.setitem(ALGORITHMS.data, "mine", ALGORITHMS["fedavg"])
+    plan = plan_of()
+    plan = plan.model_copy(update={"algorithm": FedAvg.model_construct(name="mine")})
+    before = programs_of(plan)
+    assert len(before) == 2
+    module.write_text(MODULE + "# more\n")
+    assert [name for name, what in programs_of(plan).items() if what != before[name]] == [
+        point.value
+    ]
+    module.unlink()
+    with raises(RunError, "no file of the package faraway was found", reason="missing"):
+        programs_of(plan)

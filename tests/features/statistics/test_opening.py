@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from secure_fl import Codebook, Silo, Tables, open_codebook
+from secure_fl.cli.main import main
 from secure_fl.corpora import make
 from secure_fl.errors import Disagreement, SecureFLError
 from secure_fl.features.statistics.feature import StatisticsRules
@@ -171,6 +172,8 @@ def test_the_run_has_a_result_and_a_page(tmp_path: Path) -> None:
     assert document["statistics"] == found.to_json() and document["algorithm"] == "statistics"
     page = (tmp_path / "run" / "report.html").read_text()
     assert "b or c" in page and "<svg" in page and "hidden" in page
+    main(["report", str(tmp_path / "run"), "--shared"], standalone_mode=False)
+    assert (tmp_path / "run" / "report.html").read_text() == page
 
 
 @pytest.mark.parametrize("bits", [4, 6])
