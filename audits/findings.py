@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +140,30 @@ class Verdict(StrEnum):
     UNTESTED = "not tested"  # there was nothing to run it on
 
 
+class JudgedFinding(Protocol):
+    """The properties of a finding on which a verdict depends."""
+
+    @property
+    def succeeded(self) -> bool:
+        """True if the attack reached its threshold."""
+
+    @property
+    def could_run(self) -> bool:
+        """False if values reached the role, and the attack could not use them."""
+
+
+def verdict_of(
+    control: JudgedFinding | None, deployed: JudgedFinding | None, null: JudgedFinding | None
+) -> Verdict:
+    """Judge an attack; one that was not run on all three has shown nothing."""
+    if deployed is None or control is None or null is None:
+        return Verdict.UNTESTED
+    ran = control.could_run and deployed.could_run and null.could_run
+    if not ran or not control.succeeded or null.succeeded:
+        return Verdict.INCONCLUSIVE
+    return Verdict.LEAKS if deployed.succeeded else Verdict.HOLDS
+
+
 @dataclass(frozen=True, slots=True)
 class AuditTrial:
     """One attack on one role: on the control, on the deployed run, and on the null."""
@@ -151,13 +175,8 @@ class AuditTrial:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict; an attack that was not run on all three has shown nothing."""
-        if self.deployed is None or self.control is None or self.null is None:
-            return Verdict.UNTESTED
-        ran = self.control.could_run and self.deployed.could_run and self.null.could_run
-        if not ran or not self.control.succeeded or self.null.succeeded:
-            return Verdict.INCONCLUSIVE
-        return Verdict.LEAKS if self.deployed.succeeded else Verdict.HOLDS
+        """The verdict on the three findings."""
+        return verdict_of(self.control, self.deployed, self.null)
 
     @property
     def attack(self) -> str:
