@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from secure_fl.algorithms.base import Algorithm
     from secure_fl.capture.merging import Source
     from secure_fl.capture.recording import CapturedFrame
+    from secure_fl.learning.site import Site
     from secure_fl.learning.tasks import Task
     from secure_fl.settings import TrainingSettings
 
@@ -95,6 +96,8 @@ class Prior:
     seed: int
     truth: Mapping[str, Truth] = field(default_factory=dict)
     outsiders: tuple[Example, ...] = ()
+    imitation: Callable[[Site], nn.Module] | None = None  # the run's program at one site, if each
+    # of its rounds is one step; None: comparison models are trained by local passes
 
     def rng(self, *names: object) -> np.random.Generator:
         """Make a generator for one purpose: the same seed gives the same report."""
