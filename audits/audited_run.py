@@ -13,6 +13,7 @@ from typing import Any
 from secure_fl.audits import roles, suite
 from secure_fl.audits.attacks.reading import Sent
 from secure_fl.audits.findings import Prior, Truth
+from secure_fl.audits.one_hospital import imitation_of
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.config import toml
@@ -74,6 +75,7 @@ def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
     others = [record for silo in members for record in (*silo.dev, *silo.test)]
     known = {record.text for one in truth.values() for record in one.records
              if hasattr(record, "text")}  # fmt: skip
+    steps = settings.algorithm.step_rate is not None
     return Prior(
         lambda: load_model(spec, task, tokenizer, settings.run.seed),
         tokenizer,
@@ -83,6 +85,7 @@ def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
         settings.run.seed,
         truth,
         tuple(record for record in others if getattr(record, "text", None) not in known),
+        imitation_of(settings, members[0].public) if steps else None,
     )
 
 

@@ -41,6 +41,7 @@ class FindingPart(DocumentPart, frozen=True):
     evidence: tuple[str, ...] = ()  # "wire/17": the 17th frame that the coordinator carried
     details: dict[str, Any] = {}
     note: str = ""
+    could_run: bool = True  # false: values reached the role, and the attack could not use them
 
 
 class TrialPart(DocumentPart, frozen=True):

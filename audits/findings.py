@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from secure_fl.algorithms.base import Algorithm
     from secure_fl.capture.merging import Source
     from secure_fl.capture.recording import CapturedFrame
+    from secure_fl.learning.site import Site
     from secure_fl.learning.tasks import Task
     from secure_fl.settings import TrainingSettings
 
@@ -96,6 +97,8 @@ class Prior:
     seed: int
     truth: Mapping[str, Truth] = field(default_factory=dict)
     outsiders: tuple[Example, ...] = ()
+    imitation: Callable[[Site], nn.Module] | None = None  # the run's program at one site, if each
+    # of its rounds is one step; None: comparison models are trained by local passes
 
     def rng(self, *names: object) -> np.random.Generator:
         """Make a generator for one purpose: the same seed gives the same report."""
@@ -141,6 +144,30 @@ class Verdict(StrEnum):
     UNTESTED = "not tested"  # there was nothing to run it on
 
 
+class JudgedFinding(Protocol):
+    """The properties of a finding on which a verdict depends."""
+
+    @property
+    def succeeded(self) -> bool:
+        """True if the attack reached its threshold."""
+
+    @property
+    def could_run(self) -> bool:
+        """False if values reached the role, and the attack could not use them."""
+
+
+def verdict_of(
+    control: JudgedFinding | None, deployed: JudgedFinding | None, null: JudgedFinding | None
+) -> Verdict:
+    """Judge an attack; one that was not run on all three has shown nothing."""
+    if deployed is None or control is None or null is None:
+        return Verdict.UNTESTED
+    ran = control.could_run and deployed.could_run and null.could_run
+    if not ran or not control.succeeded or null.succeeded:
+        return Verdict.INCONCLUSIVE
+    return Verdict.LEAKS if deployed.succeeded else Verdict.HOLDS
+
+
 @dataclass(frozen=True, slots=True)
 class AuditTrial:
     """One attack on one role: on the control, on the deployed run, and on the null."""
@@ -152,13 +179,8 @@ class AuditTrial:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict; an attack that was not run on all three has shown nothing."""
-        if self.deployed is None or self.control is None or self.null is None:
-            return Verdict.UNTESTED
-        ran = self.control.could_run and self.deployed.could_run and self.null.could_run
-        if not ran or not self.control.succeeded or self.null.succeeded:
-            return Verdict.INCONCLUSIVE
-        return Verdict.LEAKS if self.deployed.succeeded else Verdict.HOLDS
+        """The verdict on the three findings."""
+        return verdict_of(self.control, self.deployed, self.null)
 
     @property
     def attack(self) -> str:

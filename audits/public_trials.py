@@ -25,6 +25,7 @@ from secure_fl.audits.roles import CODE, HOST, PUBLIC
 from secure_fl.audits.selftest import one_run
 from secure_fl.capture import readings
 from secure_fl.capture.merging import MergedReading
+from secure_fl.errors import DataError
 from secure_fl.learning.exporting import load_exported
 from secure_fl.protocol.sum_names import WEIGHT
 from secure_fl.thresholds import default_threshold
@@ -32,13 +33,17 @@ from secure_fl.thresholds import default_threshold
 ABOUT: Mapping[str, str] = {**membership.ABOUT, **predictions.ABOUT, one_run.NAME: one_run.ABOUT}
 RELEASED = ("model", "student")  # folders of models that a run exports for all
 Attack: TypeAlias = Callable[[Any], AuditFinding]
+Trials: TypeAlias = Callable[[], tuple[AuditTrial, ...]]
 
 
 def steps(audited: AuditedRun) -> Iterator[tuple[str, Callable[[], Sequence[AuditTrial]]]]:
     """List the trials, by the name of their step."""
     public = PublicTrials(audited)
-    yield "membership", public.membership
-    yield "predictions", public.predictions
+    for name, attacks, trials in (
+        ("membership", (membership.LIRA, membership.RMIA), public.membership),
+        ("predictions", (predictions.MEMBERSHIP, predictions.LABELS), public.predictions),
+    ):
+        yield name, partial(_if_trainable, attacks, trials)
     yield one_run.NAME, public.one_run
 
 
@@ -149,6 +154,15 @@ class PublicTrials:
 
 def _rows(name: str, values: NDArray[Any], classes: int) -> NDArray[Any]:
     return values.reshape(-1, classes) if name == PREDICTIONS else values
+
+
+def _if_trainable(attacks: Sequence[str], trials: Trials) -> tuple[AuditTrial, ...]:
+    """Run trials; without verdict if half of the candidates cannot train a comparison model."""
+    try:
+        return trials()
+    except DataError as error:
+        why = f"not tested: a comparison model cannot be trained: {error.what}"
+        return tuple(_untested(name, why) for name in attacks)
 
 
 def _untested(name: str, why: str) -> AuditTrial:

@@ -1,9 +1,9 @@
 """Shadow models: models trained with and without each record, for comparison.
 
 A shadow imitates the released model: the same initial weights, the run's own training settings and
-as many passes, on a random half of a pool of candidates. It differs in that it is trained in one
-place, without averaging and noise, and on fewer records than a federation has. So the attacker
-knows less about the release than it could.
+as many passes or steps, on a random half of a pool of candidates. It differs in that it is trained
+in one place, without averaging and noise, and on fewer records than a federation has. So the
+attacker knows less about the release than it could.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def made_site(
 
 
 def imitate(prior: Prior, site: Site) -> nn.Module:
-    """Train the initial model as the run does: as many rounds, a new optimiser in each."""
+    """Train the initial model as the run does: by its own program, or by as many local passes."""
+    if prior.imitation is not None:
+        return prior.imitation(site)
     model = prior.model().to(site.device)
     with site.surroundings():
         rounds = prior.algorithm.rounds

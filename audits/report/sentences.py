@@ -21,6 +21,7 @@ from secure_fl.audits.document import (
     TrialPart,
     encode,
 )
+from secure_fl.audits.findings import verdict_of
 from secure_fl.display.figures import counted
 
 
@@ -265,11 +266,7 @@ def tally(document: AuditDocument) -> str:
 
 def verdict(trial: TrialPart) -> str:
     """Judge a trial again: without controls there is no verdict, whatever the document says."""
-    if trial.control is None or trial.deployed is None or trial.null is None:
-        return "not tested"
-    if not trial.control.succeeded or trial.null.succeeded:
-        return "inconclusive"
-    return "leaks" if trial.deployed.succeeded else "holds"
+    return verdict_of(trial.control, trial.deployed, trial.null).value
 
 
 def outcome(trial: TrialPart) -> str:
@@ -279,6 +276,9 @@ def outcome(trial: TrialPart) -> str:
         findings = {"unprotected run": control, "deployed run": here, "null": null}
         missing = listing(name for name, finding in findings.items() if finding is None)
         return f"There is no finding on the {missing}. {trial.reason}".strip()
+    failed = next((finding for finding in (control, here, null) if not finding.could_run), None)
+    if failed is not None:
+        return f"The attack could not run, so it shows nothing. {failed.note}".strip()
     if not control.succeeded:
         return (
             f"Even without protection {_reached(control)}, below the threshold of "

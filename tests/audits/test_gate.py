@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from secure_fl.audits import metadata_trials
 from secure_fl.audits.attacks import reading
-from secure_fl.audits.build_document import UPDATE, WORDS, recovered
+from secure_fl.audits.build_document import UPDATE, WORDS, recovered, trial_part
 from secure_fl.audits.conclusions import judge, matrix, trial_id
 from secure_fl.audits.document import PrivacyPart
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
+from secure_fl.audits.report import sentences
 from secure_fl.audits.roles import CODE, within_bound
 from secure_fl.settings import PolicySettings
 from tests.support.documents import privacy
@@ -65,6 +66,9 @@ def test_an_attack_that_could_not_run_shows_nothing(which: str) -> None:
     known[which] = failed
     incomplete = AuditTrial(known["control"], known["deployed"], known["null"])
     assert incomplete.verdict is Verdict.INCONCLUSIVE
+    part = trial_part(incomplete, {})  # the report judges again, from what the document has
+    assert sentences.verdict(part) == "inconclusive"
+    assert "rounds do not match" in sentences.outcome(part)
     if which == "deployed":
         assert "rounds do not match" in cell([incomplete], "words").note
 

@@ -13,15 +13,20 @@ from torch import nn
 
 from secure_fl import corpora
 from secure_fl.algorithms.fedavg import FedAvg
-from secure_fl.audits import audit_statistics
+from secure_fl.algorithms.settings import FedSGD, Probe, Teaching
+from secure_fl.audits import audit_statistics, audited_run, public_trials
 from secure_fl.audits.attacks import membership, shadow_models
 from secure_fl.audits.attacks.shadow_models import Shadows
-from secure_fl.audits.findings import AuditFinding, Prior, PublicView
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Prior, PublicView, Truth
+from secure_fl.config.build import RunSettings, Settings
+from secure_fl.config.data import CorpusData
+from secure_fl.config.load import silos
 from secure_fl.corpora import NAMES
 from secure_fl.corpora.codes import LABELS
 from secure_fl.data.examples import Example
+from secure_fl.federation.federation import Federation
 from secure_fl.learning.tasks import make_task
-from secure_fl.settings import TaskSettings, TrainingSettings
+from secure_fl.settings import ModelSettings, ProtectionSettings, TaskSettings, TrainingSettings
 from tests.support.readings import prior_of
 
 COUNT, PASSES, MODELS = 50, 30, 8  # one set of shadow models for all attacks
@@ -182,3 +187,58 @@ def test_what_cannot_be_tested_says_so():
     assert membership.unsupported(other("news", kind="ranking"))
     assert membership.unsupported(replace(prior(), outsiders=prior().outsiders[:5]))
     assert not membership.unsupported(prior())
+
+
+def settings_of(algorithm: Teaching) -> Settings:
+    return Settings(
+        run=RunSettings(name="steps"),
+        data=CorpusData(corpus="ade", parties=3, size=12),
+        task=TaskSettings(labels=("ade", "no-ade"), max_length=48),
+        model=ModelSettings(layers=1),
+        training=TrainingSettings(device="cpu"),
+        protection=ProtectionSettings(mode="none"),
+        algorithm=algorithm,
+    )
+
+
+def imitated(settings: Settings) -> tuple[nn.Module, nn.Module]:
+    """The released model, and a comparison model of all members' records."""
+    members = silos(settings)
+    released = Federation.of(settings, hospitals=members, progress=False).run().model
+    knows = audited_run.prior_of(settings, members)
+    records = [record for truth in knows.truth.values() for record in truth.records]
+    encoded = knows.task.encode(records, knows.tokenizer)
+    site = shadow_models.site_of(knows, encoded, membership.LIRA, 0)
+    return released, shadow_models.imitate(knows, site)
+
+
+def test_comparison_models_of_a_probe_are_probes() -> None:
+    released, model = imitated(settings_of(Probe()))  # its result depends on the records alone
+    state, expected = model.state_dict(), released.state_dict()
+    assert state.keys() == expected.keys()
+    assert all(torch.allclose(state[name], expected[name], atol=1e-4) for name in expected)
+
+
+def test_comparison_models_of_fedsgd_make_as_many_steps() -> None:
+    settings = settings_of(FedSGD(rounds=3, sample_rate=1.0))
+    start = audited_run.prior_of(settings, silos(settings)).model().state_dict()
+    paths = [
+        max(float((m.state_dict()[n] - start[n]).abs().max()) for n in start)
+        for m in imitated(settings)
+    ]
+    assert paths[1] == pytest.approx(paths[0], rel=0.2)  # the steps differ by dropout
+
+
+def test_a_comparison_model_that_cannot_be_trained_is_no_verdict() -> None:
+    settings = settings_of(Probe())
+    knows = audited_run.prior_of(settings, silos(settings))
+    alike = tuple(record for record in knows.outsiders if getattr(record, "label", "") == "ade")
+    knows = replace(knows, truth={"a": Truth("a", alike[:4])}, outsiders=alike[4:8])
+
+    def trials() -> tuple[AuditTrial, ...]:
+        membership.shadows_for(knows, shadow_models.pool_of(knows, 4), 2, membership.LIRA)
+        return ()
+
+    (trial,) = public_trials._if_trainable((membership.LIRA,), trials)
+    assert trial.verdict == "not tested"
+    assert "have the same label" in trial.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -34,12 +35,15 @@ class LoadedModel:
     model: nn.Module
     tokenizer: Any
     labels: tuple[str, ...]
+    reader: Task | None = None  # reads records as for training; None: as the run's task does
 
     def digest(self) -> str:
-        """A digest of weights, classes and tokenizer."""
+        """A digest of weights, classes and tokenizer, and of another reading than the task's."""
         import torch
 
         digest = hashlib.sha256("\n".join(self.labels).encode())
+        if self.reader is not None:
+            digest.update(json.dumps(self.reader.reading(), sort_keys=True).encode())
         digest.update(self.tokenizer.backend_tokenizer.to_str().encode())
         for name, weight in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
@@ -63,11 +67,22 @@ def read(name: str, task: Task) -> LoadedModel:
         model, tokenizer, trained = load_exported(folder)
         if trained.kind != task.kind:
             raise _unfit(name, f"it is for the task {trained.kind!r}, not {task.kind!r}")
-        loaded = LoadedModel(model.eval(), tokenizer, trained.labels)
-    else:
-        loaded = _read_plain(name, folder, task)
+        _require_labels(name, trained.labels, task)
+        by_word = trained.head == "prompt"  # its outputs are the words of the task's labels
+        labels = task.labels if by_word else trained.labels
+        return LoadedModel(model.eval(), tokenizer, labels, _reader(trained, task))
+    loaded = _read_plain(name, folder, task)
     _require_labels(name, loaded.labels, task)
     return loaded
+
+
+def _reader(trained: Task, task: Task) -> Task | None:
+    """Return the task that reads records as for training, if it reads otherwise than `task`."""
+    from secure_fl.learning.tasks import task_from
+
+    if trained.reading() == task.reading():
+        return None
+    return task_from({"kind": task.kind, "labels": task.labels, **trained.reading()})
 
 
 def labels_of(name: str) -> tuple[str, ...] | None:
@@ -147,14 +162,16 @@ def examine(site: Site, label: str, loaded: LoadedModel) -> dict[str, Contributi
             party=site.name,
             split=SPLIT,
         )
+    reader = loaded.reader or site.task
     with site.recorder.phase("tokenise"):
         try:
-            encoded = site.task.encode(site.silo.test, loaded.tokenizer)
+            encoded = reader.encode(site.silo.test, loaded.tokenizer)
         except DataError as error:
             raise error.at(party=site.name, split=SPLIT) from None
     with site.recorder.phase("evaluate"), autocast(site):
         model = loaded.model.to(site.device)
-        logits, batches = site.task.outcomes(model, encoded, site.at_once())
+        rows = site.at_once() * site.task.windows // reader.windows
+        logits, batches = reader.outcomes(model, encoded, max(1, rows))
     with site.recorder.phase("count"):
         labels = site.task.labels
         logits = [loaded.in_order(z, labels) if labels else z for z in logits]

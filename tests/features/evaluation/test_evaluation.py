@@ -19,18 +19,20 @@ from secure_fl.data.splits import write
 from secure_fl.errors import CohortError, DataError, ModelError, SettingsError
 from secure_fl.features.evaluation.algorithm import Evaluate, EvaluatedModel
 from secure_fl.features.evaluation.evaluation import Evaluation, evaluate_settings, named, pinned
-from secure_fl.features.evaluation.examine import pulls
+from secure_fl.features.evaluation.examine import pulls, read
 from secure_fl.features.evaluation.page import evaluation_page, hospitals_of
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
-from secure_fl.learning.exporting import CARD
+from secure_fl.learning.exporting import CARD, export
+from secure_fl.learning.models import load_model, load_tokenizer
+from secure_fl.learning.tasks import make_task
 from secure_fl.learning.tasks.classification import Classification, label_name
 from secure_fl.learning.tasks.regression import Regression
 from secure_fl.learning.tasks.task import Task
 from secure_fl.pilot.site_memory import OpenedQuestions
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.rules import Company, broken_rules
-from secure_fl.settings import TrainingSettings
+from secure_fl.settings import MASK, ModelSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
@@ -108,6 +110,27 @@ def test_a_plain_checkpoint_whose_classes_have_another_order(
     found = evaluate([runs[1], place], silos(), task=TASK.model_copy(update={"labels": None}))
     more, plain = found.scores["more"], found.scores["plain"]
     assert plain == pytest.approx(more, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        {"windows": 3},
+        {"prompt": f"this is {MASK}", "label_words": {"ade": "new", "no-ade": "old"}},
+    ],
+)
+def test_a_model_reads_records_as_it_did_in_training(reading: Any, tmp_path: Path) -> None:
+    model_settings, labels = ModelSettings(layers=1), LABELS[::-1]
+    tokenizer = load_tokenizer(model_settings)
+    trained = make_task(TaskSettings(labels=labels, max_length=16, **reading))
+    model = load_model(model_settings, trained, tokenizer, 0)
+    export(model, tokenizer, place := tmp_path / "other", trained)
+    found = evaluate([place], silos(), task=TASK)  # 32 tokens, no window, no prompt
+    records = [record for silo in silos() for record in silo.test]
+    own = trained.evaluate(model, trained.encode(records, tokenizer))
+    assert found.scores["other"]["loss"] == pytest.approx(own["loss"], abs=1e-6)
+    digests = {read(str(place), task).digest() for task in (make_task(TASK), trained)}
+    assert len(digests) == 2
 
 
 @pytest.mark.parametrize("label", ["a", "LABEL_0"])
