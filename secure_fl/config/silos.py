@@ -88,7 +88,7 @@ def spread(data: SourceData, kind: Kind, seed: int) -> DistributedRecords:
         np.random.default_rng(seed),
         alpha=data.alpha,
         minimum=data.minimum,
-        by=by,
+        by=patient,
     )
     parts = zip(parties(data), shares, strict=True)
     dealt = DistributedRecords(tuple(_split(name, share, data, seed) for name, share in parts))
