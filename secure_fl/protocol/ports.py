@@ -225,6 +225,10 @@ class ScaleLayer:
     ) -> None:
         """Store the scales from the sums that `unknown` and then `beyond` asked for."""
 
+    def clipped(self, groups: Sequence[Group], rule: Rule) -> Sequence[str]:
+        """Return vectors that grew so much that most of this sum is carried over to the next."""
+        return ()
+
     def forget(self, names: Sequence[str]) -> None:
         """Discard scales of these names that other parties do not know."""
 

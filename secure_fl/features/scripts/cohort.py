@@ -54,7 +54,9 @@ class ScriptCohort:
             values: Tensors, arrays or numbers by name.
             weight: The weight of this site, such as its number of records.
             base: Values that are equal at all sites, such as the last mean. Only differences to
-                them are rounded, which makes the mean of a trained model nearly exact.
+                them are rounded, which makes the mean of a trained model nearly exact. Differences
+                many times larger than in the last round are clipped, and the rest is added to the
+                next round's mean.
 
         """
         if not 0 <= weight < float("inf"):
