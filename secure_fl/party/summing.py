@@ -326,12 +326,14 @@ def _check_members(members: Members, answer: Owners) -> None:
 def _flat(values: Mapping[str, Any], me: str, noise: Noise | None) -> dict[str, Vector]:
     """Flatten values into vectors, in pieces; refuse values that are not finite.
 
-    Integers that carry their noise remain integers.
+    Integers that carry their noise remain integers, and few integers keep all their digits.
     """
-    kind = np.int64 if noise is not None and noise.prepaid else np.float32
     flat: dict[str, Vector] = {}
     for name, value in sorted(values.items()):
-        vector = np.ascontiguousarray(np.asarray(value, dtype=kind)).reshape(-1)
+        given = np.asarray(value)
+        few = noise is None and given.dtype.kind in "iu" and given.size <= COUNTS
+        kind: Any = np.int64 if noise is not None and noise.prepaid else np.float32
+        vector = np.ascontiguousarray(given, np.float64 if few else kind).reshape(-1)
         if not np.isfinite(vector).all():
             raise TrainingError(
                 f"{name} holds NaN or infinity, so nothing was sent",

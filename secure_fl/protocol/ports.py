@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from secure_fl.crypto.keys.identity import PublicIdentity
     from secure_fl.protocol.frames import Frame
 
-Vector: TypeAlias = NDArray[np.float32] | NDArray[np.int64]  # integers: with their noise
+# Integers: with their noise. float64: integers beyond the digits of float32.
+Vector: TypeAlias = NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]
 Arrays: TypeAlias = dict[str, NDArray[np.float64]]
 NONE_LOST: Mapping[str, Lost] = MappingProxyType({})
 NO_ARRAYS: Mapping[str, NDArray[np.float64]] = MappingProxyType({})
