@@ -207,7 +207,7 @@ class Scales(ScaleLayer):
             norms = {
                 SCALES + name: np.array([squared_norm(self.whole(name, vector, rule))], np.float32)
                 for name, vector in group.vectors.items()
-                if vector.size > SMALL and not (rule.carry and name in self.rms)
+                if vector.size > SMALL and not self._scaled(name, rule)
             }
             if norms:
                 self.own |= norms
@@ -254,12 +254,29 @@ class Scales(ScaleLayer):
                 self.leftovers |= {n: self.whole(n, v, rule) for n, v in group.vectors.items()}
         return {n: np.zeros(v.size) for group in groups for n, v in group.vectors.items()}
 
+    def clipped(self, groups: Sequence[Group], rule: Rule) -> Sequence[str]:
+        if rule.bound is not None:
+            return ()
+        bound = 2 * CLIP_IN_RMS[self._bits]  # times the last RMS: more than half is cut off
+        return [
+            name
+            for group in groups
+            for name, vector in group.vectors.items()
+            if vector.size > SMALL
+            and self._scaled(name, rule)
+            and squared_norm(vector) > (bound * self.rms[name]) ** 2 * vector.size
+        ]
+
+    def _scaled(self, name: str, rule: Rule) -> bool:
+        """Return True if the last carried sum gives a scale; zeros give none."""
+        return rule.carry and self.rms.get(name, 0.0) > 0
+
     def lied_about(self, name: str, rule: Rule) -> bool:
         """Return True if a vector's scale is unknown, and its summed norm is invalid.
 
         A party may send any norm. Nobody can tell which party did, so all parties do without.
         """
-        known = rule.bound is not None or (rule.carry and name in self.rms)
+        known = rule.bound is not None or self._scaled(name, rule)
         return not known and self._norms.get(name, 0.0) < 0
 
     def clip(self, name: str, size: int, owners: int, rule: Rule) -> float:
@@ -271,7 +288,7 @@ class Scales(ScaleLayer):
         if not rule.carry:
             return sqrt(self._norms[name]) * (1 + 1e-5)  # bound of every party's values
         rms = self.rms.get(name)
-        if rms is None:
+        if not rms:
             rms = sqrt(self._norms[name] / (owners * size))
         return rms * CLIP_IN_RMS[self._bits]
 
@@ -293,7 +310,7 @@ class Scales(ScaleLayer):
             else:
                 clip = self.clip(name, vector.size, len(group.owners), rule)
                 # Do not sum a norm twice: if a party left between, the difference is its norm.
-                norm = rule.carry and (rule.bound is not None or name in self.rms)
+                norm = rule.carry and (rule.bound is not None or self._scaled(name, rule))
                 fields.append(Field(name, vector.size, clip, norm=norm))
         return Layout(tuple(fields), Codec(bits, parties, COHORT.modulus, extra))
 

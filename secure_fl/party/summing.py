@@ -64,6 +64,12 @@ IMPOSSIBLE_NORMS = (
 )
 
 
+CLIPPED = (
+    "{} vectors, such as {}, are many times larger than in the last sum: over half of their values "
+    "is clipped now, and added to the next sum"
+)
+
+
 class Opened(NamedTuple):
     """The outcome of one sum on the wire."""
 
@@ -103,6 +109,9 @@ class Summing:
         unscaled = self._scales.unknown(groups, request.rule)
         if (unscaled or lacking) and not await self._learn_scales(unscaled, request):
             return {}
+        if clipped := self._scales.clipped(groups, request.rule):
+            text = CLIPPED.format(len(clipped), clipped[0])
+            self._recorder.event(Warned(code="clipped", text=text))
         size = sum(vector.size for group in groups for vector in group.vectors.values())
         parts = parts_of(groups) if size > PART else [groups]
         vectors = await self._add_parts(parts, request)
@@ -320,12 +329,14 @@ def _check_members(members: Members, answer: Owners) -> None:
 def _flat(values: Mapping[str, Any], me: str, noise: Noise | None) -> dict[str, Vector]:
     """Flatten values into vectors, in pieces; refuse values that are not finite.
 
-    Integers that carry their noise remain integers.
+    Integers that carry their noise remain integers, and few integers keep all their digits.
     """
-    kind = np.int64 if noise is not None and noise.prepaid else np.float32
     flat: dict[str, Vector] = {}
     for name, value in sorted(values.items()):
-        vector = np.ascontiguousarray(np.asarray(value, dtype=kind)).reshape(-1)
+        given = np.asarray(value)
+        few = noise is None and given.dtype.kind in "iu" and given.size <= COUNTS
+        kind: Any = np.int64 if noise is not None and noise.prepaid else np.float32
+        vector = np.ascontiguousarray(given, np.float64 if few else kind).reshape(-1)
         if not np.isfinite(vector).all():
             raise TrainingError(
                 f"{name} holds NaN or infinity, so nothing was sent",

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from secure_fl.crypto.keys.identity import PublicIdentity
     from secure_fl.protocol.frames import Frame
 
-Vector: TypeAlias = NDArray[np.float32] | NDArray[np.int64]  # integers: with their noise
+# Integers: with their noise. float64: integers beyond the digits of float32.
+Vector: TypeAlias = NDArray[np.float32] | NDArray[np.float64] | NDArray[np.int64]
 Arrays: TypeAlias = dict[str, NDArray[np.float64]]
 NONE_LOST: Mapping[str, Lost] = MappingProxyType({})
 NO_ARRAYS: Mapping[str, NDArray[np.float64]] = MappingProxyType({})
@@ -224,6 +225,10 @@ class ScaleLayer:
         large: Mapping[str, NDArray[np.float64]] = NO_ARRAYS,
     ) -> None:
         """Store the scales from the sums that `unknown` and then `beyond` asked for."""
+
+    def clipped(self, groups: Sequence[Group], rule: Rule) -> Sequence[str]:
+        """Return vectors that grew so much that most of this sum is carried over to the next."""
+        return ()
 
     def forget(self, names: Sequence[str]) -> None:
         """Discard scales of these names that other parties do not know."""

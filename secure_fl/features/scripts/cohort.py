@@ -55,7 +55,9 @@ class ScriptCohort:
             values: Tensors, arrays or numbers by name.
             weight: The weight of this site, such as its number of records.
             base: Values that are equal at all sites, such as the last mean. Only differences to
-                them are rounded, which makes the mean of a trained model nearly exact.
+                them are rounded, which makes the mean of a trained model nearly exact. Differences
+                many times larger than in the last round are clipped, and the rest is added to the
+                next round's mean.
 
         """
         if not 0 <= weight < float("inf"):
@@ -75,7 +77,8 @@ class ScriptCohort:
     def sum(self, values: Values) -> Any:
         """Add values over the sites. Returns the sums, as tensors or arrays like the given ones.
 
-        Whole numbers are rounded to whole numbers.
+        Sums of whole numbers have the type int64, and sums of float16 float32. Up to 8 whole
+        numbers of a name are added exactly; more are rounded, to whole numbers.
         """
         answer: Summed = self._ask(SumCall(_arrays(values)))
         return {name: _like(value, answer.sums[name], whole=True) for name, value in values.items()}
@@ -192,17 +195,23 @@ def _signed(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _like(value: Any, array: NDArray[np.float64], *, whole: bool = False) -> Any:
-    """Convert sums to the kind of the given value: a tensor, an array or a number."""
+    """Convert sums to the kind of the given value: a tensor, an array or a number.
+
+    A sum (`whole`) of small types takes a larger one, which holds it.
+    """
     if hasattr(value, "detach"):
         import torch
 
         floating = value.is_floating_point()
         array = np.rint(array) if whole and not floating else array
-        kind = value.dtype if floating or whole else torch.float32
+        kind = value.dtype if floating else torch.int64 if whole else torch.float32
+        kind = torch.float32 if whole and kind.itemsize < 4 else kind
         return torch.as_tensor(array, dtype=kind, device=value.device)
     kind = np.asarray(value).dtype
     if kind.kind in "iub" and whole:
         array, kind = np.rint(array), np.dtype(np.int64)
+    elif whole and kind.itemsize < 4:
+        kind = np.dtype(np.float32)
     kept = array.astype(kind if kind.kind == "f" or whole else np.float64)
     return kept if isinstance(value, np.ndarray) else kept.item()
 

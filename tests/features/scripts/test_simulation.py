@@ -77,6 +77,26 @@ def test_means_of_small_types_are_those_of_their_numbers(kind: Any) -> None:
     np.testing.assert_allclose(mean, [1 / 3, 1], atol=1e-3)
 
 
+def test_sums_of_small_types_hold_the_sum() -> None:
+    def main(cohort: ScriptCohort) -> Any:
+        torch_types = torch.uint8, torch.int32, torch.bool, torch.float16, torch.bfloat16
+        values: dict[str, Any] = {
+            str(t): torch.tensor([1, 3e4]).clamp(max=127).to(t) for t in torch_types[:1]
+        }
+        values |= {str(t): torch.tensor([1, 3e4]).to(t) for t in torch_types[1:]}
+        values |= {"numpy": np.array([1, 3e4], np.float16)}
+        values |= {"count": 16_777_217, "counts": np.array([2**31 - 1, 1], np.int32)}
+        return cohort.sum(values)
+
+    sums = simulate(main, rounds=1, protection=SEALED).results["site-1"]
+    assert sums["torch.uint8"].tolist() == [3, 381]
+    assert sums["torch.int32"].tolist() == [3, 90_000]
+    assert sums["torch.bool"].tolist() == [3, 3] and sums["torch.bool"].dtype == torch.int64
+    assert sums["torch.float16"].tolist() == [3, 90_000] == sums["numpy"].tolist()
+    assert sums["torch.bfloat16"].dtype == torch.float32
+    assert sums["count"] == 3 * 16_777_217 and sums["counts"].tolist() == [3 * (2**31 - 1), 3]
+
+
 @pytest.mark.slow  # three processes import torch
 def test_processes_give_the_bits_of_threads() -> None:
     states = random.getstate()
