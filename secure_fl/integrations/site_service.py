@@ -270,6 +270,8 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
         logging.getLogger(PILOT_LOG).info(f"means of round {round.number}: {numbers or 'model'}")
         if opened:
             place.mean = _mean_of(state, round.number)
+    if opened and place.mean is None and MEAN in state:  # restarted after the last round
+        place.mean = _mean_of(state, cohort.settings.rounds)
     model: dict[str, Any] = state.get(MEAN, {})
     return model
 

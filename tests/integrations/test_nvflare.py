@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -264,6 +265,18 @@ def test_one_site_alone_is_never_summed(tmp_path: Path, monkeypatch: pytest.Monk
     assert job.errors.keys() == set(NAMES)
     assert "began no round" in str(job.errors["east"])
     assert not job.means
+
+
+def test_the_mean_of_another_round_is_not_the_model() -> None:
+    """The coordinator ended after round 2, for example by an error without a text."""
+    job = LocalJob(NAMES, carried_plan(3, opened=True), train)
+    folder: Any = SimpleNamespace(algorithm=job.plan.algorithm)
+    job.server._folder = folder
+    job.server.take(2, START)
+    assert job.server.mean(2) is START
+    job.server._over = True
+    with pytest.raises(CohortError, match="ended without the mean of round 3"):
+        job.server.mean(3)
 
 
 @pytest.mark.parametrize("found", ["2.8.1", "2.10.0", "3.0"])
