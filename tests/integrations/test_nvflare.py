@@ -27,6 +27,7 @@ from tests.support.carried_pilot import (
     expected,
     moved,
 )
+from tests.support.raising import raises
 
 pytest.importorskip("nvflare")
 
@@ -332,3 +333,26 @@ def test_recipes_that_need_more_than_the_mean_are_refused(tmp_path: Path, net: A
         sealed(recipe(tmp_path, {"class_path": "model.Net", "args": {}}))
     with pytest.raises(SettingsError, match="this recipe is not sealed"):
         SealedSimEnv(num_clients=3, workspace_root=str(tmp_path)).deploy(recipe(tmp_path, net)._job)
+
+
+@pytest.mark.parametrize(
+    ("field", "option"),
+    [
+        ("exclude_vars", "bias"),
+        ("aggregation_weights", {"site-1": 10.0}),
+        ("stop_cond", "accuracy >= 80"),
+    ],
+)
+@pytest.mark.parametrize("opened", [False, True])
+def test_options_that_a_sealed_sum_would_ignore_are_refused(
+    tmp_path: Path, net: Any, field: str, option: Any, opened: bool
+) -> None:
+    with raises(SettingsError, f"the recipe has {field}, which would have no effect", field=field):
+        sealed(recipe(tmp_path, net, **{field: option}), means_to_server=opened, metrics=["loss"])
+
+
+def test_a_server_with_the_metric_may_stop_early(tmp_path: Path, net: Any) -> None:
+    given = recipe(tmp_path, net, stop_cond="accuracy >= 80", patience=2)
+    with raises(SettingsError, "the server does not get 'accuracy'", field="stop_cond"):
+        sealed(given, metrics=["accuracy"])
+    assert sealed(given, means_to_server=True, metrics=["accuracy"]) is given
