@@ -27,15 +27,17 @@ time: it continues from its disk."""
 @passphrase_option
 @click.option("--out", type=PATH, default=Path("runs"), show_default=True,
               help="Folder for this site's runs.")  # fmt: skip
+@click.option("--go-back", is_flag=True,
+              help="Allow repeated rounds after a member lost its state.")  # fmt: skip
 @log_option
 @errors_only_option
 def serve(
     site: Path, at: Path, kit: Path, passphrase_file: Path | None, out: Path,
-    log_format: str, quiet: bool,
+    go_back: bool, log_format: str, quiet: bool,
 ) -> None:  # fmt: skip
     """Answer for a site whose training runs in Flower or NVIDIA FLARE."""
     from secure_fl.integrations.site_service import serve as run
 
     with service_log(log_format, quiet=quiet) as log:
-        run(site, at, kit=kit, passphrase_file=passphrase_file, out=out)
+        run(site, at, kit=kit, passphrase_file=passphrase_file, out=out, goes_back=go_back)
         log.info(f"the run has finished; this site's runs are in {out}")

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from secure_fl.cli.service import PILOT_LOG
-from secure_fl.errors import Disagreement, PartyFailed, SecureFLError, SettingsError
+from secure_fl.errors import CohortError, Disagreement, PartyFailed, SecureFLError, SettingsError
 from secure_fl.features.scripts.algorithm import Script
 from secure_fl.features.scripts.cohort import digest
 from secure_fl.integrations.site_messages import (
@@ -157,8 +157,10 @@ class MessageHub:
         return failed
 
     def finish(self) -> None:
-        """Hand the mean of the last round over."""
-        self._take_mean(self._rounds)
+        """Hand the mean of the last round over, or refuse to end without it."""
+        if not self._take_mean(self._rounds):
+            what = f"no site sent the mean of round {self._rounds}, the last one"
+            raise CohortError(what, fix="each site has it in its runs/RUN/model.safetensors")
 
     def _due(self, frame: Frame) -> tuple[int, bool]:
         """Return the round in which a frame lets sites train, or 0, and whether a mean is due."""

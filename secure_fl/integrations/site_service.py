@@ -211,6 +211,7 @@ def serve(
     kit: Path | str = "kit",
     passphrase_file: Path | str | None = None,
     out: Path | str = "runs",
+    goes_back: bool = False,
 ) -> None:
     """Answer for a site under the rules of its file, until the run has finished.
 
@@ -220,6 +221,7 @@ def serve(
         kit: Folder of the site's kit.
         passphrase_file: File with the passphrase of the keys. Default: it is asked for.
         out: Folder for this site's runs.
+        goes_back: Allow repeated rounds after another site lost its state.
 
     """
     met: list[SiteSocket] = []
@@ -234,7 +236,8 @@ def serve(
             met[0].stop()
             Path(at).unlink(missing_ok=True)
 
-    with join(site, kit=kit, passphrase_file=passphrase_file, out=out, connect=connect) as cohort:
+    files: dict[str, Any] = {"kit": kit, "passphrase_file": passphrase_file, "out": out}
+    with join(site, **files, goes_back=goes_back, connect=connect) as cohort:
         model = average(cohort, met[0])
         save_file(model, Path(out) / met[0].run / MODEL)
 
@@ -270,6 +273,8 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
         logging.getLogger(PILOT_LOG).info(f"means of round {round.number}: {numbers or 'model'}")
         if opened:
             place.mean = _mean_of(state, round.number)
+    if opened and place.mean is None and MEAN in state:  # restarted after the last round
+        place.mean = _mean_of(state, cohort.settings.rounds)
     model: dict[str, Any] = state.get(MEAN, {})
     return model
 

@@ -207,8 +207,9 @@ class Session:
             raise CohortError(
                 f"the run would go back to round {after}, and this party has round {newest}: "
                 "another party lost its later rounds, or the coordinator claims so",
-                fix="ask which party lost its rounds; if one did, restart this site with "
-                "`secure-fl join --go-back`; nothing was deleted",
+                fix="ask which party lost its rounds; if one did, restart this site with --go-back "
+                "(`secure-fl join`, `secure-fl serve`) or `join(..., goes_back=True)` in its "
+                "script; nothing was deleted",
                 field="after_round",
             )
 

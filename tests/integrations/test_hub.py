@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from secure_fl.crypto.keys.identity import Identity
+from secure_fl.errors import CohortError
 from secure_fl.features.scripts.algorithm import Script
 from secure_fl.features.scripts.cohort import digest
 from secure_fl.integrations.hub import MessageHub, Node
@@ -25,6 +26,7 @@ from secure_fl.integrations.site_messages import (
 )
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame, Link
+from tests.support.raising import raises
 
 SITES = "abc"
 MEAN = {"w": np.ones(1, np.float32)}
@@ -118,3 +120,13 @@ def test_another_site_sends_a_mean_that_one_withholds() -> None:
     engine = NoMean(opened=True, newest=1)
     assert engine.answered(messages.Continue(tuple(SITES)), round=2) == list(SITES)
     assert engine.means == [1] and engine.trained == [(name, 2) for name in SITES]
+
+
+def test_a_run_without_its_last_mean_ends_with_an_error() -> None:
+    """The server would save the model of the round before as the last one."""
+    engine = NoMean(opened=True, newest=2)
+    engine.answered(round=2)
+    with raises(CohortError, "no site sent the mean of round 3"):
+        engine.hub.finish()
+    assert engine.means == [2]
+    ScriptedEngine(opened=False, newest=2).hub.finish()

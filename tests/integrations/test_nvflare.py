@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from tests.support.carried_pilot import (
     expected,
     moved,
 )
+from tests.support.raising import raises
 
 pytest.importorskip("nvflare")
 
@@ -300,6 +302,18 @@ def test_one_site_alone_is_never_summed(tmp_path: Path, monkeypatch: pytest.Monk
     assert not job.means
 
 
+def test_the_mean_of_another_round_is_not_the_model() -> None:
+    """The coordinator ended after round 2, for example by an error without a text."""
+    job = LocalJob(NAMES, carried_plan(3, opened=True), train)
+    folder: Any = SimpleNamespace(algorithm=job.plan.algorithm)
+    job.server._folder = folder
+    job.server.take(2, START)
+    assert job.server.mean(2) is START
+    job.server._over = True
+    with pytest.raises(CohortError, match="ended without the mean of round 3"):
+        job.server.mean(3)
+
+
 @pytest.mark.parametrize("found", ["2.8.1", "2.10.0", "3.0"])
 def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
     monkeypatch.setattr("secure_fl.integrations.nvflare.version", lambda name: found)
@@ -353,3 +367,26 @@ def test_recipes_that_need_more_than_the_mean_are_refused(tmp_path: Path, net: A
         sealed(recipe(tmp_path, {"class_path": "model.Net", "args": {}}))
     with pytest.raises(SettingsError, match="this recipe is not sealed"):
         SealedSimEnv(num_clients=3, workspace_root=str(tmp_path)).deploy(recipe(tmp_path, net)._job)
+
+
+@pytest.mark.parametrize(
+    ("field", "option"),
+    [
+        ("exclude_vars", "bias"),
+        ("aggregation_weights", {"site-1": 10.0}),
+        ("stop_cond", "accuracy >= 80"),
+    ],
+)
+@pytest.mark.parametrize("opened", [False, True])
+def test_options_that_a_sealed_sum_would_ignore_are_refused(
+    tmp_path: Path, net: Any, field: str, option: Any, opened: bool
+) -> None:
+    with raises(SettingsError, f"the recipe has {field}, which would have no effect", field=field):
+        sealed(recipe(tmp_path, net, **{field: option}), means_to_server=opened, metrics=["loss"])
+
+
+def test_a_server_with_the_metric_may_stop_early(tmp_path: Path, net: Any) -> None:
+    given = recipe(tmp_path, net, stop_cond="accuracy >= 80", patience=2)
+    with raises(SettingsError, "the server does not get 'accuracy'", field="stop_cond"):
+        sealed(given, metrics=["accuracy"])
+    assert sealed(given, means_to_server=True, metrics=["accuracy"]) is given

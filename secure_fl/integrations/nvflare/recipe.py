@@ -45,6 +45,7 @@ def sealed(
     """
     shapes = {name: tuple(s) for name, s in (values or shapes_of(recipe)).items()}
     controller = _workflow(recipe)
+    _require_no_lost_option(controller, metrics if means_to_server else ())
     algorithm = Script(
         rounds=controller.num_rounds,
         values={**shapes, **dict.fromkeys(metrics, ())},
@@ -82,6 +83,23 @@ def _workflow(recipe: Recipe) -> FedAvg:
     what = f"the workflow of this recipe ({names}) needs more than the mean of the sites"
     fix = "use a FedAvg recipe without an aggregator of its own"
     raise SettingsError(what, fix=fix, field="recipe")
+
+
+def _require_no_lost_option(controller: FedAvg, metrics: Sequence[str]) -> None:
+    """Refuse options of the workflow that sealed sums would ignore; `metrics`: the server's."""
+    if controller.exclude_vars:
+        option, why = "exclude_vars", "sealed sums average every parameter of the model"
+    elif controller.aggregation_weights:
+        option, why = "aggregation_weights", "sites are weighted by the steps that they report"
+    elif controller.stop_condition and (key := controller.stop_condition[0]) not in metrics:
+        option, why = "stop_cond", f"the server does not get {key!r}"
+    else:
+        return
+    fix = f"omit {option}"
+    if option == "stop_cond":
+        fix = f"use sealed(recipe, means_to_server=True, metrics=[{key!r}]), or {fix}"
+    what = f"the recipe has {option}, which would have no effect: {why}"
+    raise SettingsError(what, fix=fix, field=option)
 
 
 class SealedSimEnv(SimEnv):  # type: ignore[misc]

@@ -135,6 +135,8 @@ class SealedServer(FLComponent):  # type: ignore[misc]
             self._changed.wait_for(known)
             if self._error:
                 raise CohortError(f"the sealed sum stopped: {self._error}")
+            if opened and self._mean[0] != round:
+                raise CohortError(f"the coordinator ended without the mean of round {round}")
             return self._mean[1] if opened else None
 
     def _lead(self, engine: Any) -> None:
