@@ -303,7 +303,8 @@ class Guard(RoundHook):
             self._undo(round, parties, votes.against)
         else:
             self._own["wrong"] = after
-            self._shared.search.admitted(round, parties)
+            if self._cfg.search:
+                self._shared.search.admitted(round, parties)
 
     def report(self) -> Mapping[str, Any]:
         """Return the refused rounds and the excluded parties, equal at all parties."""
@@ -319,7 +320,8 @@ class Guard(RoundHook):
         self._transcript.rescale(self._scaling)
         self._judge.forget(round)
         shared.refused.append(round)
-        shared.search.refused(round, parties, against)
+        if self._cfg.search:
+            shared.search.refused(round, parties, against)
         if len(shared.refused) > self._cfg.most:
             rounds = ", ".join(map(str, shared.refused))
             raise RefusedRounds(
