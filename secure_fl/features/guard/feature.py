@@ -112,7 +112,8 @@ class GuardFeature(RunFeature):
             return None
         label = label if spec.algorithm.judged is None else spec.algorithm.judged
         judge, cap = DevRecords(site, label), limits.options.get("max_growth")
-        return Guard(settings, judge, site.recorder, spec.seed, cap)
+        least = spec.protection.min_cohort
+        return Guard(settings, judge, site.recorder, spec.seed, cap, least)
 
 
 def settings_of(spec: RunSpec) -> GuardSettings | None:

@@ -200,6 +200,20 @@ def test_sums_of_one_state_tell_the_halves_and_nothing_smaller() -> None:
             search.admitted(round, EIGHT)
 
 
+def test_a_half_that_lost_a_hospital_is_not_summed() -> None:
+    """The sum would be over fewer than min_cohort, and each resumed run would stop there again."""
+    seven, search = EIGHT[:7], SubsetSearch(0, min_cohort=3)
+    search.refused(1, seven, 5)
+    half = search.among(seven)
+    assert len(half) == 3
+    left = tuple(party for party in seven if party != half[0])
+    assert search.among(left) == left
+    search.refused(2, left, 5)
+    assert search.among(left) == left  # from this state no other halves may be opened
+    search.admitted(3, left)
+    assert search.among(left) == left and search.left_out == ()
+
+
 def test_a_search_is_saved() -> None:
     search, other = SubsetSearch(5), SubsetSearch(5)
     led(search, lambda among: BAD in among, 3)
