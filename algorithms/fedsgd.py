@@ -61,7 +61,7 @@ async def fedsgd(cohort: Cohort, site: Site, cfg: FedSGD) -> None:
             g = await noised_gradient(cohort, site, model, gradients, expected)
         η = stride_of(model, site.training) * factor(site.training, round.at(0, 1))
         add_(model, unflat(adam.step(g, η), trainable(model)))
-        if round.number % max(1, cfg.rounds // SCORED) == 0:
+        if round.measured(SCORED):
             site.score(model, round.number)
         if student is not None and round.number == round.total:
             student.score(model, round.number)

@@ -323,13 +323,14 @@ def _training_answer(settings: Settings, members: Sequence[Silo], given: Options
     units = given.get("records", counted[least])
     plan = plan_training(
         units,
-        units if settings.algorithm.step_rate else min(settings.training.batch_size, units),
+        min(settings.training.batch_size, units),
         settings.algorithm.epochs,
         rounds_of(RunSpec.of(settings)),
         dp.delta,
         noise_multiplier=dp.noise_multiplier,
         epsilon_target=None if dp.noise_multiplier else dp.target_epsilon or dp.epsilon,
         accountant=dp.accountant,
+        step_rate=settings.algorithm.step_rate,
     )
     of = "" if "records" in given else f", at {least} with {units} (the fewest)"
     return BudgetAnswer(

@@ -311,7 +311,8 @@ class TrainingSettings(Section):
     hospital, and the best round has the best mean score."""
     patience: Positive | None = None
     """Rounds without a better pooled dev score after which the run ends with its best model.
-    Default: train all rounds and keep the last model."""
+    `probe` and `fedsgd` score about six rounds, and only these count. Default: train all rounds
+    and keep the last model."""
     probe_score: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Pooled dev score of a probe, a linear model on the fixed encoder. A result below it says so.
     `secure-fl tune` measures and writes it."""

@@ -121,6 +121,7 @@ class Moments:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the moments from `state_dict`."""
+        self.forget()
         for at, moments in state.items():
             self._optimizer.state[self._weights[int(at)]] = dict(moments)
 

@@ -60,7 +60,7 @@ async def probe(cohort: Cohort, site: Site, cfg: Probe) -> None:
             state["weights"] = await ridge(cohort, site, rows)
         else:
             await logistic_step(cohort, site, rows, state, round)
-        if round.number % max(1, cfg.rounds // SCORED) == 0:
+        if round.measured(SCORED):
             load(model, state)
             site.score(model, round.number)
         if student is not None and round.number == round.total:

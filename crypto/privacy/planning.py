@@ -205,10 +205,12 @@ def plan_training(
     noise_multiplier: float | None = None,
     epsilon_target: float | None = None,
     accountant: Accountant = "auto",
+    step_rate: float | None = None,
 ) -> TrainingBudget:
     """Compute ε of DP-SGD with a noise multiplier, or the least multiplier for ε.
 
-    As in Opacus' loader, 1/⌈N/B⌉ is the sample rate, and an epoch has ⌈N/B⌉ steps.
+    As in Opacus' loader, 1/⌈N/B⌉ is the sample rate, and an epoch has ⌈N/B⌉ steps. `step_rate`: the
+    sample rate of an algorithm whose rounds are single steps.
     """
     if min(records, batch, epochs, rounds) < 1 or batch > records:
         raise BudgetError(
@@ -216,6 +218,8 @@ def plan_training(
         )
     per_epoch = math.ceil(records / batch)
     rate, steps = 1 / per_epoch, per_epoch * epochs * rounds
+    if step_rate is not None:
+        rate, steps = step_rate, rounds
 
     def events(σ: float) -> list[DpSgdSteps]:
         return [DpSgdSteps(σ, rate, steps)]

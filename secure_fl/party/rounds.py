@@ -19,6 +19,10 @@ class Round:
         """The share of the run that is over when this round ends, in (0, 1]."""
         return (self.number - self.undone) / self.total
 
+    def measured(self, times: int) -> bool:
+        """True in the last round, and before it in about so many rounds at equal distances."""
+        return self.number % max(1, self.total // times) == 0 or self.number == self.total
+
     def at(self, step: int, steps: int) -> float:
         """Return the share of the run that is over in the middle of a step, counted from 0."""
         return (self.number - self.undone - 1 + (step + 0.5) / steps) / self.total

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from secure_fl import FedAvg, Silo
 from secure_fl.algorithms.fedkd import FedKD
-from secure_fl.algorithms.fedkd.algorithm import Descent
+from secure_fl.algorithms.fedkd.algorithm import Descent, Moments
 from secure_fl.algorithms.fedkd.mutual_distillation import Pair, losses, make_pair
 from secure_fl.algorithms.fedkd.settings import FactorMode
 from secure_fl.corpora import make
@@ -23,6 +23,7 @@ from secure_fl.learning.dp.dp_sgd import checked_clipping, fit_privately
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.local_training import make_optimizer
 from secure_fl.learning.site import Site
+from secure_fl.party.hooks import Snapshot
 from secure_fl.settings import DPSettings, ModelSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.equality import equal, kept_state, weights
@@ -35,6 +36,19 @@ from tests.support.saved_models import dropping, save_tiny
 __all__ = ["dropping"]  # a fixture
 
 OFF: dict[str, Any] = {"tied": False, "mutual": False, "soft_labels": False, "hidden": False}
+
+
+def test_an_undone_first_round_leaves_no_moments() -> None:
+    """The guard restores the state from before the first step, which has none."""
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.AdamW([weight])
+    moments = Moments(optimizer, [weight])
+    before = Snapshot({"moments": moments})
+    before.take()
+    weight.grad = torch.full((3,), 1000.0)
+    optimizer.step()
+    before.restore()
+    assert moments.state_dict() == {} and not optimizer.state
 
 
 # --- what comes out -------------------------------------------------------------------------------

@@ -82,6 +82,16 @@ def test_a_student_costs_no_privacy_and_no_sum() -> None:
     assert set(taught.models) == {"model", STUDENT} and set(alone.models) == {"model"}
 
 
+@pytest.mark.parametrize("name", TEACHERS)
+def test_the_last_round_is_scored_whatever_the_number_of_rounds(name: str) -> None:
+    """Without a score of the model, the student would be served, however bad it is."""
+    plain = TrainingSettings(device="cpu", class_weights="none")
+    taught, model = algorithm(name, 13, student_layers=1, student_epochs=1), TEACHERS[name][1]
+    options = {"training": plain, "task": TASK, "model": model, "silos": hospitals(16)}
+    last = small(taught, "none", **options).run().document["metrics"]["last"]
+    assert last["round"] == 13 and {"dev", f"{STUDENT}/dev"} <= last["pooled"].keys()
+
+
 def test_a_student_learns_its_teachers_answers() -> None:
     """Distilled from a teacher without DP, it agrees with it on texts that neither has seen."""
     plain = TrainingSettings(device="cpu", class_weights="none")

@@ -280,6 +280,18 @@ accountant = "rdp"
 """
 
 
+@pytest.mark.parametrize("noise", ["noise_multiplier = 1.2", ""])
+def test_a_step_is_over_a_sample_of_the_records(noise: str, study: Path) -> None:
+    """Each of the 60 steps of fedsgd takes a tenth of the records, not all."""
+    fit = 'name = "probe"\nfit = "logistic"\nrounds = 3'
+    steps = SHARED.replace(fit, 'name = "fedsgd"\nrounds = 60').replace('"shared"', '"local"')
+    study.write_text(steps.replace("size = 24", "size = 200") + noise)
+    facts = json.loads(run(str(study), "--json").stdout)
+    assert (facts["sample_rate"], facts["steps"]) == (0.1, 60)
+    paid = epsilon([DpSgdSteps(facts["noise_multiplier"], 0.1, 60)], 1e-3, accountant="rdp")
+    assert facts["epsilon"] == pytest.approx(paid) and paid <= 6.0
+
+
 def test_options_that_the_file_s_answer_does_not_use_are_refused(study: Path) -> None:
     study.write_text(SHARED)
     plain = json.loads(run(str(study), "--json").stdout)

@@ -113,7 +113,8 @@ class GuardFeature(RunFeature):
         guarded = spec.algorithm.guarded_label
         label = label if guarded is None else guarded
         judge, cap = DevRecords(site, label), limits.options.get("max_growth")
-        return Guard(settings, judge, site.recorder, spec.seed, cap)
+        least = spec.protection.min_cohort
+        return Guard(settings, judge, site.recorder, spec.seed, cap, least)
 
 
 def settings_of(spec: RunSpec) -> GuardSettings | None:

@@ -44,11 +44,11 @@ class SubsetSearch:
 
     From one state, sums are opened over all parties that take part and over its two halves, and
     over no other subsets. Together they reveal the sums over the halves, and nothing about smaller
-    groups.
+    groups. If dropouts leave fewer than `min_cohort` parties in a half, all take part instead.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, min_cohort: int = 1) -> None:
+        self._seed, self._min_cohort = seed, min_cohort
         self.left_out: Names = ()
         self._suspects: Names = ()  # empty: no search is under way
         self._strikes: dict[str, int] = {}  # by suspect, the refused sums that included it
@@ -60,9 +60,16 @@ class SubsetSearch:
         """Return the parties whose updates the next sums add."""
         wanted: Collection[str] = set(parties) - set(self.left_out)
         if self._halves:
-            both = self._halves[0] + self._halves[1]
-            wanted = self._halves[self._tried] if self._tried < len(self._halves) else both
+            wanted = self._halves[0] + self._halves[1]
+            if not self._all_take_part(parties):
+                wanted = self._halves[self._tried]
         return tuple(sorted(set(wanted) & set(parties)))
+
+    def _all_take_part(self, parties: Collection[str]) -> bool:
+        """Return true after both halves, or if this half has lost too many for a sum."""
+        if self._tried >= len(self._halves):
+            return True
+        return len(set(self._halves[self._tried]) & set(parties)) < self._min_cohort
 
     def admitted(self, round: int, parties: Collection[str]) -> None:
         """Clear the parties of an admitted round, and choose the next subset."""
@@ -87,6 +94,8 @@ class SubsetSearch:
             self.left_out = ()
             self._suspects = self._suspects or among
             self._divide(round, among)
+        elif self._tried < 2 and self._all_take_part(parties):
+            self._suspects = self._suspects or among
         elif self._tried == 0:
             self._tried, self._first = 1, against
             self._suspects = tuple(s for s in self._suspects if s in among)
@@ -226,13 +235,14 @@ class Guard(RoundHook):
         recorder: EventLog,
         seed: int,
         max_growth: float | None = None,
+        min_cohort: int = 1,
     ) -> None:
         """`max_growth`: this site's own cap; the lower of it and the plan's applies."""
         self._cfg, self._judge, self._recorder = settings, judge, recorder
         caps = [cap for cap in (settings.max_growth, max_growth) if cap is not None]
         self._cap = min(caps, default=math.inf)
         # Errors on each dev record after the last admitted round, which only this party has.
-        self._own, self._shared = SavedDict(wrong=None), SharedState(seed)
+        self._own, self._shared = SavedDict(wrong=None), SharedState(seed, min_cohort)
         self._transcript: TranscriptLayer | None = None
         self._states: States = {}
         self._admitted = Snapshot({})  # the state after the last admitted round
@@ -303,7 +313,8 @@ class Guard(RoundHook):
             self._undo(round, parties, votes.against)
         else:
             self._own["wrong"] = after
-            self._shared.search.admitted(round, parties)
+            if self._cfg.search:
+                self._shared.search.admitted(round, parties)
 
     def report(self) -> Mapping[str, Any]:
         """Return the refused rounds and the excluded parties, equal at all parties."""
@@ -319,7 +330,8 @@ class Guard(RoundHook):
         self._transcript.rescale(self._scaling)
         self._judge.forget(round)
         shared.refused.append(round)
-        shared.search.refused(round, parties, against)
+        if self._cfg.search:
+            shared.search.refused(round, parties, against)
         if len(shared.refused) > self._cfg.most:
             rounds = ", ".join(map(str, shared.refused))
             raise RefusedRounds(
@@ -350,9 +362,9 @@ class Guard(RoundHook):
 class SharedState:
     """The part of a guard's state that is equal at all parties."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, min_cohort: int) -> None:
         self.refused: list[int] = []
-        self.search = SubsetSearch(seed)
+        self.search = SubsetSearch(seed, min_cohort)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for checkpoints and for newcomers."""

@@ -200,6 +200,20 @@ def test_sums_of_one_state_tell_the_halves_and_nothing_smaller() -> None:
             search.admitted(round, EIGHT)
 
 
+def test_a_half_that_lost_a_hospital_is_not_summed() -> None:
+    """The sum would be over fewer than min_cohort, and each resumed run would stop there again."""
+    seven, search = EIGHT[:7], SubsetSearch(0, min_cohort=3)
+    search.refused(1, seven, 5)
+    half = search.among(seven)
+    assert len(half) == 3
+    left = tuple(party for party in seven if party != half[0])
+    assert search.among(left) == left
+    search.refused(2, left, 5)
+    assert search.among(left) == left  # from this state no other halves may be opened
+    search.admitted(3, left)
+    assert search.among(left) == left and search.left_out == ()
+
+
 def test_a_search_is_saved() -> None:
     search, other = SubsetSearch(5), SubsetSearch(5)
     led(search, lambda among: BAD in among, 3)
@@ -239,6 +253,7 @@ def run(
     mode: Protection = "secagg",
     parties: tuple[str, ...] = FIVE,
     catch: bool = False,
+    guards: list[Guard] | None = None,
 ) -> Federated:
     """Parties that walk halfway to one in each round; the bad one may walk elsewhere."""
     points = {name: Point() for name in parties}
@@ -261,7 +276,10 @@ def run(
         assert guard is not None
         judge = points[name] if name != BAD else Yes()
         own = guard if name != BAD else guard.model_copy(update={"max_growth": None})
-        return Guard(own, judge, log, 0)
+        made = Guard(own, judge, log, 0)
+        if guards is not None:
+            guards.append(made)
+        return made
 
     return federate(
         {name: program(name) for name in parties},
@@ -318,6 +336,19 @@ def test_one_who_spoils_every_round_stops_the_run_or_is_left_out() -> None:
     found = run(GuardSettings(search=True), parties=EIGHT, mode="none")
     assert off(found) < 0.05
     assert set(told(found)[-1]["among"]) == set(EIGHT) - {BAD}
+
+
+def test_nobody_is_named_without_a_search() -> None:
+    """All took part in all sums, so two refused rounds say nothing about one party."""
+    guards: list[Guard] = []
+    spoilt: dict[str, Any] = {
+        "spoils": lambda round: round in (1, 3),
+        "parties": EIGHT[:6],
+        "mode": "none",
+    }
+    out = run(GuardSettings(most=2), rounds=2, guards=guards, **spoilt)
+    assert [e["refused"] for e in told(out)] == [True, False, True, False]
+    assert all(guard.left_out == () for guard in guards)
 
 
 def test_what_was_left_over_and_scales_go_back_with_the_round() -> None:
