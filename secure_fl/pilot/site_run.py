@@ -128,7 +128,9 @@ class SiteRun:
             spec, rules, {silo.name: task}, (silo.name,), parties, roster=roster
         )
         self._judge(self._prepared.checkpoints)
-        if not spec.entry.trains_nothing:  # a refused plan does not use its seed up
+        # A refused plan uses neither its name nor its seed up.
+        context.memory.note_sites(self._inputs[0], context.roster)
+        if not spec.entry.trains_nothing:
             context.memory.begin(*self._inputs)
         self.session = self._prepared.join(context.keys, self.link)
 

@@ -79,6 +79,10 @@ def test_a_refused_plan_does_not_use_its_seed_up(tmp_path: Path) -> None:
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1), task=TaskSettings(labels=labels)))
     with raises(PlanRefused, party="hospital-1"):
         made.lead(patience=0).run()
+    first, *others = made.roster.members
+    other = replace(first, identity=Identity.generate(first.name).public)
+    memory = made.processes["hospital-1"]._context.memory
+    memory.require_same_sites("run", replace(made.roster, members=(other, *others)))
     made.plan = named(plan_of(FedAvg(rounds=1)), "corrected")
     made.lead(patience=0).run()
     assert made.finished() == set(made.members)
@@ -179,7 +183,7 @@ def test_a_name_that_has_passed_to_another_site_does_not_go_on_with_a_run(tmp_pa
     """By name, a repeated round would be over the same parties, and the difference somebody's."""
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
     memory, before, later = SiteMemory(tmp_path / "notes"), made.roster, made.roster.members
-    memory.require_same_sites("study", before)
+    memory.note_sites("study", before)
     SiteMemory(tmp_path / "notes").require_same_sites("study", replace(before, version=2))
     joined = Member("joined", "party", None, Identity.generate("joined").public)
     SiteMemory(tmp_path / "notes").require_same_sites(
