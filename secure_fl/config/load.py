@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 # Fields that may differ between a run and its continuation.
 _MOVABLE = ("run.name", "run.folder")
-_PATHS = frozenset({"source", "train", "dev", "test", "public", "folder"})
+_PATHS = frozenset({"source", "train", "dev", "test", "public", "folder", "ledger"})
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Settings:
     """Read a settings file; `overrides` such as "algorithm.rounds=5" replace its values.
 
-    Paths in the file are relative to the file, paths in overrides to the current folder.
+    Paths in the file are relative to the file, paths in overrides and `run.folder` to the current
+    folder.
     """
     file = Path(path)
     tables, text = _parsed(file, overrides)

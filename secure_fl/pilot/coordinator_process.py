@@ -23,6 +23,7 @@ from secure_fl.errors import (
     Misconduct,
     PartyFailed,
     SecureFLError,
+    SettingsError,
     TooFewParties,
     UnusableKeys,
 )
@@ -72,6 +73,12 @@ class RunLeader:
         """`earlier`: the events of the same run that earlier processes led."""
         earlier = earlier or EarlierEvents()
         self._hub, self._roster, self._plan = hub, roster, plan
+        if len(roster.parties) < self._min_parties:
+            what = (
+                f"sums need {self._min_parties} parties, and the roster has {len(roster.parties)}"
+            )
+            fix = "lower protection.threshold or min_cohort in the plan, or sign a larger roster"
+            raise SettingsError(what, fix=fix, field="protection")
         self.gathering = Gathering(hub, me, roster, plan, recorder)
         self._recorder, self._patience, self._sleep = recorder, patience, sleep
         self.stopping = False  # set to stop after this round
@@ -116,7 +123,8 @@ class RunLeader:
     @property
     def _min_parties(self) -> int:
         """The number of parties that a sum needs, by the roster and the plan."""
-        return max(self._roster.t, self._plan.protection.min_cohort)
+        protection = self._plan.protection
+        return max(self._roster.t, protection.threshold or 0, protection.min_cohort)
 
     def _enough(self, members: Collection[str]) -> bool:
         return len(self._parties.intersection(members)) >= self._min_parties
@@ -241,7 +249,11 @@ class RunLeader:
         """Gather all connected members, or only those that can finish a round without others."""
         connected = self._hub.connected() & self._invitable
         only = self._finishing if self._finishing <= connected else frozenset[str]()
-        session = self.gathering.gather(only or connected, self._invitable - connected)
+        began = time.monotonic()
+        try:
+            session = self.gathering.gather(only or connected, self._invitable - connected)
+        finally:
+            self._waited += int(time.monotonic() - began)  # for connected members without an answer
         self._members = frozenset(session[1])
         self._logged_missing = None
         return session

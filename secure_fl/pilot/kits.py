@@ -49,11 +49,14 @@ def require_host(host: str) -> None:
     label = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
     if re.fullmatch(rf"{label}(\.{label})*", host) and len(host) <= 253:
         return
+    what, fix = f"{host[:80]!r} is not a host name or address", "as in --host hub.example.org"
     try:
         ip_address(host)
+        what = f"{host} is an IPv6 address, which kits cannot contain"
+        fix = "give a host name that leads to it, as in --host hub.example.org"
     except ValueError:
-        what, fix = f"{host[:80]!r} is not a host name or address", "as in --host hub.example.org"
-        raise SettingsError(what, fix=fix) from None
+        pass
+    raise SettingsError(what, fix=fix)
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -39,7 +39,7 @@ RESTARTED = "restarted"  # code of a site whose process restarted since it joine
 # over many lines or very long numbers.
 MAX_ROWS = 1000
 _TEXT = r'"(?:[^"\\\n]|\\.)*"'
-_KEY = rf"(?:[A-Za-z0-9_-]{{1,80}}|{_TEXT})"
+_KEY = rf"(?:[A-Za-z0-9_-]{{1,200}}|{_TEXT})"
 _VALUE = rf"(?:{_TEXT}|[-+.0-9A-Za-z_]{{1,40}})"
 _ROW = re.compile(
     rf"(?:\[{_KEY}(?:\.{_KEY}){{0,2}}\]|\[\[{_KEY}(?:\.{_KEY}){{0,2}}\]\]"
@@ -61,18 +61,30 @@ def read_plan(text: str) -> Plan:
 def plan_tables(text: str) -> Table:
     """Parse the text of a plan that comes from somebody else."""
     rows = text.split("\n")
-    if len(rows) > MAX_ROWS or not all(map(_ROW.fullmatch, rows)):
-        raise SettingsError("this is not in the form of a plan")
+    if len(rows) > MAX_ROWS:
+        what = f"the plan has {len(rows)} lines; at most {MAX_ROWS} are allowed"
+        raise SettingsError(what, fix="name fewer values, variables or tables")
+    for number, row in enumerate(rows, start=1):
+        if not _ROW.fullmatch(row):
+            what = f"line {number} of the plan, as it is sent, is not in the form of a plan"
+            raise SettingsError(what, fix="shorten the names and values in it")
     return config_toml.parse(text, None)
 
 
 def load_plan(file: Path) -> Plan:
-    """Read a plan that a person wrote: any TOML, and errors name the line."""
+    """Read a plan that a person wrote: any TOML, if sites can read it as `write_plan` writes it.
+
+    Errors name the line.
+    """
     missing, instead = "check the path", "give the plan's TOML file"
     text = config_toml.read(file, "a plan", missing=missing, instead=instead)
     tables = config_toml.parse(text, str(file))
     plan = _checked(tables, SettingsText(str(file), config_toml.lines(text)))
     require_run_name(plan.run.name, str(file))
+    try:
+        plan_tables(write_plan(plan))
+    except SettingsError as error:
+        raise SettingsError(error.what, fix=error.fix, file=str(file)) from None
     return plan
 
 

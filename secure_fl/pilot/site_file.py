@@ -154,4 +154,8 @@ def _rosters(fingerprints: Sequence[str]) -> str:
 
 
 def _source(given: str) -> str:
-    return given if re.fullmatch(r"0?\.\d+", given) else json.dumps(given)
+    try:
+        share = float(given)
+    except ValueError:
+        return json.dumps(given)
+    return repr(share) if 0 <= share < 1 else json.dumps(given)

@@ -106,17 +106,24 @@ class SiteMemory:
 
         The parties of opened sums are noted by name, so another site's inputs would count as equal.
         """
-        cards = {member.name: member.identity.fingerprint() for member in roster.members}
-        known: dict[str, str] = {}
-        for line in self._lines:
-            if line["run"] == run:
-                known |= line.get("sites", {})
+        cards, known = _cards(roster), self._sites(run)
         if passed := sorted(name for name in cards.keys() & known if cards[name] != known[name]):
             what = f"the run {run!r} began with another site under the name {', '.join(passed)}"
             fix = "start a new run with another seed: this run's sums cannot be repeated"
             raise CohortError(what, fix=fix, field="roster")
-        if not cards.keys() <= known.keys():
+
+    def note_sites(self, run: str, roster: Roster) -> None:
+        """Note the sites of a run that begins; `require_same_sites` has compared them."""
+        cards = _cards(roster)
+        if not cards.keys() <= self._sites(run).keys():
             self._lines.append({"run": run, "sites": cards})
+
+    def _sites(self, run: str) -> dict[str, str]:
+        known: dict[str, str] = {}
+        for line in self._lines:
+            if line["run"] == run:
+                known |= line.get("sites", {})
+        return known
 
     def forged(self, run: str, roster: Roster) -> None:
         """Note that a sum under this roster's keys was forged.
@@ -165,6 +172,10 @@ class SiteMemory:
                 "keys roster --after`), new keys (`keys rotate`) and new kits",
                 reason="retired-keys",
             )
+
+
+def _cards(roster: Roster) -> dict[str, str]:
+    return {member.name: member.identity.fingerprint() for member in roster.members}
 
 
 def _inputs(line: dict[str, object]) -> tuple[object, object]:

@@ -118,6 +118,7 @@ class SiteRun:
         self._task = tasks[silo.name]
         if not spec.entry.trains_nothing:
             context.memory.require_unused(*self._inputs)
+        context.memory.require_same_sites(plan.run.name, context.roster)
 
     def _prepare(self) -> Prepared:
         """Build this site's party, and log its warnings."""
@@ -158,9 +159,9 @@ class SiteRun:
         return open_ledger(self._context.ledger / name, name, keys.identity)
 
     def _note_start(self) -> None:
-        """Note the run's sites and inputs in the site's memory; refuse those of another run."""
+        """Note the run's sites and inputs in the site's memory; `_check` has compared them."""
         memory = self._context.memory
-        memory.require_same_sites(self.name, self._context.roster)
+        memory.note_sites(self.name, self._context.roster)
         if not self._spec.entry.trains_nothing:
             memory.begin(*self._inputs)
 

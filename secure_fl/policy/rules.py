@@ -140,13 +140,13 @@ def sums_broken(
         yield Violation("site.protection", asked.mode, " or ".join(enough), fix)
     yield from at_least("site.min_cohort", asked.min_cohort, policy.min_cohort)
     n = company.parties
-    t = asked.threshold or default_threshold(n)
+    t = asked.threshold or max(default_threshold(n), company.threshold)
     least = math.ceil(policy.threshold_share * n - 1e-9)  # 0.56 of 25 are 14
     if (lower := min(t, company.threshold)) < least:  # a plan's own may not outlast the roster's
         fix = "lower threshold_share in [site], or let all members sign a higher threshold"
         yield Violation("site.threshold_share", f"{lower} of {n} parties", f"{least} or more", fix)
     if t < company.threshold:
-        fix = "nothing here: all members would have to sign another roster"
+        fix = "nothing here: ask for a plan without protection.threshold, or with an allowed one"
         yield Violation("roster.threshold", f"{t} of {n} parties", f"{company.threshold}", fix)
     if asked.bits not in policy.bits:
         allowed = ", ".join(map(str, policy.bits)) or "none"

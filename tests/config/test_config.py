@@ -229,6 +229,9 @@ def test_paths_are_relative_to_the_file_and_overrides_to_here(
     other = config.load("conf/x.toml", ["data.source=mine.csv"]).data
     assert isinstance(other, SourceData)
     assert other.source == str(tmp_path / "mine.csv")
+    private = ["training.dp.epsilon=8.0", "training.dp.ledger=budget"]
+    (dp,) = filter(None, [config.load("conf/x.toml", private).training.dp])
+    assert dp.ledger == str(tmp_path / "budget")
     hub = config.load("conf/x.toml", ["data.source=hub:owner/name:train", "model.name=a/b"])
     assert isinstance(hub.data, SourceData)
     assert (hub.data.source, hub.model.name) == ("hub:owner/name:train", "a/b")

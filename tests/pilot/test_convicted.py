@@ -15,10 +15,11 @@ from secure_fl.crypto.blame.evidence import FalseShare
 from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.display.run_page import write_run_page
-from secure_fl.errors import CohortError, SecureFLError, TooFewParties
+from secure_fl.errors import CohortError, SecureFLError, SettingsError, TooFewParties
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import EarlierEvents, progress
 from secure_fl.protocol.messages import UnmaskShares
+from secure_fl.settings import ProtectionSettings
 from tests.support.command_line import ran
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
@@ -95,6 +96,19 @@ def test_a_coordinator_that_has_forgotten_who_was_named_is_refused(tmp_path: Pat
         made.lead(patience=0).run()
     made.lead(patience=0, earlier=EarlierEvents(frozenset({LIAR}))).run()
     assert made.finished() == {*made.members} - {LIAR}
+
+
+def test_nobody_waits_for_a_sum_that_needs_a_convicted_member(tmp_path: Path) -> None:
+    """The roster's threshold is 4 of 5, and the plan's is 5."""
+    asked = plan_of(FedAvg(rounds=1), protection=ProtectionSettings(threshold=5))
+    made = local_pilot(tmp_path, asked, 5)
+    with raises(TooFewParties, "4 parties accepted; sums need 5"):
+        made.lead(patience=5, earlier=EarlierEvents(frozenset({LIAR}))).run()
+    assert not made.seen("waiting")
+    made.plan = plan_of(FedAvg(rounds=1), protection=ProtectionSettings(threshold=6))
+    with raises(SettingsError, "sums need 6 parties, and the roster has 5", field="protection"):
+        made.lead()
+    made.close()
 
 
 def test_a_site_does_not_go_on_by_evidence_that_was_edited(tmp_path: Path) -> None:

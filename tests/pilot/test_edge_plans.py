@@ -8,11 +8,13 @@ import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import SettingsError, WireError
-from secure_fl.pilot.plan import RESTARTED, read_plan, write_plan
+from secure_fl.pilot.plan import RESTARTED, load_plan, read_plan, write_plan
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import DPLimits, SitePolicy
 from secure_fl.policy.rules import Company, check
@@ -22,6 +24,7 @@ from secure_fl.protocol.messages import Failed, Gather, Hello, Invite, Stop
 from tests.support.edge import PLAN, SAMPLES, Asker
 from tests.support.local_pilot import LocalPilot
 from tests.support.mutants import changed, head_of, odd, signed, tree
+from tests.support.raising import raises
 
 
 def _allow(policy: SitePolicy, company: Company, plan: Plan) -> None:
@@ -127,6 +130,18 @@ def test_plans_beyond_the_limit_and_broken_text_do_not_decode(opened):
     raw = head_of([*tree(frame)[:-1], [31, "z" * 8]], b"").replace(b"z" * 8, b"\xff\xfe" * 4)
     assert asker.throw(raw + made.coordinator.sign(frames.digest(raw))) is None
     assert made.seen("plan_accepted") == []
+
+
+def test_a_plan_that_no_site_could_read_is_refused_where_it_is_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    script = ALGORITHMS["script"].settings
+    many = script(values={f"layer.{k}.weight": (3,) for k in range(1001)})  # type: ignore[call-arg]
+    file.write_text(write_plan(Plan(algorithm=many, dataset="notes")))
+    with raises(SettingsError, "lines; at most 1000"):
+        load_plan(file)
+    long = Plan(algorithm=script(values={"w" * 200: (3,)}), dataset="notes")  # type: ignore[call-arg]
+    file.write_text(write_plan(long))
+    assert load_plan(file) == read_plan(write_plan(long)) == long
 
 
 def test_edited_plans_are_plans_or_settings_errors():

@@ -184,7 +184,7 @@ def test_a_name_that_has_passed_to_another_site_does_not_go_on_with_a_run(tmp_pa
     """By name, a repeated round would be over the same parties, and the difference somebody's."""
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
     memory, before, later = SiteMemory(tmp_path / "notes"), made.roster, made.roster.members
-    memory.require_same_sites("study", before)
+    memory.note_sites("study", before)
     SiteMemory(tmp_path / "notes").require_same_sites("study", replace(before, version=2))
     joined = Member("joined", "party", None, Identity.generate("joined").public)
     SiteMemory(tmp_path / "notes").require_same_sites(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from secure_fl.errors import SettingsError
-from secure_fl.pilot.site_file import set_roster
+from secure_fl.pilot.site_file import Rules, set_roster, write_site
 from secure_fl.policy.policy_file import load_site
 from tests.support.raising import raises
 
@@ -41,6 +42,17 @@ def test_rosters_of_other_pilots_stay_and_a_replaced_one_is_removed(tmp_path: Pa
     assert set_roster(file, FINGERPRINT, replaces=old) == [old]
     assert set_roster(file, FINGERPRINT, replaces=FINGERPRINT.replace("1", "9")) == []
     assert load_site(file).policy.rosters == (other, FINGERPRINT)
+
+
+@pytest.mark.parametrize("dev", [".1", "1e-1", "0", "0.10"])
+def test_dev_and_test_are_shares_in_any_form(dev: str, tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).touch()
+    until = date(2030, 1, 1)
+    write_site(file, Rules("n", ("fedavg",), ("tiny",), "notes", "a.csv", dev, "b.csv", until))
+    (records,) = load_site(file).sets.values()
+    assert (records.dev, records.test) == (float(dev), str(tmp_path / "b.csv"))
 
 
 @pytest.mark.parametrize("line", ["", 'rosters = [\n  "' + FINGERPRINT[::-1] + '",\n]'])

@@ -274,9 +274,9 @@ def test_nothing_is_overwritten_and_a_failed_start_leaves_nothing(places: Places
     assert load_card(places.folder / "south" / "south.card.json") == card
 
 
-@pytest.mark.parametrize("host", ["bad host name", "-x", "a..b", "http://hub", ""])
+@pytest.mark.parametrize("host", ["bad host name", "-x", "a..b", "http://hub", "", "fe80::1"])
 def test_a_host_that_nobody_can_dial_is_refused(host: str) -> None:
-    for right in ("hub.example.org", "localhost", "10.0.0.7", "fe80::1"):
+    for right in ("hub.example.org", "localhost", "10.0.0.7"):
         require_host(right)
     with raises(SettingsError):
         require_host(host)

@@ -77,7 +77,8 @@ def test_the_signed_roster_s_threshold_is_not_a_coordinator_s_to_lower() -> None
     five = replace(COMPANY, members=("a", "b", "c", "d", "north"), threshold=4)
     (found,) = refused(held, asked, five)
     assert (found.rule, found.asked) == ("roster.threshold", "3 of 5 parties")
-    assert found.allowed.startswith("4")
+    assert found.allowed.startswith("4") and "protection.threshold" in found.fix
+    check(held, plan(), replace(five, threshold=5), today=TODAY)  # the default follows the roster
     check(held, asked, replace(five, threshold=3), today=TODAY)  # 3 of 5 is all that was signed
 
 

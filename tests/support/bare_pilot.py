@@ -69,6 +69,7 @@ class BareRun:
         inputs = plan.run.name, plan.dataset, plan.run.seed
         context.memory.begin(*inputs)
         context.memory.require_same_sites(plan.run.name, context.roster)
+        context.memory.note_sites(plan.run.name, context.roster)
         folder = context.folder / plan.run.name / "parties" / me / "checkpoints"
         self.kept = PartyCheckpoints(folder, Counter(), context.memory.opened(*inputs))
         apply_evidence(self.kept, context, members)
