@@ -2,8 +2,9 @@
 
 Hinton, Vinyals, Dean: Distilling the Knowledge in a Neural Network. arXiv 1503.02531, with a
 temperature of 1. The teacher is the model that all hospitals have. Texts, first weights and order
-of batches are public. So every hospital computes the same student, and nothing is sent. A student
-is a function of the released model, so ε of the model covers it (post-processing).
+of batches are public. So every hospital computes the same student, and nothing is sent. Nothing
+compares the students either: machines that round differently have slightly different ones. A
+student is a function of the released model, so ε of the model covers it (post-processing).
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class PublicStudent:
         self._site.score(self.taught_by(teacher), round, STUDENT)
 
     def deliver(self, teacher: nn.Module) -> None:
-        """Name the student as a product of the run, equal at all parties."""
+        """Name the student as a product of the run, equal at all parties that round alike."""
         self._site.deliver(self.taught_by(teacher), STUDENT)
 
 

@@ -94,6 +94,16 @@ def require_classes(task: TaskSettings) -> None:
         )
 
 
+def require_passes(steps: int | None, training: TrainingSettings) -> None:
+    """Refuse a number of local steps under DP-SGD."""
+    if steps is not None and training.dp is not None:
+        raise SettingsError(
+            "DP-SGD is accounted for in whole passes over the records",
+            fix="remove algorithm.steps, and set algorithm.epochs",
+            field="algorithm.steps",
+        )
+
+
 class Teaching(WholeModel):
     """Settings of an algorithm whose finished model can teach a student on public texts."""
 

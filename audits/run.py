@@ -66,7 +66,7 @@ def audit(
 def run_trials(audited: AuditedRun, progress: Progress) -> tuple[AuditTrial, ...]:
     """Run every attack; attacks that an interrupted audit has finished are not repeated."""
     steps = list(_steps(audited))
-    cache = TrialCache(audited.folder, audited.controls_folder)
+    cache = TrialCache(audited.folder, audited.controls_folder, quick=audited.quick)
     trials: list[AuditTrial] = []
     for done, (label, step) in enumerate(steps):
         progress(done, len(steps), label)
@@ -113,8 +113,8 @@ class TrialCache:
     They are dropped when an audit ends, so a further audit repeats every attack.
     """
 
-    def __init__(self, run: Path, place: Path) -> None:
-        state = sha256(version("sealed-federation").encode())
+    def __init__(self, run: Path, place: Path, *, quick: bool) -> None:
+        state = sha256(f"{version('sealed-federation')} {quick}".encode())  # steps have two sizes
         for name in ("settings.toml", "result.json"):
             state.update((run / name).read_bytes())
         self._folder = place / "kept" / state.hexdigest()[:16]  # `place` may serve several runs

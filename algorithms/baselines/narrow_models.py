@@ -33,14 +33,15 @@ WIDTHS = ("hidden_size", *FEED, "embedding_size", "pooler_hidden_size")
 
 def skeleton(config: Any, task: Task, spec: ModelSettings) -> nn.Module:
     """Build a model of this shape for the task, on torch's default device, at random."""
-    our_head = task.head == "ranking" or pooling_of(spec, task.head) == "attentive"
+    pooling = pooling_of(spec, task.head)
+    our_head = task.head == "ranking" or pooling != "cls"
     auto = transformers.AutoModel if our_head else auto_of(task.head)
     options = {"attn_implementation": supported(auto, config, "sdpa"), "dtype": torch.float32}
     model = auto.from_config(config, **options)
     if our_head:
         if getattr(model, "pooler", None) is not None:
             model.pooler = None
-        model = attach(model, task)
+        model = attach(model, task, pooling)
     return model if spec.layers is None else cut(model, spec.layers)
 
 

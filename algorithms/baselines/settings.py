@@ -17,6 +17,7 @@ from secure_fl.algorithms.settings import (
     PublicDistillation,
     Rate,
     Targets,
+    require_passes,
 )
 from secure_fl.errors import SettingsError
 from secure_fl.settings import Positive, TaskSettings, TrainingSettings
@@ -106,6 +107,10 @@ class FetchSGD(WholeModel):
         if self.columns is not None and self.compression is not None:
             raise ValueError("only one of columns and compression")
         return self
+
+    def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
+        """Refuse counted steps under DP-SGD."""
+        require_passes(self.steps, training)
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Ask for whole passes or counted steps, and for the cells of the sketch."""

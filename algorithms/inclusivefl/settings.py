@@ -10,8 +10,8 @@ from pydantic import Field, field_validator, model_validator
 
 from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.inclusivefl.ladder import Ladder
-from secure_fl.algorithms.settings import Decay, Fraction, Rate
-from secure_fl.settings import ModelSettings, Positive, TrainingSettings
+from secure_fl.algorithms.settings import Decay, Fraction, Rate, require_passes
+from secure_fl.settings import ModelSettings, Positive, TaskSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from secure_fl.algorithms.layers import Part
@@ -69,6 +69,10 @@ class Tiered(Algorithm):
                 "of parties reveal how many each hospital has"
             )
         return self
+
+    def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
+        """Refuse counted steps under DP-SGD."""
+        require_passes(self.steps, training)
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Ask for whole passes, or for counted steps, by the drawn parties."""

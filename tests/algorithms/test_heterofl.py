@@ -256,6 +256,13 @@ def test_the_built_in_model_narrow_is_a_slice_of_it_wide(kind: Any) -> None:
     assert trainable(narrow).keys() == trainable(wide).keys()
 
 
+@pytest.mark.parametrize("pooling", ["cls", "attentive", "mean"])
+def test_a_narrow_model_pools_as_the_wide_one_does(pooling: Any) -> None:
+    wide, narrow, at = pair(site_of(ModelSettings(layers=1, pooling=pooling)), 8)
+    assert type(narrow) is type(wide)
+    require_slices(wide, narrow, at)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pretrained", [True, False])
 def test_a_checkpoint_narrow_is_a_slice_of_it_wide(

@@ -245,13 +245,14 @@ def test_an_audit_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert not (folder / "audit" / "kept").exists()
 
 
-def test_what_was_kept_of_another_run_is_not_taken(tmp_path: Path) -> None:
+def test_what_a_quick_or_another_audit_kept_is_not_taken(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run")
-    one = TrialCache(folder, tmp_path / "work")
+    one = TrialCache(folder, tmp_path / "work", quick=True)
     one.put("token bag", ())
     assert one.get("token bag") == ()
+    assert TrialCache(folder, tmp_path / "work", quick=False).get("token bag") is None
     (folder / "result.json").write_text((folder / "result.json").read_text() + " ")
-    assert TrialCache(folder, tmp_path / "work").get("token bag") is None
+    assert TrialCache(folder, tmp_path / "work", quick=True).get("token bag") is None
     file = next((tmp_path / "work").rglob("*.msgpack"))
     file.write_bytes(b"half a fi")
     assert one.get("token bag") is None

@@ -32,7 +32,7 @@ from secure_fl.errors import (
     TrainingError,
 )
 from secure_fl.federation.validation import rules_of
-from secure_fl.settings import Kind, ModelSettings, Protection
+from secure_fl.settings import DPSettings, Kind, ModelSettings, Protection
 from secure_fl.testing.hospitals import silos, small
 from tests.support.raising import raises, require
 
@@ -48,6 +48,23 @@ def test_a_label_never_seen_in_training() -> None:
     with raises(DataError, "ade, no-ade", party="hospital-1", split="test") as caught:
         small(silos=[odd, *others])
     assert "a new thing" not in str(caught.value)  # never record text
+
+
+STEPS = sorted(
+    name
+    for name, entry in ALGORITHMS.items()
+    if entry.dp_covers_all
+    and "steps" in (fields := entry.settings.model_fields)
+    and fields["steps"].get_default() is None
+)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_counted_steps_under_dp_are_refused_with_the_settings(name: str) -> None:
+    private = TrainingSettings(dp=DPSettings(epsilon=1.0))
+    given: Any = {"steps": 5}
+    with raises(SettingsError, "whole passes", field="algorithm.steps"):
+        small(ALGORITHMS[name].settings(**given), training=private)
 
 
 @pytest.mark.parametrize(
