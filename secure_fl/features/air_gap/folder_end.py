@@ -91,9 +91,8 @@ class FolderEnd:
         self._active_at = time.monotonic()  # time of the last message
         for box in (incoming, self._outgoing):
             box.prepare()
-        self._earlier_process = (
-            self._last_writer()
-        )  # has ended, or will when it reads our heartbeat
+        # An earlier process of this end has ended, or does so when it reads our heartbeat.
+        self._earlier_process = self._last_writer()
         self._outgoing.clear()
         self._write_heartbeat()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -109,10 +108,9 @@ class FolderEnd:
         with self._writing:
             self._message_count += 1
             number, monitor, connection = self._message_count, self.monitor, self.connection()
-            sender, recipient = monitor.process_id, monitor.peer
+            sender, recipient, name = monitor.process_id, monitor.peer, message_name(number)
             file = FileMessage(monitor.endpoint, Kind.MESSAGE, sender, recipient, number)
-            name, pieces = message_name(number), file.sealed(self._key, message.to_buffers())
-            if connection and not self._write(name, pieces):
+            if connection and not self._write(name, file.sealed(self._key, message.to_buffers())):
                 connection = None
             posted = PostedMessage(self._outgoing, name, connection)
             self._posted.append(posted)
@@ -163,8 +161,8 @@ class FolderEnd:
     def _look(self) -> None:
         """Read a heartbeat, write one if it is due, and read messages."""
         self._reader.read_heartbeat()
-        current = (self.monitor.last_received, self._status)
-        if current != self._written or time.monotonic() - self._written_at >= EVERY:
+        content = (self.monitor.last_received, self._status)  # of the next heartbeat
+        if content != self._sent_content or time.monotonic() - self._sent_at >= EVERY:
             self._require_no_successor()
             self._write_heartbeat()
         if self._reader.read_messages():
@@ -174,8 +172,8 @@ class FolderEnd:
 
     def _write_heartbeat(self) -> None:
         self._heartbeat_count += 1
-        self._written = (self.monitor.last_received, self._status)
-        self._written_at = time.monotonic()
+        self._sent_content = (self.monitor.last_received, self._status)
+        self._sent_at = time.monotonic()
         heartbeat = self.monitor.heartbeat(self._heartbeat_count)
         body = [msgspec.json.encode(self._status)]
         self._write(HEARTBEAT_FILE, heartbeat.sealed(self._key, body))

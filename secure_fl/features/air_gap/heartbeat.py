@@ -76,13 +76,13 @@ class PeerMonitor:
 
     def receive(self, heartbeat: FileMessage) -> None:
         """Update the knowledge by an authenticated heartbeat, which may be an old one."""
-        ours = (heartbeat.sender, heartbeat.kind) == (self.endpoint.other, Kind.HEARTBEAT)
-        if not ours or heartbeat.process_id in self._earlier_peers:
+        expected = (heartbeat.sender, heartbeat.kind) == (self.endpoint.other, Kind.HEARTBEAT)
+        if not expected or heartbeat.process_id in self._earlier_peers:
             return
         status = EndStatus.from_bytes(heartbeat.body)
         self.last_received = heartbeat.process_id
         if heartbeat.recipient != self.process_id:
-            return
+            return  # it does not repeat our id, so it may be old
         if heartbeat.process_id != self.peer:
             self._earlier_peers.add(self.peer)
             self.peer, self._counter = heartbeat.process_id, 0
