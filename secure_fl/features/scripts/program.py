@@ -63,12 +63,17 @@ class SavedCalls:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the answers for a checkpoint."""
-        answers = [{"sums": dict(one.sums), "sites": one.sites} for one in self.answers]
+        answers = [
+            {"sums": dict(one.sums), "sites": one.sites, "agreed": one.agreed}
+            for one in self.answers
+        ]
         return {"answers": answers, "agreed": self.agreed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the answers from `state_dict`."""
-        self.answers = [Summed(one["sums"], one["sites"]) for one in state["answers"]]
+        self.answers = [
+            Summed(one["sums"], one["sites"], one.get("agreed", "")) for one in state["answers"]
+        ]  # older checkpoints have no digest
         self.agreed = [list(names) for names in state["agreed"]]
 
 
@@ -157,7 +162,7 @@ class ScriptProgram:
             return saved
         if isinstance(request, AgreeCall):
             await self._cohort.agree(request.digest, request.about)
-            answer = Summed({}, 0)
+            answer = Summed({}, 0, request.digest.hex())
         else:
             if not script.in_loop and script.summed & _names(request):
                 await self._turn()
@@ -268,6 +273,11 @@ def _require_same_call(request: ScriptRequest, saved: Summed) -> None:
         raise SettingsError(
             "this call is not the one that the script made here when the run began",
             fix="continue a run with the script that began it, or start a new run",
+        )
+    if isinstance(request, AgreeCall) and saved.agreed not in ("", request.digest.hex()):
+        raise SettingsError(
+            f"{request.about} differs from the one on which all sites agreed when the run began",
+            fix="continue a run with the value and the script that began it, or start a new run",
         )
 
 

@@ -39,10 +39,11 @@ class SumCall:
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """The answer to a `SumCall`."""
+    """The answer to a `SumCall`; or to an `AgreeCall`, without sums."""
 
     sums: Arrays
     sites: int  # whose values were added
+    agreed: str = ""  # the digest of a value on which all sites agreed, in hexadecimal
 
 
 @dataclass(frozen=True, slots=True)

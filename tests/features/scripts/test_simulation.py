@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,27 @@ def test_a_run_continues_after_its_last_round(tmp_path: Path, at: int) -> None:
     for name, (weights, seen) in again.items():
         assert seen == [1, 2, 3, 4]
         assert all(np.array_equal(w, whole[name][0][n]) for n, w in weights.items())
+
+
+def test_a_value_that_differs_after_a_restart_is_refused(tmp_path: Path) -> None:
+    def main(cohort: ScriptCohort, labels: str, crash: int = 0) -> Any:
+        cohort.agree(labels if cohort.index == 1 else "yes, no", "the labels")
+        for round in cohort.rounds():
+            if round.number == crash:
+                raise Crash
+            cohort.sum({"n": 1})
+        return "done"
+
+    def run(labels: str, crash: int = 0, *, resume: bool = True) -> Any:
+        script = partial(main, labels=labels, crash=crash)
+        folder = tmp_path / "run"
+        return simulate(script, rounds=3, protection=PLAIN, folder=folder, resume=resume).results
+
+    with raises(SecureFLError, "Crash"):
+        run("yes, no", 2, resume=False)
+    with raises(SettingsError, "the labels", party="site-2"):
+        run("no, yes")
+    assert run("yes, no")["site-2"] == "done"
 
 
 def test_equal_numbers_have_equal_digests_in_python_and_numpy() -> None:
