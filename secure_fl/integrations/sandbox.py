@@ -25,7 +25,7 @@ from secure_fl.crypto.keys.keyring import KeyRing
 from secure_fl.crypto.keys.roster import Member, make_roster
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.crypto.sealing import secret
-from secure_fl.errors import CohortError
+from secure_fl.errors import CohortError, SettingsError
 from secure_fl.features.scripts.algorithm import Script
 from secure_fl.integrations.hub import COORDINATOR
 from secure_fl.integrations.program import SITE
@@ -34,6 +34,7 @@ from secure_fl.pilot.site_file import Rules, write_site
 from secure_fl.policy.plan import Plan
 
 SERVER = "server"
+MADE = "simulation"  # file in a folder that a simulation made
 DAYS = 1
 QUICK = Cost(log_n=10)  # of a passphrase that is stored next to its keys
 START = 180.0  # seconds for a service to start
@@ -43,7 +44,8 @@ GRACE = 10.0  # seconds for a service to end
 class Sandbox:
     """A folder for each machine, and a running service for each site.
 
-    FOLDER/NAME has keys/, kit/, passphrase and a site's site.toml, service.log and runs/.
+    FOLDER/NAME has keys/, kit/, passphrase and a site's site.toml, service.log and runs/. The next
+    simulation replaces the folder.
     """
 
     def __init__(self, folder: Path, sites: Sequence[str], plan: Plan) -> None:
@@ -56,16 +58,19 @@ class Sandbox:
 
     def __enter__(self) -> Self:
         """Write the folders, start the services and set the environment."""
+        _require_own(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.folder / MADE, b"The next simulation replaces this folder.\n")
         write_machines(self.folder, self._sites, self._plan)
         self._sockets = tempfile.mkdtemp(prefix="sfl")  # paths of sockets are short
         self._handler = signal.signal(signal.SIGTERM, _exit)
-        for name in self._sites:
-            self._processes[name] = self._serve(name)
         own = {SITE: f"{self._sockets}/{{name}}", COORDINATOR: str(self.folder / SERVER)}
         self._before = {name: os.environ.get(name) for name in own}
-        os.environ.update(own)
         try:
+            for name in self._sites:
+                self._processes[name] = self._serve(name)
+            os.environ.update(own)
             self._until_started()
         except BaseException:
             self.close()
@@ -105,6 +110,16 @@ class Sandbox:
                     f"the service of {name} did not start", fix=f"see {log}", party=name
                 )
             time.sleep(0.1)
+
+
+def _require_own(folder: Path) -> None:
+    """Refuse to replace a folder that no simulation made."""
+    if folder.exists() and not (folder / MADE).is_file():
+        raise SettingsError(
+            f"this folder was not made by a simulation: it has no file {MADE!r}",
+            fix="move or delete it; a simulation writes its keys there",
+            file=folder,
+        )
 
 
 def write_machines(folder: Path, sites: Sequence[str], plan: Plan) -> None:
