@@ -145,6 +145,22 @@ class FedSGD(Teaching):
     sample_rate: Fraction = 0.1
     """Chance of a record to be in a step. 1: all records in every step."""
 
+    def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
+        """Refuse settings of local steps, which would change nothing: each step is Adam's."""
+        super().check_task(task, training)
+        unused: dict[str, Any] = {"optimizer": "adamw"}
+        if self.student_layers is None:
+            unused |= {"weight_decay": 0.0, "max_grad_norm": None}
+        for field, without in unused.items():
+            given, default = getattr(training, field), TrainingSettings.model_fields[field].default
+            if given not in (without, default):
+                raise SettingsError(
+                    f"fedsgd steps by Adam, without weight decay and on gradients that only "
+                    f"training.dp bounds; {field} = {given} would change nothing",
+                    fix=f"remove training.{field}, or use fedavg",
+                    field=f"training.{field}",
+                )
+
     @property
     def step_rate(self) -> float:
         """The sample rate: each round is one step."""

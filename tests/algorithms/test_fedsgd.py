@@ -14,8 +14,10 @@ from secure_fl.algorithms.fedsgd import Adam
 from secure_fl.corpora import make
 from secure_fl.crypto.privacy.accounting import DpSgdSteps
 from secure_fl.crypto.privacy.ledger import load_chain
+from secure_fl.errors import SettingsError
 from secure_fl.settings import AdapterSettings, DPSettings, TaskSettings
 from secure_fl.testing.hospitals import LABELS, small
+from tests.support.raising import raises
 
 TASK = TaskSettings(labels=LABELS, positive="ade", max_length=16)
 LORA = ModelSettings(name="tiny", layers=2, pooling="mean", adapter=AdapterSettings(rank=2, last=1))
@@ -55,6 +57,16 @@ def test_a_step_is_adam_on_the_mean_gradient() -> None:
         theirs.step()
         moved += ours.step(g, 0.1)
     torch.testing.assert_close(moved, weight.detach())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("optimizer", "sgd"), ("weight_decay", 0.1), ("max_grad_norm", 0.5)]
+)
+def test_settings_that_would_change_no_step_are_refused(field: str, value: Any) -> None:
+    with raises(SettingsError, "Adam", value, field=f"training.{field}"):
+        FedSGD().check_task(TASK, CPU.model_copy(update={field: value}))
+    taught = FedSGD(student_layers=1)  # the student has the optimiser of [training]
+    taught.check_task(TASK, CPU.model_copy(update={"weight_decay": 0.1}))
 
 
 @pytest.mark.parametrize("noise", ["shared", "local"])
