@@ -24,10 +24,15 @@ OWN = (SUMS, SIGNATURE, PUBLIC, "provenance.intoto.json")
 
 def write(folder: Path) -> Path:
     """List the digest of every file of a release, as `sha256sum` does."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in OWN)
-    rows = (f"{digest(file)}  {file.relative_to(folder).as_posix()}\n" for file in files)
+    rows = (f"{digest(f)}  {f.relative_to(folder).as_posix()}\n" for f in files_in(folder))
     (folder / SUMS).write_text("".join(rows))
     return folder / SUMS
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return every file of a release, except the list and its signatures."""
+    own = {folder / name for name in OWN}
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path not in own)
 
 
 def sign(folder: Path, pem: bytes, passphrase: bytes | None = None) -> bytes:

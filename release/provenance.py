@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from release.checksums import SUMS, load_key
+from release.checksums import SUMS, files_in, load_key
 from release.wheelhouse import digest
 from secure_fl.errors import KeyringError, RunError
 
@@ -74,9 +74,13 @@ def verify(folder: Path, public: bytes) -> dict[str, Any]:
     statement: dict[str, Any] = json.loads(payload)
     for subject in statement["subject"]:
         _require_digest(folder / subject["name"], subject["digest"]["sha256"])
-    for row in (folder / SUMS).read_text().splitlines():
-        stated, _, name = row.partition("  ")
-        _require_digest(folder / name, stated)
+    rows = (row.partition("  ") for row in (folder / SUMS).read_text().splitlines())
+    listed = {folder / name: stated for stated, _, name in rows}
+    for path, stated in listed.items():
+        _require_digest(path, stated)
+    for path in files_in(folder):
+        if path not in listed:
+            raise _refused(f"{path.name} is in no list of the release", path)
     return statement
 
 

@@ -190,6 +190,11 @@ def test_a_statement_is_refused_with_another_key_or_file(tmp_path: Path) -> None
         with raises(KeyringError, name, reason="changed"):
             provenance.verify(tmp_path, public)
         (tmp_path / name).write_bytes(kept)
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / checksums.SUMS).write_text("of another")
+    with raises(KeyringError, "is in no list of the release", reason="changed"):
+        provenance.verify(tmp_path, public)
+    (tmp_path / "wheels" / checksums.SUMS).unlink()
     envelope = json.loads(statement.read_text())
     payload = b64decode(envelope["payload"]).replace(b"c0ffee", b"c0ffe0")
     statement.write_text(json.dumps(envelope | {"payload": b64encode(payload).decode()}))

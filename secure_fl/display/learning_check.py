@@ -62,7 +62,7 @@ def guesses(
 def below_probe(document: Mapping[str, Any], model: str | None = None) -> str | None:
     """Describe a model with a lower dev score than a probe's; None if no probe's is known."""
     probe, metric = document.get("probe"), document.get("main_metric", "")
-    pooled = _saved(document).get("pooled", {})
+    pooled = delivered_round(document).get("pooled", {})
     scores = (pooled.get(f"{name}dev", {}).get(metric) for name in _names(document, model))
     score = next((score for score in scores if score is not None), None)
     if probe is None or score is None or score >= probe:
@@ -93,7 +93,7 @@ def _measured(
     document: Mapping[str, Any], model: str | None, *, pooled: bool
 ) -> tuple[str, Mapping[str, Any], Mapping[str, Any]] | None:
     """Find (split, counts, intervals) of the saved round, from test records if there are any."""
-    chosen, names = _saved(document), _names(document, model)
+    chosen, names = delivered_round(document), _names(document, model)
     sources: list[Mapping[str, Any]] = [chosen.get("counts", {})]
     if not pooled and len(document.get("parties", ())) == 1:
         sources.append(_own_counts(document, chosen.get("round")))
@@ -106,7 +106,8 @@ def _measured(
     return None
 
 
-def _saved(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def delivered_round(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metrics of the round whose models were delivered."""
     saved = document.get("model_round")
     last, best = (of_round(document, which) for which in ("last", "best"))
     return best if saved is not None and best.get("round") == saved else last

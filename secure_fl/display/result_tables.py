@@ -8,6 +8,7 @@ from typing import Any
 
 from secure_fl.display.figures import LOCAL, duration, main_metric, metric_of, number, size, traffic
 from secure_fl.display.grid import TOGETHER, Grid, grid
+from secure_fl.display.learning_check import delivered_round
 
 ENTITY = "f1/"  # prefix of the F1 of an entity type or a label
 
@@ -70,7 +71,7 @@ def _row(document: Mapping[str, Any], label: str, party: str, model: str = "") -
 
 def model_line(document: Mapping[str, Any]) -> str | None:
     """Name the best of several models; None if the run has only one."""
-    metric, pooled = document["main_metric"], document["metrics"]["last"].get("pooled", {})
+    metric, pooled = document["main_metric"], delivered_round(document).get("pooled", {})
     dev = {
         split.rpartition("/")[0] or "model": scores.get(metric)
         for split, scores in pooled.items()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.data.rows import named
-from secure_fl.display.learning_check import not_learned
+from secure_fl.display.learning_check import delivered_round, not_learned
 from secure_fl.errors import RunError
 from secure_fl.events import metric_name
 from secure_fl.files import write_whole
@@ -179,15 +179,17 @@ def _data(result: Mapping[str, Any]) -> str:
 
 
 def _scores(result: Mapping[str, Any], name: str, own: bool) -> str:
-    """The last round's scores over all hospitals' test records."""
-    pooled = result["metrics"].get("last", {}).get("pooled", {})
+    """The delivered round's scores over all hospitals' test records."""
+    delivered = delivered_round(result)
+    pooled = delivered.get("pooled", {})
     found = pooled.get(f"{name}/test") or (pooled.get("test") if name == "model" else None)
     if not found:
         return "## Scores\n\nNone over all hospitals' records: each measured on its own.\n"
     whose = ", each read by its hospital's own model" if own or result["local_heads"] else ""
     named = {metric_name(name, result.get("scored_class")): x for name, x in found.items()}
     rows = [f"| {name} | {value:.4f} |" for name, value in named.items()]
-    said = f"## Scores\n\nOver all hospitals' test records together{whose}:\n"
+    said = "## Scores\n\nOver all hospitals' test records together"
+    said += f"{whose}, after round {delivered['round']}:\n"
     prefix = f"{name}/" if f"{name}/test" in pooled else ""
     problem = not_learned(result, prefix, pooled=True)
     warning = [] if problem is None else [f"**{problem}**\n"]

@@ -199,8 +199,8 @@ def _has(cell: Any, label: str) -> str:
 
 def _written(series: Any, column: str) -> Sequence[str]:
     """Return values as a codebook writes them: true, 3 for 3.0, text without outer spaces."""
-    if pd.api.types.is_bool_dtype(series):
-        return list(series.map({True: "true", False: "false"}))
+    if pd.api.types.is_bool_dtype(series) or series.dtype == object:  # object: some are missing
+        series = series.map(lambda v: str(v).lower() if isinstance(v, bool | np.bool_) else v)
     if pd.api.types.is_numeric_dtype(series):
         whole = bool((series.dropna() % 1 == 0).all())
         series = series.astype("Int64") if whole else series
@@ -236,4 +236,4 @@ def _numbers(series: Any, *, dated: bool) -> NDArray[np.float64]:
         since = (days - pd.Timestamp("1970-01-01", tz="UTC")) / pd.Timedelta(days=1)
         return np.asarray(np.floor(since.to_numpy(dtype=np.float64, na_value=np.nan)))
     read = pd.to_numeric(series, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.where(np.isfinite(read), read, np.nan)
+    return np.where(np.isfinite(read) & ~pd.isna(series), read, np.nan)  # a missing day is a number

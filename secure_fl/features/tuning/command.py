@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from datetime import date, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,9 +142,12 @@ def parsed(text: str) -> tuple[str, Sequence[Any]]:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    if isinstance(value, date | time):  # a datetime is a date
+        raise click.UsageError(f"--try: {text} is a date or time; no field takes that")
+    return value
 
 
 def line(trial: Trial) -> str:

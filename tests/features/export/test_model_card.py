@@ -66,6 +66,18 @@ def test_the_card_says_what_the_result_says(run: Path) -> None:
     assert all(f"`{label}`" in card for label in LABELS)
 
 
+def test_the_scores_are_those_of_the_delivered_round(run: Path, tmp_path: Path) -> None:
+    """With `training.patience`, the last rounds are the worse ones, and the best is delivered."""
+    copy = shutil.copytree(run, tmp_path / "run")
+    result = json.loads((run / "result.json").read_text())
+    best = result["metrics"]["last"] | {"round": 77, "pooled": {"test": {"accuracy": 0.125}}}
+    result["metrics"]["best"], result["model_round"] = best, 77
+    (copy / "result.json").write_text(json.dumps(result))
+    write_cards(copy)
+    card = (copy / "model" / "README.md").read_text()
+    assert "| accuracy | 0.1250 |" in card and "after round 77" in card
+
+
 def test_the_card_of_a_folder_with_code_loads_it_without_running_it(
     run: Path, tmp_path: Path
 ) -> None:

@@ -202,19 +202,24 @@ def test_first_records_of_each_patient_count() -> None:
 def test_values_are_read_as_they_are_written() -> None:
     frame = site(
         flag=[True, False] * 20,
+        smoker=[True, False, None, False] * 10,
+        day=pd.to_datetime(["2025-03-01", None, None, None] * 10),
         grade=[1.0, 2.0, None, 7.0] * 10,
         seen=["2025-03-01", "2025-09-01T10:00:00", "", "no day"] * 10,
         age=["5", "15", "x", None] * 10,
     )
     variables = {
         "flag": {"values": ("true", "false")},
+        "smoker": {"values": ("true", "false")},
+        "day": {"edges": (0, 10)},
         "grade": {"values": ("1", "2")},
         "seen": {"edges": ("2025-01-01", "2025-06-01")},
         "age": {"edges": (0, 10, 20)},
     }
     asked = codebook(variables=variables, tables={name: (name,) for name in variables})
     counts = counts_of(asked, table_of(frame))[0].tolist()
-    assert counts == [20, 20, 0, 10, 10, 20, 0, 10, 10, 20, 0, 10, 10, 0, 20]
+    assert counts[:7] == [20, 20, 0, 10, 20, 10, 0] and counts[7:10] == [0, 10, 30]
+    assert counts[10:] == [10, 10, 20, 0, 10, 10, 20, 0, 10, 10, 0, 20]
 
 
 def test_tables_of_more_counts_than_the_limit_are_refused() -> None:

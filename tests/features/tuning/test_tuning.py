@@ -208,12 +208,14 @@ def test_the_command_writes_a_file_that_trains_and_a_page(tmp_path: Path) -> Non
     assert "After 2 rounds all scores are equal" in dead.stdout
 
 
-def test_a_field_that_is_tried_twice_is_refused(tmp_path: Path) -> None:
+def test_a_field_that_is_tried_twice_or_by_a_date_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     file.write_text(STUDY.format(name="fedavg", mode="he+secagg", rounds=2, size=24))
     twice = ["--try", f"{RATE}=1e-4", "--try", f"{RATE}=3e-4"]
     run = CliRunner().invoke(main, ["tune", str(file), *twice])
     assert run.exit_code == 2 and "write all its values in one" in run.output
+    run = CliRunner().invoke(main, ["tune", str(file), "--try", f"{RATE}=2025-01-01"])
+    assert run.exit_code == 2 and "2025-01-01 is a date" in run.output
     assert not (tmp_path / "study-tuning").exists()
 
 
