@@ -85,7 +85,11 @@ class CarriedPilot:
 
     def _serve(self, name: str) -> None:
         here = self.trial.of(name)
-        files = {"kit": here / "kit", "passphrase_file": here / "passphrase", "out": here / "runs"}
+        files: dict[str, Any] = {
+            "kit": here / "kit",
+            "passphrase_file": here / "passphrase",
+            "out": here / "runs",
+        }
         try:
             serve(here / "site.toml", self.socket(name), **files)
         except BaseException as error:
