@@ -73,8 +73,10 @@ def test_a_hospitals_shared_page_has_only_pooled_figures(tmp_path: Path) -> None
     (folder / "result.json").write_text(json.dumps(result))
     lines = (folder / "events.jsonl").read_text().splitlines(keepends=True)
     (folder / "events.jsonl").write_text("".join(one for one in lines if "pooled" not in one))
-    private = ("mean over hospitals, dev", "After round 4", "ε = 1.250", "all dev records")
-    private += ("training: 0.800", "Bytes of all hospitals", "Seconds by phase", "Hospitals sent")
+    private = [
+        *("mean over hospitals, dev", "After round 4", "ε = 1.250", "all dev records"),
+        *("training: 0.800", "Bytes of all hospitals", "Seconds by phase", "Hospitals sent"),
+    ]
     told = read_run_history(folder)
     own = run_page(told)
     assert [text for text in private if text not in own] == []
