@@ -89,7 +89,7 @@ class Algorithm(Section):
 
     @property
     def guarded_label(self) -> str | None:
-        """Label in `Site.score` of the model that [guard] judges; None: the entry's `undoable`."""
+        """Label in `Site.score` of the model whose sums can be undone; None: the entry's `undoable`."""
         return None
 
     @property

@@ -75,7 +75,7 @@ class Responder:
         """
         self.refused: SecureFLError | None = None  # the last such error
         self._refusing = refusing
-        self._changed = threading.Condition()  # guards all below but `_sending`
+        self._changed = threading.Condition()  # protects all below but `_sending`
         self._pending: TransportMessage | None = None  # the newest step, not yet begun
         self._current: StepId | None = None  # computed now
         self._requested: StepId | None = None  # its answer is asked for again

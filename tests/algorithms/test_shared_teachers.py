@@ -142,7 +142,7 @@ def test_heads_of_different_labels_stay_at_their_hospitals(sent: dict[str, set[s
 
 def test_a_guard_judges_the_shared_teacher() -> None:
     for cfg, label in ((shared(), ""), (personal(), ""), (kd(), None)):
-        assert cfg.guarded_label == label
+        assert cfg.undoable_label == label
     result = run(shared(), silos=silos(4, 20), sections={"guard": GuardSettings()}).run()
     assert result.document["guard"]["refused"] == []
 

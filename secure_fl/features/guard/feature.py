@@ -110,7 +110,7 @@ class GuardFeature(RunFeature):
         settings, label = settings_of(spec), spec.entry.undoable
         if settings is None or label is None:
             return None
-        guarded = spec.algorithm.guarded_label
+        guarded = spec.algorithm.undoable_label
         label = label if guarded is None else guarded
         judge, cap = DevRecords(site, label), limits.options.get("max_growth")
         least = spec.protection.min_cohort

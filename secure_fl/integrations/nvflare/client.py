@@ -79,7 +79,7 @@ class SealedPart:
 
     def __init__(self, engine: Any, site: SiteClient) -> None:
         self._site, self._engine, self._log = site, engine, logging.getLogger(__name__)
-        self._changed = threading.Condition()  # guards the next four fields
+        self._changed = threading.Condition()  # protects the next four fields
         self._turn: Turn | None = None  # values are due
         self._asked: Ask | None = None  # the request that they will answer
         self._given: GivenValues | None = None  # the last ones
