@@ -88,8 +88,8 @@ class Algorithm(Section):
         return ""
 
     @property
-    def guarded_label(self) -> str | None:
-        """Label in `Site.score` of the model whose sums can be undone; None: the entry's `undoable`."""
+    def undoable_label(self) -> str | None:
+        """Label of the model whose sums can be undone; None: the `undoable` of the entry."""
         return None
 
     @property

@@ -168,7 +168,7 @@ class FedKD(Algorithm, Distillation):
             )
 
     @property
-    def guarded_label(self) -> str | None:
+    def undoable_label(self) -> str | None:
         """The teacher's label, "", if teachers are summed; None: the student's, as registered."""
         return None if self.teachers == "private" else ""
 
