@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from secure_fl.algorithms.registry import ALGORITHMS
@@ -22,6 +23,7 @@ from secure_fl.crypto.keys.keyring import KeyRing
 from secure_fl.crypto.keys.roster import Member, Roster
 from secure_fl.crypto.sealing import secret
 from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.data.examples import digest as digest_of_records
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError, KeyringError
 from secure_fl.features import resolve
@@ -69,6 +71,28 @@ MOST_FORGED = 3  # sums under one roster's keys; each reveals some of the key's 
 MOST_CHARGED = 2  # failed sums per member and roster that do not count as forged; then it is out
 
 
+@dataclass(frozen=True)
+class RunInputs:
+    """All that a site's inputs of a run depend on, besides the plan."""
+
+    run: str
+    dataset: str  # its name in the plan
+    seed: int
+    records: str = ""  # digest of the training records; "": the site trains on none
+
+    def equal_those_of(self, line: Mapping[str, object]) -> bool:
+        """Check a noted run: the same records have the same digest under any name."""
+        known = line.get("records", "")
+        same = line.get("dataset") == self.dataset or (known != "" and known == self.records)
+        return same and line.get("seed") == self.seed
+
+
+def inputs_of(plan: Plan, silo: Silo) -> RunInputs:
+    """Return the inputs of this plan at this site."""
+    records = digest_of_records(silo.train).hex()[:32] if silo.train else ""
+    return RunInputs(plan.run.name, plan.dataset, plan.run.seed, records)
+
+
 class SiteMemory:
     """Memory of one site, in the folder of its ledger."""
 
@@ -76,14 +100,15 @@ class SiteMemory:
         self._folder = folder
         self._lines = Lines(folder / RUNS, "which run begins")
 
-    def opened(self, run: str, dataset: str, seed: int) -> Path:
+    def opened(self, inputs: RunInputs) -> Path:
         """Return the file with the parties of each opened sum of these inputs."""
-        return self._folder / OPENED / run / f"{dataset}-{seed}.jsonl"
+        name = f"{inputs.records or inputs.dataset}-{inputs.seed}.jsonl"
+        return self._folder / OPENED / inputs.run / name
 
-    def require_unused(self, run: str, dataset: str, seed: int) -> None:
+    def require_unused(self, inputs: RunInputs) -> None:
         """Refuse a run with the inputs of another run."""
-        before = self._runs_with(dataset, seed)
-        if before and run not in before:
+        before, seed = self._runs_with(inputs), inputs.seed
+        if before and inputs.run not in before:
             raise CohortError(
                 f"the run {before[0]!r} used seed {seed} on these records. Another run would send "
                 "equal inputs, and with other hospitals the difference of two sums would reveal "
@@ -92,14 +117,14 @@ class SiteMemory:
                 field="run.seed",
             )
 
-    def begin(self, run: str, dataset: str, seed: int) -> None:
+    def begin(self, inputs: RunInputs) -> None:
         """Note the start of a run; refuse one with the inputs of another run."""
-        self.require_unused(run, dataset, seed)
-        if not self._runs_with(dataset, seed):
-            self._lines.append({"run": run, "dataset": dataset, "seed": seed})
+        self.require_unused(inputs)
+        if not self._runs_with(inputs):
+            self._lines.append(asdict(inputs))
 
-    def _runs_with(self, dataset: str, seed: int) -> list[str]:
-        return [line["run"] for line in self._lines if _inputs(line) == (dataset, seed)]
+    def _runs_with(self, inputs: RunInputs) -> list[str]:
+        return [line["run"] for line in self._lines if inputs.equal_those_of(line)]
 
     def require_same_sites(self, run: str, roster: Roster) -> None:
         """Refuse to continue a run in which a name has passed to another site.
@@ -176,10 +201,6 @@ class SiteMemory:
 
 def _cards(roster: Roster) -> dict[str, str]:
     return {member.name: member.identity.fingerprint() for member in roster.members}
-
-
-def _inputs(line: dict[str, object]) -> tuple[object, object]:
-    return line.get("dataset"), line.get("seed")
 
 
 class OpenedQuestions(RoundHook):

@@ -32,7 +32,7 @@ from secure_fl.federation.validation import (
 from secure_fl.learning.dp.scope import open_ledger
 from secure_fl.party.context import Checkpoints
 from secure_fl.pilot.plan import rules_of_roster, spec_of
-from secure_fl.pilot.site_memory import OpenedQuestions, SiteMemory
+from secure_fl.pilot.site_memory import OpenedQuestions, SiteMemory, inputs_of
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import EquivocationProof, Link
 from secure_fl.runs.folder import RunFolder
@@ -88,10 +88,10 @@ class SiteRun:
         self._context, self._members, self.link = context, members, link
         self.error_logged = self.suspects = self._closed = False
         self._approvals: list[dict[str, str]] = []
-        self._inputs = plan.run.name, plan.dataset, plan.run.seed  # as `SiteMemory` notes them
         self._spec = spec_of(plan, context.ledger)
         check_spec(self._spec)
         self._silo = context.records(plan)
+        self._inputs = inputs_of(plan, self._silo)
         self._check(plan)
         folder = context.folder / plan.run.name
         self._folder = RunFolder.open(folder, text, resume=(folder / "settings.toml").exists())
@@ -117,7 +117,7 @@ class SiteRun:
         require_labels([silo], tasks)
         self._task = tasks[silo.name]
         if not spec.entry.trains_nothing:
-            context.memory.require_unused(*self._inputs)
+            context.memory.require_unused(self._inputs)
         context.memory.require_same_sites(plan.run.name, context.roster)
 
     def _prepare(self) -> Prepared:
@@ -131,7 +131,7 @@ class SiteRun:
             identity=context.keys.identity,
             limits=replace(context.limits, ledger=self._open_ledger),
             hooks=(OpenedQuestions(context.ledger, context.cards),),
-            opened=context.memory.opened(*self._inputs),
+            opened=context.memory.opened(self._inputs),
         )
         prepared = prepare(self._spec, silo, run)
         self._warn()
@@ -163,7 +163,7 @@ class SiteRun:
         memory = self._context.memory
         memory.note_sites(self.name, self._context.roster)
         if not self._spec.entry.trains_nothing:
-            memory.begin(*self._inputs)
+            memory.begin(self._inputs)
 
     @property
     def name(self) -> str:

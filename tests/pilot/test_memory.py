@@ -24,7 +24,13 @@ from secure_fl.errors import CohortError, DataError, KeyringError, PlanRefused, 
 from secure_fl.events import Event, EventLog, MembersGathered, RoundStarted, Waiting
 from secure_fl.pilot.coordinator_process import RunLeader
 from secure_fl.pilot.plan import write_plan
-from secure_fl.pilot.site_memory import MOST_FORGED, OpenedQuestions, SiteMemory, records_of
+from secure_fl.pilot.site_memory import (
+    MOST_FORGED,
+    OpenedQuestions,
+    RunInputs,
+    SiteMemory,
+    records_of,
+)
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import load_site
 from secure_fl.policy.rules import PolicyRefusal
@@ -103,11 +109,16 @@ def test_a_result_states_the_collusion_bound_of_the_members_that_took_part(tmp_p
 
 def test_a_run_goes_on_under_its_name(tmp_path: Path) -> None:
     memory = SiteMemory(tmp_path)
-    memory.begin("study", "notes", 0)
-    SiteMemory(tmp_path).begin("study", "notes", 0)  # a new process
-    memory.begin("study", "others", 0)
+    memory.begin(RunInputs("study", "notes", 0, "a"))
+    SiteMemory(tmp_path).begin(RunInputs("study", "notes", 0, "a"))  # a new process
+    memory.begin(RunInputs("study", "others", 0, "b"))
     with raises(CohortError, "'study'", "0", field="run.seed"):
-        SiteMemory(tmp_path).begin("study2", "notes", 0)
+        SiteMemory(tmp_path).begin(RunInputs("study2", "notes", 0, "c"))
+    with raises(CohortError, "'study'", "0", field="run.seed"):
+        SiteMemory(tmp_path).begin(RunInputs("study2", "renamed", 0, "a"))
+    memory.begin(RunInputs("study2", "renamed", 0, "c"))
+    memory.begin(RunInputs("host", "one", 0))  # it trains on no records
+    memory.begin(RunInputs("host2", "two", 0))
     assert (tmp_path / "runs.jsonl").stat().st_mode & 0o777 == 0o600
 
 
@@ -297,3 +308,19 @@ def test_a_name_that_has_passed_to_another_site_is_another_one(tmp_path: Path) -
     OpenedQuestions(tmp_path, CARDS).admit(("how many",), tuple(CARDS))
     with raises(CohortError, field="survivors"):
         OpenedQuestions(tmp_path, {**CARDS, "west": "4"}).admit(("how many",), tuple(CARDS))
+
+
+def test_the_same_records_under_another_name_are_not_summed_over_other_hospitals(
+    tmp_path: Path,
+) -> None:
+    """A second study whose data set has another name: its sums would differ by one update."""
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)), count=4)
+    made.lead().run()
+    made.members = {n: silo for n, silo in made.members.items() if n != "hospital-4"}
+    made.processes.pop("hospital-4")
+    made.down.add("hospital-4")
+    made.plan = named(made.plan.model_copy(update={"dataset": "notes-2026"}), "other")
+    with raises(CohortError, "(cohort)", party="hospital-1"):
+        made.lead(patience=0).run()
+    (told, *_) = made.seen("refused")
+    assert "used seed 0 on these records" in told["why"]

@@ -26,7 +26,7 @@ from secure_fl.pilot.gathering import HubEngine
 from secure_fl.pilot.hospital import HospitalProcess, Invited
 from secure_fl.pilot.plan import rules_of_roster
 from secure_fl.pilot.progress import EarlierEvents
-from secure_fl.pilot.site_memory import OpenedQuestions
+from secure_fl.pilot.site_memory import OpenedQuestions, RunInputs
 from secure_fl.pilot.site_run import HospitalContext, apply_evidence
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame, Link
@@ -66,12 +66,12 @@ class BareRun:
         self.me = me = identity.name
         self.recorder = EventLog(me, context.listen)
         self.error_logged = self.suspects = False
-        inputs = plan.run.name, plan.dataset, plan.run.seed
-        context.memory.begin(*inputs)
+        inputs = RunInputs(plan.run.name, plan.dataset, plan.run.seed)
+        context.memory.begin(inputs)
         context.memory.require_same_sites(plan.run.name, context.roster)
         context.memory.note_sites(plan.run.name, context.roster)
         folder = context.folder / plan.run.name / "parties" / me / "checkpoints"
-        self.kept = PartyCheckpoints(folder, Counter(), context.memory.opened(*inputs))
+        self.kept = PartyCheckpoints(folder, Counter(), context.memory.opened(inputs))
         apply_evidence(self.kept, context, members)
         rules = replace(rules_of_roster(context.roster, plan, members), goes_back=True)
         noise = None

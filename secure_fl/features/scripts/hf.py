@@ -69,9 +69,12 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
         self._trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._own = {"optimizer": optimizer, "schedule": lr_scheduler, "steps": 0}
         with own_gradient_state():
-            self._cohort.agree(self.state_dict(), "the trainable parameters")
             self._rounds = self._cohort.rounds({"parameters": self}, self._own)
             self._round = next(self._rounds, None)
+            if (
+                self._round and self._round.number == 1
+            ):  # later rounds restore the state, which is equal at all sites
+                self._cohort.agree(self.state_dict(), "the trainable parameters")
         control.should_training_stop = self._round is None
         self._base = self.state_dict()
         _require_same_step(args.output_dir, state.global_step, self._own["steps"])
