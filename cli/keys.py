@@ -243,12 +243,12 @@ def _deal(
 
     key = generate()
     rehearse(key, len(roster.members))  # checks the noise budget for this many members
-    bundles = seal(roster, key.to_bytes())
-    try:
+    try:  # first: sealing replaces this site's keys
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         what = f"cannot be created: {error.strerror}"
         raise KeyringError(what, file=output, fix=OWN_FOLDER, reason="unwritable") from None
+    bundles = seal(roster, key.to_bytes())
     for name, bundle in bundles.items():
         write_atomic(output / f"{name}.bundle", bundle, mode=0o600)
     click.echo(f"written: {output}/NAME.bundle for {', '.join(bundles)}")

@@ -233,6 +233,13 @@ class KeyRing:
     def rotate(self, roster: Roster, secret: bytes) -> dict[str, bytes]:
         """Deal new keys after a change of members: needs old keys here and a higher version."""
         old = self._cohort(self._file("cohort.key"))
+        if old.roster == roster.digest():
+            raise KeyringError(
+                "the keys here are those of this roster already",
+                fix="`secure-fl keys ceremony` with this roster seals the same keys again; new "
+                "keys need a new roster: `secure-fl keys roster --after OLD`",
+                reason="older-version",
+            )
         if roster.version <= old.version:
             raise KeyringError(
                 f"this roster has version {roster.version}, the keys here {old.version}",

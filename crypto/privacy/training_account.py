@@ -112,9 +112,12 @@ class DpAccount:
 
     @property
     def noise_multiplier(self) -> float:
-        """σ: as set, or the least that keeps the run within its target, and all in the budget."""
+        """σ: as set, or the least that keeps the run within its target, and all in the budget.
+
+        It is never below the plan's, which the sums have anyway.
+        """
         if self._noise is None:
-            self._noise = self._calibrated()
+            self._noise = max(self._calibrated(), self.settings.noise_multiplier or 0.0)
         return self._noise
 
     def require_left(self) -> None:

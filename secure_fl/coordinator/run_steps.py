@@ -19,7 +19,14 @@ from secure_fl.coordinator.sum_steps import (
     check_offer,
     offers_to,
 )
-from secure_fl.errors import CohortError, Disagreement, TamperError, TooFewParties, WireError
+from secure_fl.errors import (
+    CohortError,
+    Disagreement,
+    TamperError,
+    TooFewParties,
+    UnusableKeys,
+    WireError,
+)
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import Bulk
 from secure_fl.protocol.ports import OfferedKeys
@@ -134,6 +141,11 @@ class BroadcastStep(RelayStep):
 
     collects = messages.Broadcast
 
+    def receive(self, party: str, message: Any, bulk: bytes) -> None:
+        if bool(bulk) != (party == self.context.rules.host):
+            raise WireError("the host sends the value of a broadcast, and nobody else", party=party)
+        super().receive(party, message, bulk)
+
 
 class ShareStep(RelayStep):
     """Passes on the values of all parties."""
@@ -191,6 +203,9 @@ class HandoverStep(AgreeStep):
         donor = next((member for member in members if member in self.states), "")
         state = Bulk.of(self.states.get(donor, b""))  # all others send none, unless they lie
         if not state.data:
+            asked = self.context.members
+            if donor and {*asked[: asked.index(donor)]} <= {*members}:  # nobody before it was lost
+                raise UnusableKeys((donor,), "this one should hand over its state, and sent none")
             raise TooFewParties(
                 "the party that should hand over the state was lost",
                 fix="resume the run again; nothing was changed",

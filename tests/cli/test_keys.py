@@ -58,8 +58,12 @@ def test_from_identities_to_rotation() -> None:
 
     assemble("--after", "roster.json", output="second.json")
     run("rotate", "roster.json", "--yes", "--keys", "north", code=6)
-    rotated = cohort_line(run("rotate", "second.json", "--yes", "--keys", "north", "-o", "new"))
+    rotate = ("rotate", "second.json", "--yes", "--keys", "north", "-o")
+    run(*rotate, "roster.json/new", code=6)  # no folder: nothing is dealt
+    rotated = cohort_line(run(*rotate, "new"))
     assert rotated != dealt
+    assert "keys ceremony" in run(*rotate, "new", code=6).output
+    assert cohort_line(run("ceremony", *rotate[1:], "new")) == rotated  # the same keys again
     run("accept", "second.json", "new/south.bundle", "--yes", "--keys", "south")
     assert Path("south/archive/cohort-1.key").exists()
     facts = json.loads(run("show", "--json", "--keys", "south").output)

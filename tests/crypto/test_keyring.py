@@ -302,6 +302,8 @@ def test_rotation_archives_and_refuses_the_old_keys(rings: dict[str, KeyRing]) -
         assert member.cohort(new).secret == b"a fresh secret"
         with raises(KeyringError, reason="other-roster"):
             member.cohort(old)
+        with raises(KeyringError, "has version 1", reason="older-version"):
+            member.rotate(old, SECRET)
         assert (member.folder / "archive" / "cohort-1.key").exists()
     with raises(KeyringError, reason="newer-keys-present"):
         north.ceremony(old, SECRET)

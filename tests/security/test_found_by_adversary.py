@@ -27,6 +27,7 @@ from secure_fl.protocol.frames import Frame, cut
 from secure_fl.protocol.messages import (
     Agree,
     Audience,
+    Broadcast,
     Complaint,
     Failed,
     Finding,
@@ -51,6 +52,7 @@ from tests.security.test_blame_attacks import (
 )
 from tests.support.attacker import NAMES
 from tests.support.lying_coordinator import lying_coordinator
+from tests.support.raising import raises
 from tests.support.spoiling import Spoiler
 
 
@@ -377,13 +379,55 @@ def test_a_member_whose_state_is_not_what_it_proves_is_named_by_all_others() -> 
     assert isinstance(out.error, PartyFailed) and out.error.members == (LIAR,)
 
 
-def test_only_the_first_holder_hands_its_state_over() -> None:
-    """Any other would have newcomers refuse the state of an honest one."""
+@pytest.mark.parametrize(("liar", "junk"), [("north", b"junk"), ("zhost", b"")])
+def test_a_party_that_broadcasts_is_left_out_and_a_host_that_does_not_is_named(
+    liar: str, junk: bytes
+) -> None:
+    """The others would refuse the broadcast, or wait for it, and blame the host or nobody."""
+
+    async def program(cohort: Cohort) -> Any:
+        await cohort.broadcast({"v": np.ones(2, np.float32)} if cohort.is_host else None)
+        return await cohort.sum({} if cohort.is_host else {"x": np.ones(3, np.float32)})
+
+    out = federate(
+        dict.fromkeys((*NAMES, "zhost"), program),
+        mode="secagg",
+        host="zhost",
+        faults={liar: {Broadcast: lambda message, bulk: (message, junk)}},
+        catch=True,
+    )
+    if junk:
+        assert out.error is None and {"east", "south", "west"} <= set(out.results)
+        np.testing.assert_allclose(out.results["east"]["x"], 3)
+    else:
+        assert isinstance(out.error, TooFewParties) and liar in out.error.what
+    lost = [event["parties"] for event in out.events if event["event"] == "lost"]
+    assert lost == [[liar]]
+
+
+def handing_over() -> HandoverStep:
     offered = OfferedKeys()
     total = partial(ProtectedTotal, 2, None, numbers={}, host=None, threshold=2, run=b"")
     rules = CoordinatorRules(None, 2, 2)
     context = StepContext(rules, NAMES, lambda _, offered: total(offered=offered), offered, None)
-    step, held = HandoverStep(context), Handover(bytes(32), b"proof")
+    return HandoverStep(context)
+
+
+def test_the_first_holder_is_named_if_it_hands_nothing_over() -> None:
+    """The run would wait for it and gather again, for ever."""
+    step, held = handing_over(), Handover(bytes(32), b"proof")
+    step.receive("east", Handover(), b"")
+    for party in ("north", "south"):
+        step.receive(party, held, b"")
+    with raises(UnusableKeys, party="north"):
+        step.reply(NAMES)
+    with raises(TooFewParties, "was lost"):  # perhaps the first holder: nobody is named
+        step.reply(("north", "south", "west"))
+
+
+def test_only_the_first_holder_hands_its_state_over() -> None:
+    """Any other would have newcomers refuse the state of an honest one."""
+    step, held = handing_over(), Handover(bytes(32), b"proof")
     for party, message, state in (
         ("north", held, b"true"),
         ("east", Handover(), b"of a newcomer"),

@@ -58,6 +58,18 @@ def test_epsilon_is_that_of_dp_accounting_and_of_opacus(accountant: Any) -> None
     assert said["epsilon"] == pytest.approx(theirs.get_epsilon(1e-4), rel=0.01)
 
 
+def test_a_target_above_the_plans_noise_costs_no_more_than_the_noise() -> None:
+    dp = DPSettings(epsilon=8, noise_multiplier=6.0, noise="shared", accountant="rdp")
+
+    def account(own: float | None) -> DpAccount:
+        units = [[unit] for unit in range(500)]
+        return DpAccount("x", dp, units, 500, passes=20, sample_rate=1.0, own_epsilon=own)
+
+    assert account(8.0).noise_multiplier == 6.0  # it is in the sums, so it is charged
+    assert account(8.0).planned() == account(None).planned()
+    assert account(2.0).noise_multiplier > 6.0 and (account(2.0).planned() or 9) <= 2
+
+
 def ledger_events(ledger: Ledger) -> list[Any]:
     return list(events_of(load_chain(ledger.path), "north", "record"))
 
