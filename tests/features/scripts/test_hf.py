@@ -100,7 +100,8 @@ def test_a_site_weighs_what_it_trained_on(tmp_path: Path, every: Any) -> None:
                 sizes.append(len(x))
                 return read(self, x, labels)
 
-        cohort.mean = weighed  # type: ignore[method-assign]
+        watched: Any = weighed
+        cohort.mean = watched  # type: ignore[method-assign]
         model, options = Counting(0.0), {"num_train_epochs": 20}
         trainer = trainer_of(tmp_path, cohort, model, **options)
         trainer.train_dataset = trainer.train_dataset[: 2 + 4 * cohort.index]
