@@ -28,17 +28,16 @@ from secure_fl.integrations.site_messages import (
     Mean,
     Reply,
     Request,
-    SiteName,
     Turn,
-    Who,
     arrays,
     frame_of,
 )
+from secure_fl.integrations.site_names import SiteNames
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Begin, Continue, Total
 
-INTRODUCTION = 60.0  # seconds for a node to name its site
+MEAN_SECONDS = 60.0  # for a site to send a mean that another one withholds
 PATIENCE = 3600.0  # seconds to wait for missing sites
 LOOK = 1.0  # seconds between two looks for missing sites
 COORDINATOR = "SECURE_FL_COORDINATOR"  # environment variable with the coordinator's folder
@@ -76,7 +75,7 @@ class MessageHub:
         """`reader` gets the means, if the plan opens them."""
         self._carrier, self._rounds, self._reader = carrier, algorithm.rounds, reader
         self._opens = algorithm.means_to_coordinator
-        self._names: dict[Node, str] = {}
+        self._names = SiteNames(carrier)
         self._asked: dict[Node, str] = {}  # the nodes that get the current frames
         self._log = logging.getLogger(PILOT_LOG)
         self._means: dict[str, Mean] = {}  # by site, of the newest round
@@ -86,13 +85,7 @@ class MessageHub:
 
     def connected(self) -> frozenset[str]:
         """Return the sites that are connected now."""
-        nodes = self._carrier.nodes()
-        self._names = {node: name for node, name in self._names.items() if node in nodes}
-        if new := [node for node in nodes if node not in self._names]:
-            for node, reply in self._carrier.ask({node: Who() for node in new}, INTRODUCTION):
-                if isinstance(reply, SiteName):
-                    self._names[node] = reply.name
-        return frozenset(self._names.values())
+        return frozenset(self._names.update(self._carrier.nodes()).values())
 
     def wait_for(self, parties: Collection[str], timeout: float) -> frozenset[str]:
         """Wait until sites are connected; return those that are not."""
@@ -112,7 +105,7 @@ class MessageHub:
         """
         until = time.monotonic() + deadline
         self._waiting = dict.fromkeys(frames, time.monotonic())
-        self._asked = {n: name for n, name in self._names.items() if name in frames}
+        self._asked = {n: name for n, name in self._names.known.items() if name in frames}
         round, means = self._due(next(iter(frames.values()))) if frames else (0, False)
         asks: dict[Node, Ask] = {}
         for node, name in sorted(self._asked.items(), key=lambda one: one[1]):
@@ -191,7 +184,7 @@ class MessageHub:
         for node, ask in asks.items():
             if self._take_mean(round):
                 return True
-            name, wait = self._asked[node], min(INTRODUCTION, until - time.monotonic())
+            name, wait = self._asked[node], min(MEAN_SECONDS, until - time.monotonic())
             if not ask.mean and wait > 0:
                 for _, reply in self._carrier.ask({node: replace(ask, mean=True)}, wait):
                     self._note_mean(name, reply)
@@ -222,8 +215,8 @@ class MessageHub:
     def _failed(self, node: Node, reply: Reply) -> str:
         """Log that a site did not answer, and return why."""
         code = reply.code if isinstance(reply, Failure) else type(reply).__name__.lower()
-        self._log.warning(f"{self._names.get(node, node)} did not answer ({code}); see its log")
-        self._names.pop(node, None)  # it is asked for its name before the next frame
+        self._log.warning(f"{self._asked[node]} did not answer ({code}); see its log")
+        self._names.forget(node)  # it is asked for its name before the next frame
         return code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.errors import CohortError
 from secure_fl.features.scripts.algorithm import Script
 from secure_fl.features.scripts.cohort import digest
+from secure_fl.integrations import site_names
 from secure_fl.integrations.hub import MessageHub, Node
 from secure_fl.integrations.site_messages import (
     Answer,
@@ -130,3 +132,34 @@ def test_a_run_without_its_last_mean_ends_with_an_error() -> None:
         engine.hub.finish()
     assert engine.means == [2]
     ScriptedEngine(opened=False, newest=2).hub.finish()
+
+
+class Silent(ScriptedEngine):
+    """A fourth node is busy for a second, and then names site d."""
+
+    questions = 0
+
+    def nodes(self) -> list[Node]:
+        return [*super().nodes(), 9]
+
+    def ask(
+        self, requests: Mapping[Node, Request], timeout: float, round: int = 0
+    ) -> Iterator[tuple[Node, Reply]]:
+        others = {node: request for node, request in requests.items() if node != 9}
+        yield from super().ask(others, timeout, round)
+        if len(others) < len(requests):
+            self.questions += 1
+            time.sleep(min(timeout, 1.0))
+            yield 9, SiteName("d")
+
+
+def test_a_silent_node_delays_one_look_for_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_names, "INTRODUCTION", 0.1)
+    monkeypatch.setattr(site_names, "LOOK", 0.1)
+    engine = Silent(opened=False)
+    begin = time.monotonic()
+    for _ in range(20):
+        assert engine.hub.connected() == set(SITES)
+    assert time.monotonic() - begin < 0.5
+    assert not engine.hub.wait_for([*SITES, "d"], 5.0)
+    assert engine.questions == 1

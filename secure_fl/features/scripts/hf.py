@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from accelerate.state import GradientState
 from transformers import TrainerCallback
+from transformers.trainer_utils import has_length
 
 from secure_fl.errors import SettingsError
 from secure_fl.features.scripts.cohort import ScriptCohort
@@ -53,6 +54,7 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
         self._rounds: Iterator[Round] = iter(())
         self._round: Round | None = None  # None: not in training
         self._own: dict[str, Any] = {}  # state of this site: optimiser, schedule, steps
+        self._records = 0  # read in training until the last mean
         self._averaged = False  # true from a mean to the begin of the next round
 
     def on_train_begin(
@@ -63,6 +65,7 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
         model: Any = None,
         optimizer: Any = None,
         lr_scheduler: Any = None,
+        train_dataloader: Any = None,
         **_: Any,
     ) -> None:
         """Agree on the first parameters, or restore the state after the last saved round."""
@@ -77,6 +80,7 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
                 self._cohort.agree(self.state_dict(), "the trainable parameters")
         control.should_training_stop = self._round is None
         self._base = self.state_dict()
+        self._records = _records_until(args, state, train_dataloader)
         _require_same_step(args.output_dir, state.global_step, self._own["steps"])
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -93,13 +97,14 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Average after an epoch."""
         if self._every == "epoch":
-            self._average(state, control, len(train_dataloader.dataset))
+            self._average(args, state, control, train_dataloader)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any
+    ) -> None:
         """Average after so many steps."""
         if self._every != "epoch" and state.global_step % self._every == 0:
-            batch = args.train_batch_size * args.gradient_accumulation_steps
-            self._average(state, control, batch * self._every)
+            self._average(args, state, control, train_dataloader)
 
     def on_evaluate(
         self,
@@ -135,14 +140,17 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
         for name, parameter in self._trained.items():
             parameter.copy_(state[name])
 
-    def _average(self, state: Any, control: Any, records: int) -> None:
+    def _average(self, args: Any, state: Any, control: Any, loader: Any) -> None:
         """Set the parameters to their means; after the last round, stop training."""
         self._advance()
         if self._round is None:
             return
+        records = _records_until(args, state, loader)
+        weight = records - self._records
         with own_gradient_state():
-            means = self._cohort.mean(self.state_dict(), weight=records, base=self._base)
+            means = self._cohort.mean(self.state_dict(), weight=weight, base=self._base)
         self.load_state_dict(means)
+        self._records = records
         self._base, self._averaged, self._own["steps"] = means, True, state.global_step
         control.should_training_stop |= self._round.number == self._round.total
 
@@ -152,6 +160,16 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
             self._averaged = False
             with own_gradient_state():
                 self._round = next(self._rounds, None)
+
+
+def _records_until(args: Any, state: Any, loader: Any) -> int:
+    """Count the records read so far; the last batch of an epoch can be smaller."""
+    batch = args.train_batch_size * args.world_size
+    if not (has_length(loader) and len(loader)):  # a stream
+        return int(state.global_step * batch * args.gradient_accumulation_steps)
+    epochs, batches = divmod(round((state.epoch or 0) * len(loader)), len(loader))
+    size = len(loader.dataset)
+    return int(epochs * size + min(batches * batch, size))
 
 
 def _require_same_step(folder: str, resumed: int, saved: int) -> None:

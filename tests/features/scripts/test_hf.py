@@ -84,6 +84,37 @@ def test_models_that_differ_and_other_intervals_are_refused(tmp_path: Path) -> N
         simulate(training(tmp_path, 0), protection=PLAIN)
 
 
+@pytest.mark.parametrize("every", ["epoch", 1, 2, 5])
+def test_a_site_weighs_what_it_trained_on(tmp_path: Path, every: Any) -> None:
+    """The last batch of an epoch is smaller, and the whole epoch of site-1 is one small batch."""
+
+    def main(cohort: ScriptCohort) -> list[float]:
+        weights, mean, sizes, read = list[float](), cohort.mean, list[int](), Line.forward
+
+        def weighed(values: Any, weight: float, **more: Any) -> Any:
+            weights.append(weight)
+            return mean(values, weight=weight, **more)
+
+        class Counting(Line):
+            def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+                sizes.append(len(x))
+                return read(self, x, labels)
+
+        watched: Any = weighed
+        cohort.mean = watched  # type: ignore[method-assign]
+        model, options = Counting(0.0), {"num_train_epochs": 20}
+        trainer = trainer_of(tmp_path, cohort, model, **options)
+        trainer.train_dataset = trainer.train_dataset[: 2 + 4 * cohort.index]
+        trainer.add_callback(FederatedCallback(cohort, every=every))
+        trainer.train()
+        step = len(sizes) // len(weights)
+        assert weights == [sum(sizes[k : k + step]) for k in range(0, len(sizes), step)]
+        return weights
+
+    found = simulate(main, rounds=3, protection=PLAIN).results
+    assert found["site-1"][0] == 2 * (1 if every == "epoch" else every)
+
+
 class Stubborn(TrainerCallback):  # type: ignore[misc]
     """It stops after the second evaluation, and keeps all metrics."""
 
