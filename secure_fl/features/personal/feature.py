@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from secure_fl.errors import SettingsError
+from secure_fl.errors import SettingsError, TrainingError
 from secure_fl.events import ExtensionEvent, Warned, metric_name
 from secure_fl.features.personal.settings import PersonalSettings
 from secure_fl.federation.run_feature import RunFeature, SiteLimits
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from secure_fl.policy.plan import Plan
 
 SHARED, PERSONAL, ALONE = "model", "personal", "alone"  # names of delivered models
+NAMES = {SHARED: "shared", PERSONAL: "personal", ALONE: "trained alone"}  # in sentences
 FINDING = "personal"
 OF_DP = "DP-SGD does not cover the models that the votes are about"
 NOT_COUNTED = "a hospital left before the votes were summed, or a ballot was false"
@@ -84,11 +85,11 @@ class PersonalFeature(RunFeature):
         cfg = settings_of(spec)
         if cfg is None:
             return
-        own = Comparison()
+        own = Comparison(problem=None if site.silo.dev else NO_DEV)
         if site.silo.dev:
-            own.measure(site, candidates(site, spec, cfg), spec.seed)
-        else:
-            own.problem = NO_DEV
+            models, own.problem = candidates(site, spec, cfg)
+            own.measure(site, models, spec.seed)
+            own.vote = "undecided" if cfg.alone and own.vote is None else own.vote
         site.recorder.event(ModelChosen(reason=own.reason(site)))
         found = await together(cohort, site, spec, cfg, own)
         site.findings[FINDING] = found | {"own": own.document(site)}
@@ -145,19 +146,31 @@ def settings_of(spec: RunSpec) -> PersonalSettings | None:
     return section if isinstance(section, PersonalSettings) else None
 
 
-def candidates(site: Site, spec: RunSpec, cfg: PersonalSettings) -> dict[str, nn.Module]:
-    """Train this hospital's own models; return them after the model of the run."""
+def candidates(
+    site: Site, spec: RunSpec, cfg: PersonalSettings
+) -> tuple[dict[str, nn.Module], str | None]:
+    """Train this hospital's own models; return them after the model of the run.
+
+    A model that diverges is missing, and the second value says so: the run is paid for.
+    """
     from secure_fl.features.personal.candidates import alone_model, personal_model
 
     shared = site.delivered[SHARED].model
-    models = {SHARED: shared}
-    with site.recorder.phase("train"):
-        models[PERSONAL] = personal_model(site, shared, cfg)
-        if cfg.alone:
-            models[ALONE] = alone_model(site, spec, cfg)
-    for name in list(models)[1:]:
+    models, problems = {SHARED: shared}, list[str]()
+    trainings: dict[str, Callable[[], nn.Module]] = {
+        PERSONAL: lambda: personal_model(site, shared, cfg)
+    }
+    if cfg.alone:
+        trainings[ALONE] = lambda: alone_model(site, spec, cfg)
+    for name, train in trainings.items():
+        try:
+            with site.recorder.phase("train"):
+                models[name] = train()
+        except TrainingError as error:
+            problems.append(f"the model {NAMES[name]!r} cannot be compared: {error.what}")
+            continue
         site.deliver(models[name], name, shared=False)
-    return models
+    return models, "; ".join(problems) or None
 
 
 @dataclass(slots=True)
@@ -192,13 +205,20 @@ class Comparison:
             if split == "dev":
                 own = self.scores[split]
                 self.use = self.served = max(
-                    (SHARED, PERSONAL), key=lambda name: (own[name], -losses[name])
+                    [name for name in (SHARED, PERSONAL) if name in models],
+                    key=lambda name: (own[name], -losses[name]),
                 )
-            pairs = {"personal - shared": (PERSONAL, SHARED)}
-            if ALONE in models:
-                pairs |= {"shared - alone": (SHARED, ALONE), "personal - alone": (PERSONAL, ALONE)}
-                pairs["served - alone"] = self.served, ALONE
-            apart = {n: Difference.of(samples[a], samples[b]) for n, (a, b) in pairs.items()}
+            pairs = {
+                "personal - shared": (PERSONAL, SHARED),
+                "shared - alone": (SHARED, ALONE),
+                "personal - alone": (PERSONAL, ALONE),
+                "served - alone": (self.served, ALONE),
+            }
+            apart = {
+                name: Difference.of(samples[a], samples[b])
+                for name, (a, b) in pairs.items()
+                if {a, b} <= models.keys()
+            }
             self.differences[split] = {name: one.document() for name, one in apart.items()}
             if split == "dev" and ALONE in models:
                 self.vote = vote_on(apart["served - alone"], len(records))
@@ -206,12 +226,12 @@ class Comparison:
 
     def reason(self, site: Site) -> str:
         """Describe the choice in a sentence."""
-        if self.problem is not None:
+        if not self.scores:
             return f"{self.problem}; it serves the shared model"
-        names = {SHARED: "shared", PERSONAL: "personal", ALONE: "trained alone"}
-        dev = ", ".join(f"{names[name]} {x:.4f}" for name, x in self.scores["dev"].items())
+        dev = ", ".join(f"{NAMES[name]} {x:.4f}" for name, x in self.scores["dev"].items())
         metric = metric_name(site.task.metric, site.task.scored_class)
-        return f"this hospital serves the model {names[self.use]!r}; dev {metric}: {dev}"
+        served = f"this hospital serves the model {NAMES[self.use]!r}; dev {metric}: {dev}"
+        return served if self.problem is None else f"{served}; {self.problem}"
 
     def document(self, site: Site) -> dict[str, Any]:
         """Return the comparison as result.json has it."""

@@ -36,6 +36,7 @@ from secure_fl.features.personal.comparison import (
 from secure_fl.features.personal.settings import PersonalSettings
 from secure_fl.federation.federation import Federation
 from secure_fl.federation.result import Result
+from secure_fl.federation.run_spec import RunSpec, algorithm_of
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
 from secure_fl.seeds import seed_for
@@ -253,16 +254,12 @@ def test_labels_that_only_one_hospital_has() -> None:
 
 @pytest.mark.parametrize("algorithm", ["probe", "local", "inclusivefl", "fedid"])
 def test_algorithms_without_one_shared_model_are_refused(algorithm: str) -> None:
-    from secure_fl.federation.run_spec import RunSpec, algorithm_of
-
     spec = RunSpec(algorithm_of(algorithm), sections={"personal": ONE})
     with raises(SettingsError, algorithm, field="personal"):
         feature.PERSONAL_FEATURE.check(spec)
 
 
 def test_thresholds_need_probabilities_of_labels() -> None:
-    from secure_fl.federation.run_spec import RunSpec
-
     spec = RunSpec(
         FedAvg(), TaskSettings(kind="ner"), sections={"personal": PersonalSettings(coverage=0.9)}
     )
@@ -312,6 +309,22 @@ def test_methods_train_their_own_part() -> None:
         )
     )
     assert tight < near / 2 and near == pytest.approx(free, rel=0.01)
+
+
+def test_a_model_that_diverges_is_missing_and_the_run_has_a_result() -> None:
+    """The shared model is paid for, and a rate that suits clipped gradients may suit no others."""
+    training = TrainingSettings(
+        learning_rate=1e30, optimizer="sgd", max_grad_norm=None, batch_size=8, device="cpu"
+    )
+    site = fedkd_runs.site_of(FOUR[0], ModelSettings(layers=1), training)
+    site.deliver(site.model().eval())
+    own = feature.Comparison()
+    with site.surroundings():
+        models, own.problem = feature.candidates(site, RunSpec(FedAvg(rounds=1)), ONE)
+        own.measure(site, models, 0)
+    assert (list(models), own.use, own.vote) == (["model"], "model", None)
+    assert own.problem and "'personal'" in own.problem and "'trained alone'" in own.problem
+    assert own.problem in own.reason(site) and own.document(site)["dev"].keys() == {"model"}
 
 
 @pytest.mark.parametrize("adapter", [None, AdapterSettings(rank=2)])
