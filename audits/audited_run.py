@@ -18,6 +18,7 @@ from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.config import toml
 from secure_fl.config.load import Settings, dump, load, silos
+from secure_fl.data.examples import Example, Tagged, Text
 from secure_fl.data.silo import Silo
 from secure_fl.errors import RunError
 from secure_fl.federation.federation import Federation
@@ -73,8 +74,7 @@ def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
     tokenizer = load_tokenizer(spec)
     truth = {s.name: Truth(s.name, tuple(s.train)) for s in members if s.role != "host"}
     others = [record for silo in members for record in (*silo.dev, *silo.test)]
-    known = {record.text for one in truth.values() for record in one.records
-             if hasattr(record, "text")}  # fmt: skip
+    known = {_content(record) for one in truth.values() for record in one.records}
     steps = settings.algorithm.step_rate is not None
     return Prior(
         lambda: load_model(spec, task, tokenizer, settings.run.seed),
@@ -84,9 +84,18 @@ def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
         settings.algorithm,
         settings.run.seed,
         truth,
-        tuple(record for record in others if getattr(record, "text", None) not in known),
+        tuple(record for record in others if _content(record) not in known),
         imitation_of(settings, members[0].public) if steps else None,
     )
+
+
+def _content(record: Example) -> tuple[object, ...]:
+    """Return the fields that make two records the same for an attacker, without labels and ids."""
+    if isinstance(record, Text):
+        return (record.text,)
+    if isinstance(record, Tagged):
+        return record.tokens
+    return record.history, record.candidates
 
 
 AUDIT, CONTROL = "audit", "control"

@@ -303,8 +303,8 @@ class TrainingSettings(Section):
     with dp."""
     class_weights: Literal["balanced", "none"] | None = None
     """balanced: classes have equal weight in the loss, by this hospital's own counts, which stay
-    private. Default: balanced if task.positive names a class, except with dp or if predictions are
-    divided by the hospital's own class shares."""
+    private. Default: balanced if task.positive names a class, except with dp (a probe balances
+    then too, by noised counts) or if predictions are divided by the hospital's own class shares."""
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     pooled_scores: bool = True
     """Sum dev and test counts over the hospitals in each round. false: scores never leave a

@@ -189,7 +189,7 @@ def test_what_cannot_be_tested_says_so():
     assert not membership.unsupported(prior())
 
 
-def settings_of(algorithm: Teaching) -> Settings:
+def settings_of(algorithm: FedAvg | Teaching) -> Settings:
     return Settings(
         run=RunSettings(name="steps"),
         data=CorpusData(corpus="ade", parties=3, size=12),
@@ -242,3 +242,14 @@ def test_a_comparison_model_that_cannot_be_trained_is_no_verdict() -> None:
     (trial,) = public_trials._if_trainable((membership.LIRA,), trials)
     assert trial.verdict == "not tested"
     assert "have the same label" in trial.reason
+
+
+def test_a_sentence_of_a_member_is_no_outsider() -> None:
+    data = CorpusData(corpus="ner", parties=3, size=12)
+    settings = settings_of(FedAvg()).model_copy(
+        update={"data": data, "task": TaskSettings(kind="ner")}
+    )
+    first, *others = silos(settings)
+    twice = replace(first, test=(replace(first.train[0], id="again"), *first.test))
+    knows, alike = (audited_run.prior_of(settings, (one, *others)) for one in (first, twice))
+    assert alike.outsiders == knows.outsiders

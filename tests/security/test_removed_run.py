@@ -15,7 +15,7 @@ from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import SecureFLError
 from secure_fl.party.context import SumRequest
 from secure_fl.party.summing import Summing
-from secure_fl.pilot.site_memory import SiteMemory
+from secure_fl.pilot.site_memory import RunInputs, SiteMemory
 from secure_fl.runs.party_checkpoints import OpenedSumsLog
 from secure_fl.settings import ProtectionSettings
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
@@ -92,10 +92,13 @@ def test_the_same_hospitals_begin_a_removed_run_again(tmp_path: Path) -> None:
 
 
 def test_notes_of_a_run_that_began_in_its_folder_move_to_the_ledger(tmp_path: Path) -> None:
-    before, now = tmp_path / "opened.jsonl", SiteMemory(tmp_path).opened("study", "notes", 0)
+    before, now = (
+        tmp_path / "opened.jsonl",
+        SiteMemory(tmp_path).opened(RunInputs("study", "notes", 0)),
+    )
     OpenedSumsLog(before).admit(1, 1, ("a", "b", "c"), "x")
     for _ in range(2):  # it is moved once
         notes = OpenedSumsLog.kept(before, now)
         assert notes.rounds() == ((1, 1, ("a", "b", "c")),) and not before.exists()
     assert now.stat().st_mode & 0o777 == 0o600
-    assert SiteMemory(tmp_path).opened("study", "notes", 1) != now  # other inputs
+    assert SiteMemory(tmp_path).opened(RunInputs("study", "notes", 1)) != now  # other inputs

@@ -59,9 +59,10 @@ def personal_model(site: Site, shared: nn.Module, cfg: PersonalSettings) -> nn.M
 
 def alone_model(site: Site, spec: RunSpec, cfg: PersonalSettings) -> nn.Module:
     """Train a model on the own records alone, with as many passes as the run and `cfg` together."""
+    rounds = min(spec.algorithm.rounds, site.recorder.round - 1)  # fewer with patience
     site = unlogged(site)
     model: nn.Module = site.model()
-    _fit(site, model, spec.algorithm.rounds * spec.algorithm.epochs + cfg.epochs)
+    _fit(site, model, rounds * spec.algorithm.epochs + cfg.epochs)
     return model
 
 

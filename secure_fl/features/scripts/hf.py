@@ -74,9 +74,7 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
         with own_gradient_state():
             self._rounds = self._cohort.rounds({"parameters": self}, self._own)
             self._round = next(self._rounds, None)
-            if (
-                self._round and self._round.number == 1
-            ):  # later rounds restore the state, which is equal at all sites
+            if self._round and self._round.number == 1:  # later ones restore the agreed state
                 self._cohort.agree(self.state_dict(), "the trainable parameters")
         control.should_training_stop = self._round is None
         self._base = self.state_dict()

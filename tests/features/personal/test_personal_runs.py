@@ -23,7 +23,7 @@ from secure_fl.display.run_page import run_page, write_run_page
 from secure_fl.errors import RunError, SettingsError
 from secure_fl.events import Event
 from secure_fl.features.personal import feature
-from secure_fl.features.personal.candidates import personal_model, trained_part
+from secure_fl.features.personal.candidates import alone_model, personal_model, trained_part
 from secure_fl.features.personal.comparison import (
     DRAWS,
     VOTES,
@@ -98,6 +98,16 @@ def test_the_sealed_votes_equal_what_the_records_say(run: Path) -> None:
         counted[vote] += 1
         assert own["vote"] == vote and own["use"] == ("alone" if vote == "worse" else served)
     assert section(run)["votes"] == counted and DRAWS == 1000
+
+
+def test_the_model_alone_makes_as_many_passes_as_a_run_that_stopped_early() -> None:
+    training = TrainingSettings(learning_rate=1e-3, batch_size=32, device="cpu")
+    alone = []
+    for rounds in (5, 2):
+        site = fedkd_runs.site_of(silos(1, size=24)[0], ModelSettings(layers=1), training)
+        site.recorder.round = 3  # the run has ended after two rounds
+        alone.append(alone_model(site, RunSpec(FedAvg(rounds=rounds)), ONE).state_dict())
+    assert all(torch.equal(alone[0][name], alone[1][name]) for name in alone[0])
 
 
 def test_a_hospital_without_dev_records_is_named_and_has_no_vote(run: Path) -> None:
