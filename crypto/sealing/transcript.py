@@ -268,8 +268,8 @@ class Scales(ScaleLayer):
         ]
 
     def _scaled(self, name: str, rule: Rule) -> bool:
-        """Return True if the last carried sum gives a scale; zeros give none."""
-        return rule.carry and self.rms.get(name, 0.0) > 0
+        """Return True if an earlier carried sum gave a scale."""
+        return rule.carry and name in self.rms
 
     def lied_about(self, name: str, rule: Rule) -> bool:
         """Return True if a vector's scale is unknown, and its summed norm is invalid.
@@ -288,7 +288,7 @@ class Scales(ScaleLayer):
         if not rule.carry:
             return sqrt(self._norms[name]) * (1 + 1e-5)  # bound of every party's values
         rms = self.rms.get(name)
-        if not rms:
+        if rms is None:
             rms = sqrt(self._norms[name] / (owners * size))
         return rms * CLIP_IN_RMS[self._bits]
 

@@ -150,7 +150,6 @@ def test_updates_of_zero_and_what_follows_them() -> None:
     assert not np.any(results[0]) and not np.any(results[1])
     np.testing.assert_allclose(np.sum(results, axis=0) + carried(out), 2 * exact(), atol=1e-3)
     assert np.abs(carried(out)).max() < np.abs(exact()).max() / 2
-    np.testing.assert_allclose(results[2], exact(), atol=4)  # a scale of zero would clip all of it
 
 
 def test_values_that_grow_beyond_their_scale_are_reported() -> None:

@@ -120,8 +120,8 @@ def test_the_norm_of_who_leaves_is_not_the_difference_of_two_sums(
     seen: list[tuple[int, float]] = []
     learn, decode = Scales.learn, Layout.decode
 
-    def spying_learn(self: Scales, sums: Any) -> None:
-        learn(self, sums)
+    def spying_learn(self: Scales, sums: Any, *large: Any) -> None:
+        learn(self, sums, *large)
         seen.extend((0, float(v[0])) for v in sums.values())
 
     def spying_decode(self: Layout, slots: Any, contributors: int, noise: Any = None) -> Any:

@@ -146,7 +146,7 @@ def test_two_runs_with_other_inputs_look_alike(mode: Protection) -> None:
 
     rng = np.random.default_rng(5)
     dull = {"w": np.zeros(5000, np.float32), "loss": 0.0}
-    vivid = {"w": 1e4 * rng.normal(size=5000).astype(np.float32), "loss": 1e9}
+    vivid = {"w": 1e3 * rng.normal(size=5000).astype(np.float32), "loss": 1e9}
     assert shape(dull) == shape(vivid)
 
 
