@@ -247,3 +247,29 @@ def test_a_description_leaves_no_field_out(change: dict[str, Any]) -> None:
     strict = policy(SitePolicy(), **change)
     assert changed == OPEN or describe(changed) != describe(OPEN)
     assert strict == SitePolicy() or describe(strict) != describe(SitePolicy())
+
+
+OTHER_VALUES: dict[str, Any] = {  # of fields without a case above; most are of features
+    "max_values": 5,
+    "retention_days": 5,
+    "votes": False,
+    "search": True,
+    "max_growth": 5.0,
+    "pooled_scores": False,
+    "compares": False,
+    "share_scores": True,
+    "exact_evaluations": True,
+    "max_evaluation_epsilon": 1.5,
+    "total_evaluation_epsilon": 8.5,
+    "means_to_coordinator": True,
+}
+SECTIONS = {"dp", "noise", "approval", "statistics"}
+
+
+def test_a_field_of_any_feature_changes_the_description() -> None:
+    fields = SitePolicy.model_fields.keys()
+    assert fields <= OTHER_VALUES.keys() | SECTIONS | {name for case in CASES for name in case[-1]}
+    found = {
+        n: describe(policy(SitePolicy(), **{n: OTHER_VALUES[n]})) for n in fields & {*OTHER_VALUES}
+    }
+    assert [name for name, text in found.items() if text == describe(SitePolicy())] == []

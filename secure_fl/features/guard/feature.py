@@ -162,12 +162,17 @@ class GuardRules(SiteRules[GuardFields]):
         return 0 if guard is None else guard.extra_rounds
 
     def sentences(self, policy: GuardFields) -> Iterator[str]:
-        """Describe whether the site votes, and over how many sums may be."""
+        """Describe if and how the site votes, and over how many parties sums may be."""
         yield (
             "It may vote on whether a round made the model worse."
             if policy.votes
             else "It votes on no round."
         )
+        if policy.max_growth is not None:
+            yield (
+                "Plans must have [guard], and it votes against a round in which the grid of an "
+                f"update grows more than {policy.max_growth:g} times."
+            )
         if policy.search:
             yield "SUMS MAY BE OVER HALVES OF THE PARTIES, after a refused round."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,9 @@ from secure_fl.features.guard.settings import GuardSettings
 from secure_fl.federation.run_feature import SiteLimits
 from secure_fl.pilot.plan import read_plan, write_plan
 from secure_fl.pilot.progress import progress
-from tests.support.local_pilot import local_pilot, plan_of
+from secure_fl.runs import checkpoint
+from tests.support.equality import equal_nested
+from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 
 GUARD = GuardSettings(most=1)
 
@@ -38,10 +41,22 @@ def test_hospitals_undo_a_round_and_tell_their_own_people(
 ) -> None:
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=2), guard=GUARD))
     spoilt(monkeypatch, 2)
+    models: dict[tuple[str, int], dict[str, Any]] = {}  # by hospital and round
+
+    def remember(town: LocalPilot, party: str) -> None:
+        for file in (town.folder / party).rglob("checkpoints/round-*"):
+            if (party, round := int(file.name[-5:])) not in models:
+                models[party, round] = checkpoint.load(file)["keep"]["model"]
+
+    made.after = remember
     made.lead().run()
     told = [(e["party"], e["round"], e["refused"]) for e in made.seen("guard")]
     assert {(round, refused) for _, round, refused in told} == {(1, False), (2, True), (3, False)}
-    assert len(told) == 9 and len({made.model(name) for name in made.members}) <= 3
+    assert len(told) == 9 and len(models) == 9
+    for name in made.members:
+        assert equal_nested(models[name, 1], models[name, 2])  # undone
+        assert not equal_nested(models[name, 2], models[name, 3])
+        assert equal_nested(models[name, 3], models["hospital-1", 3])
     folder = tmp_path / "hospital-1" / "run"
     assert any("refused" in note for note in progress(folder)["notes"])
 

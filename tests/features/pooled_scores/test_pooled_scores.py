@@ -102,13 +102,25 @@ def test_the_best_round_is_that_of_all_records_and_not_of_the_hospitals_mean() -
     assert dev[best] == max(dev.values()) and best == min(r for r in dev if dev[r] == dev[best])
 
 
-def test_nothing_is_summed_where_scores_stay_at_home() -> None:
+def test_nothing_is_summed_where_scores_stay_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """Local learning, a host's run and settings that say so: no sum of scores is ever begun."""
+    asked: list[str] = []
+    original = Summing.sum
+
+    async def spy(self: Summing, request: SumRequest) -> Any:
+        asked.extend(name for name in request.values if name.startswith("scores/"))
+        return await original(self, request)
+
+    monkeypatch.setattr(Summing, "sum", spy)
+    small().run()
+    assert asked  # they are summed where nothing forbids it
+    asked.clear()
     apart = TrainingSettings(learning_rate=2e-3, batch_size=16, device="cpu", pooled_scores=False)
     for federation in (small(training=apart), small(Local(rounds=1)), hosted(FedID(rounds=1))):
         result = federation.run()
         assert not any(e.get("pooled") for e in result.document["history"])
         assert result.document["metrics"]["last"]["pooled"]  # of a simulation, from all counts
+        assert not asked
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
