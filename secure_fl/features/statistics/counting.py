@@ -190,11 +190,18 @@ def _column(table: RecordTable, column: str) -> Any:
     return table.frame[column]
 
 
-def _has(cell: Any, label: str) -> str:
-    """Write whether a record has a label among several; empty for an unlabelled record."""
+def labels_in(cell: Any) -> list[Any]:
+    """Return the labels of a record, without empty ones; none for an unlabelled record."""
     if isinstance(cell, str):
         cell = [name.strip() for name in SEPARATOR.split(cell)]
-    return str(label in cell).lower() if isinstance(cell, list | tuple | np.ndarray) else ""
+    given = cell if isinstance(cell, list | tuple | np.ndarray) else ()
+    return [name for name in given if name != ""]
+
+
+def _has(cell: Any, label: str) -> str:
+    """Write whether a record has a label among several; empty for an unlabelled record."""
+    known = isinstance(cell, str | list | tuple | np.ndarray)
+    return str(label in labels_in(cell)).lower() if known else ""
 
 
 def _written(series: Any, column: str) -> Sequence[str]:

@@ -138,13 +138,14 @@ def _survival(
     shown: Integers,
     pairs: Sequence[tuple[Variable, Blocks]],
 ) -> dict[str, Any]:
-    """Compute one curve for each group whose counts are all released."""
-    grouped = curves.group is not None
-    cube = shown if grouped else shown[None]
-    labels = found["labels"][0] if grouped else ["all"]
+    """Compute one curve for each group whose counts are all released, if the event has a block."""
+    cube, labels = (shown, found["labels"][0]) if curves.group else (shown[None], ["all"])
     (time, of_time), (event, of_event) = pairs[-2], pairs[-1]
     steps = max(of_time[:-1]) + 1
     happened = of_event[(event.values or ()).index(curves.happened)]
+    if of_event[:-1].count(happened) > 1:  # all in the block would count as events
+        why = f"few records have some values of {curves.event}, so {curves.happened!r} is counted"
+        return {"notes": [*found["notes"], f"no curve: {why} with others; list fewer values"]}
     cells = np.array(of_time[:-1])
     last = np.array([np.flatnonzero(cells == step)[-1] for step in range(steps)])
     times = np.array([*time.points, time.points[-1]])[last]

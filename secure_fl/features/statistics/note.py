@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from secure_fl.errors import CohortError, DataError
-from secure_fl.features.statistics.codebook import Codebook
-from secure_fl.features.statistics.counting import Tabulation
+from secure_fl.features.statistics.codebook import OF_LABEL, Codebook
+from secure_fl.features.statistics.counting import Tabulation, labels_in
 from secure_fl.features.statistics.tables import RecordTable
 from secure_fl.files import Lines
 
@@ -50,10 +50,13 @@ class Note:
                     "period belong into a data set of their own",
                     field="records",
                 )
+        codebooks = [codebook]
         for line in self._of("codebook"):
             if line["state"] == state:
-                _require_like(Codebook.model_validate_json(json.dumps(line["codebook"])), codebook)
+                codebooks.append(Codebook.model_validate_json(json.dumps(line["codebook"])))
+                _require_like(codebooks[-1], codebook)
                 _require_hospitals(line["hospitals"], sorted(hospitals))
+        _require_separate_labels(table, set().union(*(one.forms for one in codebooks)))
 
     def begin(self, table: RecordTable) -> None:
         """Note the patients before a sum over their records is opened."""
@@ -124,3 +127,24 @@ def _require_like(earlier: Codebook, now: Codebook) -> None:
                 fix=f"write {form} for it, with other limits if needed",
                 field=column,
             )
+
+
+def _require_separate_labels(table: RecordTable, columns: set[str]) -> None:
+    """Refuse counts of one label that follow from other counts: the audit compares no labels."""
+    single = sorted(column for column in columns if column.startswith(OF_LABEL))
+    if not single or "label" not in table.frame:
+        return
+    if all(len(set(labels_in(cell))) < 2 for cell in table.frame["label"]):
+        raise DataError(
+            "no record has two labels, so this count and those of other labels would tell of the "
+            "rest",
+            fix="count the values of label instead",
+            field=single[0],
+        )
+    if "label" in columns:
+        raise DataError(
+            "the values of label are counted as well, here or in an earlier codebook: the audit "
+            "cannot compare the two",
+            fix="count either values of label or single labels over these records",
+            field=single[0],
+        )

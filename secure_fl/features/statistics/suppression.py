@@ -333,7 +333,9 @@ class JointTable:
 def cliques(scopes: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
     """Return the maximal cliques of a chordal graph over all scopes, parents before children.
 
-    Columns are eliminated with the fewest added links first.
+    Columns are eliminated with the fewest added links first. The cliques are in the order of a
+    maximum spanning tree of their overlaps (Prim's algorithm), which is a tree of the cliques:
+    the columns that a clique shares with all earlier ones are in its parent.
     """
     linked: dict[str, set[str]] = {}
     for scope in scopes:
@@ -349,7 +351,12 @@ def cliques(scopes: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
         for other in around:
             linked[other] |= around - {other}
             linked[other].discard(name)
-    return [tuple(sorted(clique)) for clique in reversed(found)]
+    ordered = [found.pop()] if found else []
+    while found:
+        nearest = max(reversed(found), key=lambda one: max(len(one & other) for other in ordered))
+        found.remove(nearest)
+        ordered.append(nearest)
+    return [tuple(sorted(clique)) for clique in ordered]
 
 
 def _missing(linked: Mapping[str, set[str]], name: str) -> int:

@@ -66,6 +66,34 @@ def test_each_of_several_labels_is_a_variable_of_its_own() -> None:
     assert found.to_frame("none")["records"].sum() == 180
 
 
+def test_labels_are_counted_in_one_way(tmp_path: Path) -> None:
+    """The 4 of C follow from those without A and those with B, if a record has one label."""
+    both = {
+        "label": {"values": ("A", "B", "C")},
+        "b": {"column": "label:B", "values": ("true", "false")},
+    }
+    single = pd.DataFrame({"label": ["A"] * 30 + ["B", "B;"] * 10 + ["C"] * 4})
+    several = pd.DataFrame({"label": ["A"] * 30 + ["B"] * 20 + ["A; B"] * 12})
+
+    def asked(frame: pd.DataFrame, *names: str, **options: Any) -> Tables:
+        return opened(
+            {f"h{k}": frame for k in range(3)},
+            variables={name: both[name] for name in names},
+            tables={name: (name,) for name in names},
+            **options,
+        )
+
+    alone = asked(single, "b")
+    assert alone.to_json()["status"] == "refused" and len(alone.refusals) == 3
+    assert "field label:B: no record has two labels" in alone.refusals[0]
+    assert asked(single, "b", epsilon=0.5).to_json()["status"] == "answered"
+    mixed = asked(several, "b", "label")
+    assert "the values of label are counted as well" in mixed.refusals[0]
+    assert asked(several, "b", notes=tmp_path).to_json()["status"] == "answered"
+    later = asked(several, "label", notes=tmp_path)
+    assert "the values of label are counted as well" in later.refusals[0]
+
+
 def test_small_categories_are_merged_and_small_counts_hidden() -> None:
     found = opened()
     pooled = pd.concat(list(hospitals().values()))

@@ -7,6 +7,7 @@ them over cliques of columns.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations, compress, product
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,31 @@ def test_cliques_contain_every_table() -> None:
     found = cliques(scopes)
     assert all(any(set(scope) <= set(clique) for clique in found) for scope in scopes)
     assert sorted(map(len, found)) == [1, 3, 3]
+
+
+def test_cliques_of_all_graphs_have_a_tree() -> None:
+    """Columns that a clique shares with all earlier ones are in one of them."""
+    pairs = list(combinations("abcde", 2))
+    for linked in product([False, True], repeat=len(pairs)):
+        found = [set(one) for one in cliques(compress(pairs, linked))]
+        for at in range(1, len(found)):
+            shared = found[at] & set().union(*found[:at])
+            assert any(shared <= one for one in found[:at]), found
+
+
+def test_tables_in_a_ring_do_not_give_a_count_away() -> None:
+    """Table ae has the sums of e, and be all but one count of a column: 4 patients are left."""
+    counts = np.zeros((2, 2, 2, 2, 2), int)
+    pairs = [(0, 0)] * 96 + [(1, 0)] * 4 + [(0, 1)] * 50 + [(1, 1)] * 50
+    for k, (b, e) in enumerate(pairs):
+        counts[k % 2, b, k // 4 % 2, k // 2 % 2, e] += 1
+    asked = []
+    for scope in ("ad", "ae", "be", "cd", "de"):
+        others = tuple(k for k, name in enumerate("abcde") if name not in scope)
+        asked.append(table(counts.sum(others), *scope))
+    released = suppressed(asked, [], 200, LEAST)
+    assert sum(int((~one.shown).sum()) for one in released) < 8  # of 20
+    assert narrow(released, 200) > LEAST - 1e-4
 
 
 def test_tables_that_link_too_many_columns_are_refused() -> None:

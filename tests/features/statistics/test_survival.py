@@ -71,3 +71,21 @@ def test_times_are_merged_until_each_step_has_enough_patients() -> None:
     assert len({time for time, _ in points}) < pooled.days.nunique()
     fit = KaplanMeierFitter().fit(pooled.days, pooled.died)
     assert at(points, 6) == pytest.approx(float(fit.predict(5)), abs=0.08)
+
+
+@pytest.mark.parametrize(("rare", "count"), [(4, 0), (20, 1)])
+def test_an_event_that_is_counted_with_others_has_no_curve(rare: int, count: int) -> None:
+    """With 4 deaths, "death" and "alive" are one category: all patients would have died."""
+    frame = pd.DataFrame({"died": ["death"] * rare + ["alive"] * 80})
+    frame["days"] = np.arange(len(frame)) % STEPS
+    variables: dict[str, Any] = {
+        "days": {"low": 0, "high": STEPS, "bins": 1},
+        "died": {"values": ("death", "alive")},
+    }
+    curves: Any = {"time": "days", "event": "died", "happened": "death"}
+    codebook = Codebook(variables=variables, survival={"s": curves})
+    found = open_codebook(codebook, {f"h{k}": frame[k::3] for k in range(3)}, protection=CLEAR)
+    one = found.tables["s"]
+    assert len(one["curves"]) == count and bool(one["figures"]) == bool(count)
+    told = "no curve: few records have some values of died, so 'death' is counted with others"
+    assert any(told in note for note in one["notes"]) != bool(count)
