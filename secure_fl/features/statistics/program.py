@@ -99,6 +99,12 @@ async def _open(cohort: Cohort, own: OwnCounts) -> dict[str, Any]:
     reason = ""
     if refusals is None or cohort.survivors != own.hospitals:
         reason = LEFT
+    elif own.refused and refusals[0] < 1:  # another one cancelled it with a negative number
+        raise CohortError(
+            "this hospital refused the codebook, and the sum of refusals is less than 1: another "
+            "hospital sent a wrong number",
+            fix="ask the other hospitals which program they run, before a codebook is opened again",
+        )
     elif refusals[0]:
         reason = SOME_REFUSED
     if reason:  # all members must know the same reason, or have the same notes
@@ -127,7 +133,7 @@ class OwnCounts:
         try:
             self._prepare(site)
         except (DataError, CohortError, BudgetError) as error:
-            self.refused = True
+            self.refused, self._counts = True, self.zeros
             text = str(error.at(party=site.name))
             site.recorder.event(Warned(party=site.name, code=REFUSED, text=text))
 
