@@ -214,3 +214,18 @@ def test_no_member_cancels_the_refusals_of_others(monkeypatch: Any, tmp_path: Pa
     with raises(CohortError, "another hospital sent a wrong number"):
         open_codebook(asked, tables, protection=CLEAR, notes=tmp_path)
     assert sums and not np.any(sums)  # the control: the sum tells of no refusal
+
+
+def test_another_column_does_not_make_other_patients(tmp_path: Path) -> None:
+    """Records without ids are known by all their columns, so one more column changes all keys."""
+    asked = Codebook(variables={"sex": {"values": ("f", "m")}}, tables={"t": ("sex",)})
+    for how, ids in (("without", False), ("with", True)):
+        tables = {n: t.assign(id=t.text) if ids else t for n, t in hospitals().items()}
+        folder = tmp_path / how
+        open_codebook(asked, tables, protection=CLEAR, notes=folder)
+        new = {name: table.assign(ward="x") for name, table in tables.items()}
+        before, after = (set(table_of(t["hospital-1"]).patients) for t in (tables, new))
+        assert len(before & after) == (60 if ids else 0)  # the control
+        found = open_codebook(asked, new, protection=CLEAR, notes=folder)
+        assert found.to_json()["status"] == "refused" and len(found.refusals) == 3
+        assert ("60 of 60 patients" if ids else "without ids") in found.refusals[0]

@@ -4,7 +4,8 @@
     codebook   a codebook over them, its hospitals, and all its counts with the released ones marked
 
 A later codebook is audited together with all earlier ones over the same records. So the records
-must be the same as before, or of other patients, and the hospitals must be the same as well.
+must be the same as before, or of other patients, and the hospitals must be the same as well. Keys
+of records without ids change with every column, and cannot show that patients are others.
 """
 
 from __future__ import annotations
@@ -40,9 +41,18 @@ class Note:
         """Refuse records that changed since an earlier codebook, and counts in another way."""
         state, own = table.state, np.unique(table.patients)
         for line in self._of("records"):
+            if line["state"] == state:
+                continue
+            if table.named is None or line.get("named") != table.named:
+                raise DataError(
+                    "an earlier codebook counted other records, and without ids of one column in "
+                    "both nobody can tell if they share patients",
+                    fix="count the same records again, with the same columns; begin another data "
+                    "set with a column of ids or patients",
+                    field="records",
+                )
             before = np.frombuffer(b64decode(line["patients"]), own.dtype)
-            both = 0 if line["state"] == state else len(np.intersect1d(own, before))
-            if both:
+            if both := len(np.intersect1d(own, before)):
                 raise DataError(
                     f"{both} of {len(own)} patients were in the records of an earlier codebook, "
                     "and the records have changed since: two tables would differ by few patients",
@@ -60,7 +70,8 @@ class Note:
         state = table.state
         if all(line["state"] != state for line in self._of("records")):
             patients = b64encode(np.unique(table.patients).tobytes()).decode()
-            self._add({"what": "records", "state": state, "patients": patients})
+            line = {"what": "records", "state": state, "named": table.named}
+            self._add(line | {"patients": patients})
 
     def earlier(self, table: RecordTable) -> list[dict[str, Any]]:
         """Return the codebooks over these records, without their states: equal at all sites."""

@@ -131,8 +131,8 @@ def test_changed_records_and_other_hospitals_are_refused(tmp_path: Path) -> None
     keyed = hospitals()
     for name in keyed:
         keyed[name]["patient"] = tables[name]["patient"]
-    opened(keyed, notes=tmp_path)
-    changed = opened(tables, notes=tmp_path)
+    opened(keyed, notes=tmp_path / "keyed")
+    changed = opened(tables, notes=tmp_path / "keyed")
     assert changed.to_json()["status"] == "refused"
     assert "the records have changed since" in changed.refusals[0]
     more = hospitals(4)
