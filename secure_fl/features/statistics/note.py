@@ -14,6 +14,7 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,13 @@ class Note:
             {name: line[name] for name in ("codebook", "hospitals", "tables")} for line in found
         ]
 
-    def fingerprint(self, table: RecordTable) -> bytes:
-        """Return a digest of all earlier codebooks, which must be equal at all sites."""
-        text = json.dumps(self.earlier(table), sort_keys=True)
+    def fingerprint(self, table: RecordTable, codebook: Any) -> bytes:
+        """Return a digest of the codebooks before this one, which must be equal at all sites.
+
+        A site that did not finish this codebook has no line about it, and may repeat it.
+        """
+        before = takewhile(lambda one: one["codebook"] != codebook, self.earlier(table))
+        text = json.dumps(list(before), sort_keys=True)
         return hashlib.sha256(text.encode()).digest()
 
     def opened(

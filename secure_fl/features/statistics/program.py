@@ -111,7 +111,7 @@ async def _open(cohort: Cohort, own: OwnCounts) -> dict[str, Any]:
         await cohort.agree(reason.encode(), NOTES)
         await exact_sum(cohort, own.zeros, together=True)
         return {"status": "refused", "reason": reason}
-    await cohort.agree(own.note.fingerprint(own.table), NOTES)
+    await cohort.agree(own.fingerprint(), NOTES)
     counts = own.record_and_get_counts()  # recorded before anything is opened
     opened = await exact_sum(cohort, counts, together=True, questions=(own.table.state,))
     if opened is None:
@@ -151,6 +151,10 @@ class OwnCounts:
             return
         self._budget = NoiseBudget(site, codebook, "patient" if self.table.grouped else "record")
         self._budget.check()
+
+    def fingerprint(self) -> bytes:
+        """Return the digest of earlier codebooks that all members compare."""
+        return self.note.fingerprint(self.table, self._codebook.model_dump(mode="json"))
 
     def record_and_get_counts(self) -> Integers:
         """Record the patients or the noise durably, and return the counts to add."""

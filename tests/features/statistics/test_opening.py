@@ -157,11 +157,26 @@ def test_counts_that_no_audit_can_compare_are_refused(tmp_path: Path) -> None:
     assert "field died: an earlier codebook counted this column as numbers" in other.refusals[0]
 
 
-def test_a_hospital_that_lost_its_note_stops_the_run(tmp_path: Path) -> None:
+def test_a_hospital_that_lost_its_note_stops_another_codebook(tmp_path: Path) -> None:
     opened(notes=tmp_path)
     (tmp_path / "hospital-2" / "statistics.jsonl").unlink()
     with raises(Disagreement, "hospital-2"):
-        opened(notes=tmp_path)
+        opened(notes=tmp_path, tables={"by age": ("age", "sex"), "labels": ("label",)})
+
+
+def test_a_codebook_that_one_hospital_did_not_finish_is_repeated(tmp_path: Path) -> None:
+    """It stopped between the sum and the note; no other codebook may be opened before."""
+    opened(notes=tmp_path, tables={"by age": ("age", "label"), "sexes": ("sex",)})
+    first = opened(notes=tmp_path)
+    note = tmp_path / "hospital-2" / "statistics.jsonl"
+    whole = note.read_text()
+    note.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    other = {"by age": ("age", "sex"), "labels": ("label",)}
+    with raises(Disagreement, "hospital-2"):
+        opened(notes=tmp_path, tables=other)
+    assert opened(notes=tmp_path).to_json() == first.to_json()
+    assert note.read_text() == whole
+    assert opened(notes=tmp_path, tables=other).to_json()["status"] == "answered"
 
 
 def test_few_patients_in_all_give_nothing() -> None:
