@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secure_fl.coordinator.sum_steps import CoordinatorRules
+from secure_fl.errors import SettingsError
 from secure_fl.features import load
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.party.hooks import RoundHook
@@ -92,3 +93,14 @@ def rounds_of(spec: RunSpec) -> int:
 def passes_of(spec: RunSpec) -> int:
     """Return the largest number of passes over the records of a run."""
     return rounds_of(spec) * spec.algorithm.epochs
+
+
+def require_hidden_noise(spec: RunSpec) -> None:
+    """Refuse noise of `algorithm.epsilon` whose shares the coordinator would see."""
+    if getattr(spec.algorithm, "epsilon", None) is not None and spec.protection.mode == "none":
+        raise SettingsError(
+            "noise needs a mode that hides what each hospital sends: with none, the coordinator "
+            "would see each hospital's counts with a share of the noise only",
+            fix='set protection.mode = "he+secagg", or remove algorithm.epsilon',
+            field="algorithm.epsilon",
+        )

@@ -14,14 +14,18 @@ import pytest
 
 from secure_fl import Codebook, open_codebook
 from secure_fl.data.silo import Silo
+from secure_fl.errors import CohortError
+from secure_fl.features.statistics import program
 from secure_fl.features.statistics.counting import Tabulation
 from secure_fl.features.statistics.note import Note
+from secure_fl.features.statistics.program import OwnCounts, exact_sum
 from secure_fl.features.statistics.tables import table_of
 from secure_fl.federation.federation import Federation
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.settings import Protection, ProtectionSettings
 from secure_fl.testing.harness import LossyEngine
 from tests.support.codebooks import JointAttacker, released
+from tests.support.raising import raises
 from tests.support.tables import hospitals
 
 VALUES = tuple("abcdefghijkl")  # more than eight: they travel packed
@@ -185,3 +189,43 @@ def test_records_of_one_patient_do_not_count_as_many(tmp_path: Path) -> None:
             Codebook(**asked, records_per_patient=records), tables, protection=CLEAR
         )
         assert "c" not in found.tables["t"]["labels"][0]
+
+
+def test_no_member_cancels_the_refusals_of_others(monkeypatch: Any, tmp_path: Path) -> None:
+    """Two tables differ by one new patient at each hospital; a liar sends a negative number."""
+    tables = laboratory()
+    asked = Codebook(variables={"hiv": {"values": ("yes", "no")}}, tables={"t": ("hiv",)})
+    open_codebook(asked, tables, protection=CLEAR, notes=tmp_path)
+    for name in tables:
+        tables[name] = pd.concat([tables[name], tables[name][:1].assign(pid=f"new {name}")])
+    sums: list[Any] = []
+
+    async def add(*args: Any, **options: Any) -> Any:
+        sums.append(await exact_sum(*args, **options))
+        return sums[-1]
+
+    class LyingCounts(OwnCounts):
+        def __init__(self, site: Any, *args: Any) -> None:
+            super().__init__(site, *args)
+            self.refused = -2 if site.name == "h1" else self.refused  # type: ignore[assignment]
+
+    monkeypatch.setattr(program, "exact_sum", add)
+    monkeypatch.setattr(program, "OwnCounts", LyingCounts)
+    with raises(CohortError, "another hospital sent a wrong number"):
+        open_codebook(asked, tables, protection=CLEAR, notes=tmp_path)
+    assert sums and not np.any(sums)  # the control: the sum tells of no refusal
+
+
+def test_another_column_does_not_make_other_patients(tmp_path: Path) -> None:
+    """Records without ids are known by all their columns, so one more column changes all keys."""
+    asked = Codebook(variables={"sex": {"values": ("f", "m")}}, tables={"t": ("sex",)})
+    for how, ids in (("without", False), ("with", True)):
+        tables = {n: t.assign(id=t.text) if ids else t for n, t in hospitals().items()}
+        folder = tmp_path / how
+        open_codebook(asked, tables, protection=CLEAR, notes=folder)
+        new = {name: table.assign(ward="x") for name, table in tables.items()}
+        before, after = (set(table_of(t["hospital-1"]).patients) for t in (tables, new))
+        assert len(before & after) == (60 if ids else 0)  # the control
+        found = open_codebook(asked, new, protection=CLEAR, notes=folder)
+        assert found.to_json()["status"] == "refused" and len(found.refusals) == 3
+        assert ("60 of 60 patients" if ids else "without ids") in found.refusals[0]

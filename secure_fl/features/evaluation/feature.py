@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from secure_fl.errors import SettingsError
 from secure_fl.features.evaluation.algorithm import Evaluate
-from secure_fl.federation.run_feature import RunFeature
+from secure_fl.federation.run_feature import RunFeature, require_hidden_noise
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.policy.site_rules import SiteRules
 from secure_fl.policy.violations import Violation, at_most
@@ -31,6 +31,7 @@ class EvaluationFeature(RunFeature):
             from secure_fl.features.evaluation.noise import require_kind
 
             require_kind(spec.task.kind)
+            require_hidden_noise(spec)
         if spec.training.dp is not None:
             raise SettingsError(
                 "an evaluation trains nothing, so DP-SGD protects nothing and spends nothing",

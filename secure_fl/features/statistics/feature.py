@@ -9,7 +9,7 @@ from pydantic import Field
 
 from secure_fl.errors import SettingsError
 from secure_fl.features.statistics.codebook import OF_LABEL, Codebook
-from secure_fl.federation.run_feature import RunFeature
+from secure_fl.federation.run_feature import RunFeature, require_hidden_noise
 from secure_fl.federation.run_spec import RunSpec
 from secure_fl.policy.site_rules import SiteRules
 from secure_fl.policy.violations import Violation, at_least, at_most, listed
@@ -37,6 +37,7 @@ class StatisticsFeature(RunFeature):
                 fix=f"set protection.bits = {LEAST_BITS}",
                 field="protection.bits",
             )
+        require_hidden_noise(spec)
         for field, wrong in {
             "training.dp": spec.training.dp is not None,
             "protection.noise": spec.protection.noise is not None,

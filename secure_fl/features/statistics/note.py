@@ -4,7 +4,8 @@
     codebook   a codebook over them, its hospitals, and all its counts with the released ones marked
 
 A later codebook is audited together with all earlier ones over the same records. So the records
-must be the same as before, or of other patients, and the hospitals must be the same as well.
+must be the same as before, or of other patients, and the hospitals must be the same as well. Keys
+of records without ids change with every column, and cannot show that patients are others.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +42,18 @@ class Note:
         """Refuse records that changed since an earlier codebook, and counts in another way."""
         state, own = table.state, np.unique(table.patients)
         for line in self._of("records"):
+            if line["state"] == state:
+                continue
+            if table.named is None or line.get("named") != table.named:
+                raise DataError(
+                    "an earlier codebook counted other records, and without ids of one column in "
+                    "both nobody can tell if they share patients",
+                    fix="count the same records again, with the same columns; begin another data "
+                    "set with a column of ids or patients",
+                    field="records",
+                )
             before = np.frombuffer(b64decode(line["patients"]), own.dtype)
-            both = 0 if line["state"] == state else len(np.intersect1d(own, before))
-            if both:
+            if both := len(np.intersect1d(own, before)):
                 raise DataError(
                     f"{both} of {len(own)} patients were in the records of an earlier codebook, "
                     "and the records have changed since: two tables would differ by few patients",
@@ -63,7 +74,8 @@ class Note:
         state = table.state
         if all(line["state"] != state for line in self._of("records")):
             patients = b64encode(np.unique(table.patients).tobytes()).decode()
-            self._add({"what": "records", "state": state, "patients": patients})
+            line = {"what": "records", "state": state, "named": table.named}
+            self._add(line | {"patients": patients})
 
     def earlier(self, table: RecordTable) -> list[dict[str, Any]]:
         """Return the codebooks over these records, without their states: equal at all sites."""
@@ -73,9 +85,13 @@ class Note:
             {name: line[name] for name in ("codebook", "hospitals", "tables")} for line in found
         ]
 
-    def fingerprint(self, table: RecordTable) -> bytes:
-        """Return a digest of all earlier codebooks, which must be equal at all sites."""
-        text = json.dumps(self.earlier(table), sort_keys=True)
+    def fingerprint(self, table: RecordTable, codebook: Any) -> bytes:
+        """Return a digest of the codebooks before this one, which must be equal at all sites.
+
+        A site that did not finish this codebook has no line about it, and may repeat it.
+        """
+        before = takewhile(lambda one: one["codebook"] != codebook, self.earlier(table))
+        text = json.dumps(list(before), sort_keys=True)
         return hashlib.sha256(text.encode()).digest()
 
     def opened(

@@ -99,13 +99,19 @@ async def _open(cohort: Cohort, own: OwnCounts) -> dict[str, Any]:
     reason = ""
     if refusals is None or cohort.survivors != own.hospitals:
         reason = LEFT
+    elif own.refused and refusals[0] < 1:  # another one cancelled it with a negative number
+        raise CohortError(
+            "this hospital refused the codebook, and the sum of refusals is less than 1: another "
+            "hospital sent a wrong number",
+            fix="ask the other hospitals which program they run, before a codebook is opened again",
+        )
     elif refusals[0]:
         reason = SOME_REFUSED
     if reason:  # all members must know the same reason, or have the same notes
         await cohort.agree(reason.encode(), NOTES)
         await exact_sum(cohort, own.zeros, together=True)
         return {"status": "refused", "reason": reason}
-    await cohort.agree(own.note.fingerprint(own.table), NOTES)
+    await cohort.agree(own.fingerprint(), NOTES)
     counts = own.record_and_get_counts()  # recorded before anything is opened
     opened = await exact_sum(cohort, counts, together=True, questions=(own.table.state,))
     if opened is None:
@@ -127,7 +133,7 @@ class OwnCounts:
         try:
             self._prepare(site)
         except (DataError, CohortError, BudgetError) as error:
-            self.refused = True
+            self.refused, self._counts = True, self.zeros
             text = str(error.at(party=site.name))
             site.recorder.event(Warned(party=site.name, code=REFUSED, text=text))
 
@@ -145,6 +151,10 @@ class OwnCounts:
             return
         self._budget = NoiseBudget(site, codebook, "patient" if self.table.grouped else "record")
         self._budget.check()
+
+    def fingerprint(self) -> bytes:
+        """Return the digest of earlier codebooks that all members compare."""
+        return self.note.fingerprint(self.table, self._codebook.model_dump(mode="json"))
 
     def record_and_get_counts(self) -> Integers:
         """Record the patients or the noise durably, and return the counts to add."""

@@ -39,6 +39,7 @@ class RecordTable:
     frame: pd.DataFrame
     patients: NDArray[Any]  # of each record; without a column of patients, the record's own key
     grouped: bool  # true if patients may have several records
+    named: str | None = None  # column that names the patient or the id of every record
 
     @cached_property
     def state(self) -> str:
@@ -122,7 +123,9 @@ def _keyed(rows: pd.DataFrame, table: pd.DataFrame, found: Mapping[str, str]) ->
     texts = keys.map(_name).to_numpy(dtype=object)
     hashed = np.asarray(pd.util.hash_array(texts, categorize=False))
     # Records without an id are not one person.
-    return RecordTable(table, np.where(missing, of_rows, hashed), grouped="patient" in found)
+    patients = np.where(missing, of_rows, hashed)
+    every = None if missing.any() else named
+    return RecordTable(table, patients, grouped="patient" in found, named=every)
 
 
 def _of_examples(examples: Iterable[Example]) -> RecordTable:

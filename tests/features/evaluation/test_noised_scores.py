@@ -26,7 +26,7 @@ from secure_fl.learning.noised_counts import NOISE, noised_intervals, noised_rat
 from secure_fl.learning.tasks.classification import Classification
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.rules import Company, broken_rules
-from secure_fl.settings import TrainingSettings
+from secure_fl.settings import ProtectionSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.policy_plans import TODAY
@@ -343,3 +343,9 @@ def test_noise_is_for_classes(model: Path) -> None:
     cfg = Evaluate(epsilon=1.0, models=pinned([model], TASK).models)
     with raises(SettingsError, "one class per record", field="algorithm.epsilon"):
         small(cfg, task=TaskSettings(kind="regression")).run()
+
+
+def test_noise_of_which_the_coordinator_sees_the_shares_is_refused(model: Path) -> None:
+    clear = ProtectionSettings(mode="none")
+    with raises(SettingsError, "a share of the noise", field="algorithm.epsilon"):
+        evaluate([model], silos(size=24), task=TASK, epsilon=1.0, protection=clear)

@@ -13,7 +13,7 @@ import pytest
 from secure_fl import Codebook, Silo, Tables, open_codebook
 from secure_fl.cli.main import main
 from secure_fl.corpora import make
-from secure_fl.errors import Disagreement, SecureFLError
+from secure_fl.errors import Disagreement, SecureFLError, SettingsError
 from secure_fl.features.statistics.feature import StatisticsRules
 from secure_fl.policy.violations import PolicyRefusal
 from secure_fl.settings import ProtectionSettings
@@ -21,6 +21,7 @@ from tests.support.raising import raises
 from tests.support.tables import hospitals
 
 CLEAR = ProtectionSettings(mode="none")
+SECAGG = ProtectionSettings(mode="secagg")
 VARIABLES = {
     "label": {"values": ("a", "b", "c")},
     "sex": {"values": ("f", "m")},
@@ -108,7 +109,7 @@ def test_small_categories_are_merged_and_small_counts_hidden() -> None:
 
 
 def test_a_codebook_with_noise_hides_nothing_and_spends_the_budget(tmp_path: Path) -> None:
-    found = opened(epsilon=0.5, notes=tmp_path)
+    found = opened(protection=SECAGG, epsilon=0.5, notes=tmp_path)
     exact = opened(min_patients=1).to_json()
     both = [np.array(one.to_json()["tables"][2]["counts"])[:3, :2] for one in (found,)]
     true = np.array(exact["tables"][2]["counts"])[:3, :2]
@@ -116,8 +117,8 @@ def test_a_codebook_with_noise_hides_nothing_and_spends_the_budget(tmp_path: Pat
     assert found.to_json()["epsilon"] == 0.5
     rules = StatisticsRules(max_epsilon=0.5)
     with raises(PolicyRefusal, "max_epsilon"):
-        opened(epsilon=0.6, notes=tmp_path, rules=rules)
-    again = opened(epsilon=0.5, notes=tmp_path, rules=rules)  # 0.5 is spent
+        opened(protection=SECAGG, epsilon=0.6, notes=tmp_path, rules=rules)
+    again = opened(protection=SECAGG, epsilon=0.5, notes=tmp_path, rules=rules)  # 0.5 is spent
     assert again.to_json()["status"] == "refused" and len(again.refusals) == 3
     assert "the limit is 0.5" in again.refusals[0]
 
@@ -127,14 +128,17 @@ def test_one_refusal_refuses_all_and_spends_nothing(tmp_path: Path) -> None:
     tables = hospitals()
     tables["hospital-2"] = tables["hospital-2"].drop(columns="label")
     rules = StatisticsRules(max_epsilon=0.5)
-    found = opened(tables, epsilon=0.5, notes=tmp_path, rules=rules)
+    found = opened(tables, protection=SECAGG, epsilon=0.5, notes=tmp_path, rules=rules)
     assert found.to_json() == {
         "status": "refused",
         "reason": "at least one hospital refused; its own log has the reason",
     }
     (why,) = found.refusals
     assert "hospital-2" in why and "field label" in why and "sex, age" in why
-    assert opened(epsilon=0.5, notes=tmp_path, rules=rules).to_json()["status"] == "answered"
+    assert (
+        opened(protection=SECAGG, epsilon=0.5, notes=tmp_path, rules=rules).to_json()["status"]
+        == "answered"
+    )
 
 
 def test_the_same_codebook_is_released_alike_again(tmp_path: Path) -> None:
@@ -155,8 +159,8 @@ def test_changed_records_and_other_hospitals_are_refused(tmp_path: Path) -> None
     keyed = hospitals()
     for name in keyed:
         keyed[name]["patient"] = tables[name]["patient"]
-    opened(keyed, notes=tmp_path)
-    changed = opened(tables, notes=tmp_path)
+    opened(keyed, notes=tmp_path / "keyed")
+    changed = opened(tables, notes=tmp_path / "keyed")
     assert changed.to_json()["status"] == "refused"
     assert "the records have changed since" in changed.refusals[0]
     more = hospitals(4)
@@ -181,11 +185,26 @@ def test_counts_that_no_audit_can_compare_are_refused(tmp_path: Path) -> None:
     assert "field died: an earlier codebook counted this column as numbers" in other.refusals[0]
 
 
-def test_a_hospital_that_lost_its_note_stops_the_run(tmp_path: Path) -> None:
+def test_a_hospital_that_lost_its_note_stops_another_codebook(tmp_path: Path) -> None:
     opened(notes=tmp_path)
     (tmp_path / "hospital-2" / "statistics.jsonl").unlink()
     with raises(Disagreement, "hospital-2"):
-        opened(notes=tmp_path)
+        opened(notes=tmp_path, tables={"by age": ("age", "sex"), "labels": ("label",)})
+
+
+def test_a_codebook_that_one_hospital_did_not_finish_is_repeated(tmp_path: Path) -> None:
+    """It stopped between the sum and the note; no other codebook may be opened before."""
+    opened(notes=tmp_path, tables={"by age": ("age", "label"), "sexes": ("sex",)})
+    first = opened(notes=tmp_path)
+    note = tmp_path / "hospital-2" / "statistics.jsonl"
+    whole = note.read_text()
+    note.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    other = {"by age": ("age", "sex"), "labels": ("label",)}
+    with raises(Disagreement, "hospital-2"):
+        opened(notes=tmp_path, tables=other)
+    assert opened(notes=tmp_path).to_json() == first.to_json()
+    assert note.read_text() == whole
+    assert opened(notes=tmp_path, tables=other).to_json()["status"] == "answered"
 
 
 def test_few_patients_in_all_give_nothing() -> None:
@@ -208,3 +227,8 @@ def test_the_run_has_a_result_and_a_page(tmp_path: Path) -> None:
 def test_sums_of_few_bits_are_refused(bits: Any) -> None:
     with raises(SecureFLError, "counts need 8 bits", field="protection.bits"):
         opened(protection=ProtectionSettings(mode="none", bits=bits))
+
+
+def test_noise_of_which_the_coordinator_sees_the_shares_is_refused() -> None:
+    with raises(SettingsError, "a share of the noise", field="algorithm.epsilon"):
+        opened(epsilon=0.5)
