@@ -14,6 +14,7 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ from secure_fl.errors import CohortError, DataError
 from secure_fl.features.statistics.codebook import OF_LABEL, Codebook
 from secure_fl.features.statistics.counting import Tabulation, labels_in
 from secure_fl.features.statistics.tables import RecordTable
-from secure_fl.files import Lines
+from secure_fl.files import Lines, lock_file
 
-NOTE = "statistics.jsonl"
+NOTE, LOCK = "statistics.jsonl", ".statistics.lock"
 
 
 class Note:
@@ -35,6 +36,24 @@ class Note:
     def __init__(self, folder: Path | None = None) -> None:
         lines = None if folder is None else Lines(folder / NOTE, "which codebook is opened")
         self._lines, self._kept = lines, list(lines or ())
+        self._folder, self._lock = folder, ExitStack()
+
+    def lock(self) -> None:
+        """Lock the note until `unlock`, and read it anew; raise if another process has it."""
+        if self._folder is None:
+            return
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not lock_file(self._lock.enter_context((self._folder / LOCK).open("w"))):
+            self._lock.close()
+            raise CohortError(
+                "another codebook is being opened over this hospital's records",
+                fix="open codebooks one after the other",
+            )
+        self._kept = list(self._lines or ())
+
+    def unlock(self) -> None:
+        """Let other processes open codebooks."""
+        self._lock.close()
 
     def require_same(
         self, table: RecordTable, codebook: Codebook, hospitals: Sequence[str]

@@ -81,7 +81,14 @@ class NoiseBudget:
 async def run_codebook(cohort: Cohort, site: Site, codebook: Codebook) -> None:
     """Open a codebook with the other hospitals; the findings get its tables or the refusal."""
     own = OwnCounts(site, codebook, cohort)
-    await cohort.agree(codebook.model_dump_json().encode(), "the codebook")
+    try:
+        await _agree_and_open(cohort, site, own)
+    finally:
+        own.note.unlock()
+
+
+async def _agree_and_open(cohort: Cohort, site: Site, own: OwnCounts) -> None:
+    await cohort.agree(own.codebook.model_dump_json().encode(), "the codebook")
     async for _ in cohort.rounds(1, keep={"findings": Findings(site.findings)}):  # once
         site.findings["statistics"] = await _open(cohort, own)
     if "statistics" not in site.findings:  # it joined after the only round
@@ -127,7 +134,7 @@ class OwnCounts:
         self.refused, self.hospitals = False, cohort.parties
         self.note = Note(None if site.ledger is None else site.ledger().path.parent)
         self.zeros = np.zeros(codebook.cells, np.int64)
-        self._codebook, self._threshold = codebook, cohort.threshold
+        self.codebook, self._threshold = codebook, cohort.threshold
         self._budget: NoiseBudget | None = None  # None: counts without noise
         self._counts = self.zeros
         try:
@@ -139,7 +146,7 @@ class OwnCounts:
 
     def _prepare(self, site: Site) -> None:
         """Count; raise if records changed, earlier codebooks conflict, or the budget is spent."""
-        codebook = self._codebook
+        codebook = self.codebook
         self._counts, unlisted = counts_of(codebook, self.table)
         for name, missing in unlisted.items():
             if not missing:
@@ -147,6 +154,7 @@ class OwnCounts:
             text = f"{missing} of {len(self.table)} values of {name} are missing or not listed"
             site.recorder.event(Warned(party=site.name, code="values not listed", text=text))
         if codebook.epsilon is None:
+            self.note.lock()
             self.note.require_same(self.table, codebook, self.hospitals)
             return
         self._budget = NoiseBudget(site, codebook, "patient" if self.table.grouped else "record")
@@ -154,7 +162,7 @@ class OwnCounts:
 
     def fingerprint(self) -> bytes:
         """Return the digest of earlier codebooks that all members compare."""
-        return self.note.fingerprint(self.table, self._codebook.model_dump(mode="json"))
+        return self.note.fingerprint(self.table, self.codebook.model_dump(mode="json"))
 
     def record_and_get_counts(self) -> Integers:
         """Record the patients or the noise durably, and return the counts to add."""
@@ -162,13 +170,13 @@ class OwnCounts:
             self.note.begin(self.table)
             return self._counts
         self._budget.reserve()
-        noise, sites = release_of(self._codebook), len(self.hospitals)
+        noise, sites = release_of(self.codebook), len(self.hospitals)
         variance = share_variance(noise, sites, self._threshold)
         return self._counts + skellam(variance, self._counts.size)
 
     def release(self, opened: Integers) -> dict[str, Any]:
         """Return the document of the opened counts; without noise, small ones are suppressed."""
-        codebook = self._codebook
+        codebook = self.codebook
         exact = codebook.epsilon is None
         tables_layouts = layouts(codebook, opened, merging=exact)
         tables = tabulations(codebook, tables_layouts)
@@ -182,13 +190,13 @@ class OwnCounts:
         If this codebook was opened before, return its earlier tables.
         """
         earlier: list[Tabulation] = []
-        codebook = self._codebook.model_dump(mode="json")
+        codebook = self.codebook.model_dump(mode="json")
         for entry in self.note.earlier(self.table):
             entry_tables = list(map(Tabulation.from_json, entry["tables"]))
             if entry["codebook"] == codebook:
                 return entry_tables
             earlier += entry_tables
-        released = suppressed(tables, earlier, total, self._codebook.least)
+        released = suppressed(tables, earlier, total, self.codebook.least)
         self.note.opened(codebook, self.hospitals, self.table, released)
         return released
 

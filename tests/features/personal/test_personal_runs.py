@@ -328,6 +328,7 @@ def test_a_model_that_diverges_is_missing_and_the_run_has_a_result() -> None:
     )
     site = fedkd_runs.site_of(FOUR[0], ModelSettings(layers=1), training)
     site.deliver(site.model().eval())
+    site.recorder.round = 2  # after the run's only round
     own = feature.Comparison()
     with site.surroundings():
         models, own.problem = feature.candidates(site, RunSpec(FedAvg(rounds=1)), ONE)

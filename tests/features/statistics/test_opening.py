@@ -13,8 +13,10 @@ import pytest
 from secure_fl import Codebook, Silo, Tables, open_codebook
 from secure_fl.cli.main import main
 from secure_fl.corpora import make
-from secure_fl.errors import Disagreement, SecureFLError, SettingsError
+from secure_fl.errors import CohortError, Disagreement, SecureFLError, SettingsError
 from secure_fl.features.statistics.feature import StatisticsRules
+from secure_fl.features.statistics.note import Note
+from secure_fl.features.statistics.tables import table_of
 from secure_fl.policy.violations import PolicyRefusal
 from secure_fl.settings import ProtectionSettings
 from tests.support.raising import raises
@@ -205,6 +207,33 @@ def test_a_codebook_that_one_hospital_did_not_finish_is_repeated(tmp_path: Path)
     assert opened(notes=tmp_path).to_json() == first.to_json()
     assert note.read_text() == whole
     assert opened(notes=tmp_path, tables=other).to_json()["status"] == "answered"
+
+
+def test_two_codebooks_are_not_open_at_once(tmp_path: Path) -> None:
+    """Neither would be audited with the other; the second reads the note after the first."""
+    table = table_of(hospitals()["hospital-1"])
+    asked = Codebook(variables={"sex": {"values": ("f", "m")}}, tables={"sexes": ("sex",)})
+    first, second = Note(tmp_path), Note(tmp_path)
+    first.lock()
+    with raises(CohortError, "another codebook"):
+        second.lock()
+    first.begin(table)
+    first.opened(asked.model_dump(mode="json"), ["a"], table, [])
+    assert not second.earlier(table)  # the control: it was read before the first wrote
+    first.unlock()
+    second.lock()
+    assert len(second.earlier(table)) == 1
+    second.unlock()
+
+
+def test_a_hospital_whose_note_is_in_use_refuses(tmp_path: Path) -> None:
+    other = Note(tmp_path / "hospital-2")
+    other.lock()
+    (why,) = opened(notes=tmp_path).refusals
+    assert "hospital-2" in why and "one after the other" in why
+    other.unlock()
+    for _ in range(2):
+        assert opened(notes=tmp_path).to_json()["status"] == "answered"
 
 
 def test_few_patients_in_all_give_nothing() -> None:
