@@ -89,7 +89,8 @@ def test_labels_are_counted_in_one_way(tmp_path: Path) -> None:
     alone = asked(single, "b")
     assert alone.to_json()["status"] == "refused" and len(alone.refusals) == 3
     assert "field label:B: no record has two labels" in alone.refusals[0]
-    assert asked(single, "b", epsilon=0.5).to_json()["status"] == "answered"
+    noised = asked(single, "b", epsilon=0.5, protection=SECAGG)
+    assert noised.to_json()["status"] == "answered"
     mixed = asked(several, "b", "label")
     assert "the values of label are counted as well" in mixed.refusals[0]
     assert asked(several, "b", notes=tmp_path).to_json()["status"] == "answered"
