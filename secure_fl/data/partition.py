@@ -94,6 +94,7 @@ def partition(
     `by`: the group of an example. All of a group go to the party that its first example goes to.
     """
     if by is not None:
+        _check(examples, n, minimum)
         groups: dict[str, list[Example]] = {}
         for example in examples:
             groups.setdefault(by(example), []).append(example)
