@@ -94,12 +94,11 @@ def partition(
     `by`: the group of an example. All of a group go to the party that its first example goes to.
     """
     if by is not None:
-        _check(examples, n, minimum)
         groups: dict[str, list[Example]] = {}
         for example in examples:
             groups.setdefault(by(example), []).append(example)
         firsts = [group[0] for group in groups.values()]
-        shares = partition(how, firsts, n, rng, alpha=alpha)
+        shares = partition(how, firsts, n, rng, alpha=alpha, minimum=0)
         parties = [tuple(chain(*(groups[by(first)] for first in share))) for share in shares]
         _enforce([len(party) for party in parties], minimum)
         return parties
