@@ -121,5 +121,5 @@ def test_hospitals_whose_machines_round_otherwise_share_one_student(tmp_path):
         ended(trial, processes)
     for name in trial.names:
         told = (trial.of(name) / "runs" / "run" / "events.jsonl").read_text()
-        widths = [json.loads(line) for line in told.splitlines() if '"factors"' in line]
+        widths = [json.loads(line) for line in told.splitlines() if '"factor_widths"' in line]
         assert len(widths) == 2 and any(w for e in widths for w in e["widths"].values())
