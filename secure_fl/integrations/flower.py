@@ -29,7 +29,7 @@ from secure_fl.integrations.site_messages import (
 )
 
 if TYPE_CHECKING:
-    from secure_fl.integrations.hub import Node
+    from secure_fl.integrations.site_names import Node
 
 SUPPORTED = ((1, 40), (1, 43))  # from, and below
 RECORD, BYTES = "secure_fl", "message"

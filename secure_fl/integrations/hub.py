@@ -27,12 +27,11 @@ from secure_fl.integrations.site_messages import (
     Failure,
     Mean,
     Reply,
-    Request,
     Turn,
     arrays,
     frame_of,
 )
-from secure_fl.integrations.site_names import SiteNames
+from secure_fl.integrations.site_names import Carrier, Node, SiteNames
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame, peek
 from secure_fl.protocol.messages import Begin, Continue, Total
@@ -42,23 +41,7 @@ PATIENCE = 3600.0  # seconds to wait for missing sites
 LOOK = 1.0  # seconds between two looks for missing sites
 COORDINATOR = "SECURE_FL_COORDINATOR"  # environment variable with the coordinator's folder
 
-Node = int | str
 Arrays = Mapping[str, Any]
-
-
-class Carrier(Protocol):
-    """An engine's way from its server to the programs at the sites."""
-
-    def nodes(self) -> Collection[Node]:
-        """Return the nodes that are connected now."""
-
-    def ask(
-        self, requests: Mapping[Node, Request], timeout: float, round: int = 0
-    ) -> Iterator[tuple[Node, Reply]]:
-        """Send requests and yield replies as they arrive.
-
-        With a round, each message also asks for the training of that round.
-        """
 
 
 class MeanReader(Protocol):

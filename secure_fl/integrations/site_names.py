@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from secure_fl.integrations.site_messages import Reply, SiteName, Who
-
-if TYPE_CHECKING:
-    from secure_fl.integrations.hub import Carrier, Node
+from secure_fl.integrations.site_messages import Reply, Request, SiteName, Who
 
 INTRODUCTION = 60.0  # seconds to wait for the name of a new node
 OPEN = 600.0  # seconds until a node without an answer is asked again
 LOOK = 1.0  # seconds to wait for the name of a node that named no site when it was last asked
+
+
+Node = int | str
+
+
+class Carrier(Protocol):
+    """An engine's way from its server to the programs at the sites."""
+
+    def nodes(self) -> Collection[Node]:
+        """Return the nodes that are connected now."""
+
+    def ask(
+        self, requests: Mapping[Node, Request], timeout: float, round: int = 0
+    ) -> Iterator[tuple[Node, Reply]]:
+        """Send requests and yield replies as they arrive.
+
+        With a round, each message also asks for the training of that round.
+        """
 
 
 class SiteNames:

@@ -14,7 +14,7 @@ from secure_fl.errors import CohortError
 from secure_fl.features.scripts.algorithm import Script
 from secure_fl.features.scripts.cohort import digest
 from secure_fl.integrations import site_names
-from secure_fl.integrations.hub import MessageHub, Node
+from secure_fl.integrations.hub import MessageHub
 from secure_fl.integrations.site_messages import (
     Answer,
     Ask,
@@ -26,6 +26,7 @@ from secure_fl.integrations.site_messages import (
     Who,
     vectors,
 )
+from secure_fl.integrations.site_names import Node
 from secure_fl.protocol import messages
 from secure_fl.protocol.frames import Frame, Link
 from tests.support.raising import raises

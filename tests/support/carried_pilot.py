@@ -18,8 +18,8 @@ import numpy as np
 from secure_fl import Script
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.integrations import program, site_service
-from secure_fl.integrations.hub import Node
 from secure_fl.integrations.site_messages import Reply, Request, SiteClient, Turn
+from secure_fl.integrations.site_names import Node
 from secure_fl.integrations.site_service import serve
 from secure_fl.policy.plan import Plan
 from secure_fl.settings import ProtectionSettings

@@ -17,9 +17,10 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
 from secure_fl.errors import CohortError, SecureFLError
-from secure_fl.integrations.hub import Folder, MessageHub, Node, coordinator_path
+from secure_fl.integrations.hub import Folder, MessageHub, coordinator_path
 from secure_fl.integrations.nvflare.messages import DATA, GREETING, TOPIC, packed, reply_of, send
 from secure_fl.integrations.site_messages import Failure, Reply, Request, encode, read_reply
+from secure_fl.integrations.site_names import Node
 
 COMPONENT = "secure_fl"
 GRACE = 30.0  # seconds without any reply after which a site counts as silent
