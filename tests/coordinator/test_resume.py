@@ -217,10 +217,13 @@ def test_no_story_makes_an_input_appear_in_two_sums(
 def test_what_one_party_may_tell_costs_little_and_more_is_refused() -> None:
     """Each note over others, of another round: a coordinator once tried them all against all."""
     lies = [(round, 1, ("a", "d") if round % 2 else ("b", "d")) for round in range(1, 2001)]
-    story, began = tuple(lies[:MOST_NOTES]), time.thread_time()
-    with pytest.raises(CohortError):
-        continuation(noted(a=(), b=(), c=(), d=story), None, 3)
-    assert time.thread_time() - began < 0.1  # 0.3 s for so many, and 27 s for all, before
+    story, seconds = tuple(lies[:MOST_NOTES]), []
+    for _ in range(3):  # other processes slow single ones down
+        began = time.thread_time()
+        with pytest.raises(CohortError):
+            continuation(noted(a=(), b=(), c=(), d=story), None, 3)
+        seconds.append(time.thread_time() - began)
+    assert min(seconds) < 0.1  # 0.3 s for so many, and 27 s for all, before
     for sent in (Ready((), None, tuple(lies)), Ready(tuple(range(20)))):
         with pytest.raises(msgspec.ValidationError):
             msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=Ready)
