@@ -13,7 +13,7 @@ from typing import IO, Any
 from secure_fl.errors import RunError
 
 RUN_MARK = "run.mark"  # in a simulated run's folder; a new run in a removed one's place differs
-OPENED = "opened.jsonl"  # over whom a party let sums be opened; kept, for any round may repeat
+OPENED = "opened.jsonl"  # the parties of each opened sum; it is kept, because any round may repeat
 
 
 def sync(path: Path) -> None:

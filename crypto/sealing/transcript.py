@@ -196,6 +196,7 @@ class Scales(ScaleLayer):
         self.grid: dict[str, float] = {}  # squared norm of one party's vector, in the same sum
         self.own: dict[str, Vector] = {}  # this party's norms of vectors without a scale
         self.leftovers: dict[str, Vector] = {}
+        self._clipped: list[str] = []  # vectors of which a sum cut off more than half
         self._norms: dict[str, float] = {}  # squared, over all parties: for the next sum only
 
     def unknown(self, groups: Sequence[Group], rule: Rule) -> Sequence[Group]:
@@ -254,18 +255,9 @@ class Scales(ScaleLayer):
                 self.leftovers |= {n: self.whole(n, v, rule) for n, v in group.vectors.items()}
         return {n: np.zeros(v.size) for group in groups for n, v in group.vectors.items()}
 
-    def clipped(self, groups: Sequence[Group], rule: Rule) -> Sequence[str]:
-        if rule.bound is not None:
-            return ()
-        bound = 2 * CLIP_IN_RMS[self._bits]  # times the last RMS: more than half is cut off
-        return [
-            name
-            for group in groups
-            for name, vector in group.vectors.items()
-            if vector.size > SMALL
-            and self._scaled(name, rule)
-            and squared_norm(vector) > (bound * self.rms[name]) ** 2 * vector.size
-        ]
+    def clipped(self) -> Sequence[str]:
+        names, self._clipped = self._clipped, []
+        return names
 
     def _scaled(self, name: str, rule: Rule) -> bool:
         """Return True if an earlier carried sum gave a scale."""
@@ -350,6 +342,9 @@ class Scales(ScaleLayer):
             elif norm is not None and norm < 0:
                 wrong.append(name)
                 norm = None
+            if norm is not None and rule.bound is None and field.norm:
+                clip = field.clip or 0.0
+                self._clipped += [name] if norm > (2 * clip) ** 2 * owners * field.size else []
             if norm is not None:
                 self.rms[name] = sqrt(norm / (owners * field.size))
             if rule.carry and name in self.rms:

@@ -66,7 +66,7 @@ IMPOSSIBLE_NORMS = (
 
 CLIPPED = (
     "{} vectors, such as {}, are many times larger than in the last sum: over half of their values "
-    "is clipped now, and added to the next sum"
+    "was clipped, and is added to the next sum"
 )
 
 
@@ -109,12 +109,12 @@ class Summing:
         unscaled = self._scales.unknown(groups, request.rule)
         if (unscaled or lacking) and not await self._learn_scales(unscaled, request):
             return {}
-        if clipped := self._scales.clipped(groups, request.rule):
-            text = CLIPPED.format(len(clipped), clipped[0])
-            self._recorder.event(Warned(code="clipped", text=text))
         size = sum(vector.size for group in groups for vector in group.vectors.values())
         parts = parts_of(groups) if size > PART else [groups]
         vectors = await self._add_parts(parts, request)
+        if clipped := self._scales.clipped():
+            text = CLIPPED.format(len(clipped), clipped[0])
+            self._recorder.event(Warned(code="clipped", text=text))
         given = {**request.values, **request.read}
         shapes = {name: np.shape(value) for name, value in given.items()}
         if vectors is None:

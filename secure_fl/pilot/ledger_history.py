@@ -1,6 +1,6 @@
 """The privacy ledgers that a site has used, in a file beside its approvals.
 
-Another ledger, or a new one in the place of a lost one, is a fresh budget for the same records. So
+A second ledger, and a new one that replaces a lost one, are fresh budgets for the same records. So
 each start reports it, and approvals of plans count for the ledgers that were used when they were
 signed. Approvers need not read a ledger: the file has the random name in each ledger's first row.
 It is not signed, so a user who may remove both this file and the ledger can begin again.

@@ -226,8 +226,8 @@ class ScaleLayer:
     ) -> None:
         """Store the scales from the sums that `unknown` and then `beyond` asked for."""
 
-    def clipped(self, groups: Sequence[Group], rule: Rule) -> Sequence[str]:
-        """Return vectors that grew so much that most of this sum is carried over to the next."""
+    def clipped(self) -> Sequence[str]:
+        """Return, once, the vectors of which the last sums carried most over to the next."""
         return ()
 
     def forget(self, names: Sequence[str]) -> None:
