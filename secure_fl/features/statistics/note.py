@@ -39,7 +39,7 @@ class Note:
         self._folder, self._lock = folder, ExitStack()
 
     def lock(self) -> None:
-        """Lock the note until `unlock`, and read it again; raise if another process has locked it."""
+        """Lock the note until `unlock`, and read it again; raise if another process holds it."""
         if self._folder is None:
             return
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
