@@ -17,6 +17,7 @@ import psutil
 import pytest
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.comm_config import CommConfigurator
+from nvflare.fuel.f3.drivers import grpc_driver
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 from nvflare.fuel.f3.streaming.stream_const import (
@@ -296,6 +297,20 @@ def test_a_taken_port_and_a_wrong_address_are_said(kits: Kits) -> None:
         FlareHub("https://127.0.0.1", kits.coordinator, ["east"])
     with pytest.raises(SettingsError, match="not an address"):
         FlareParty("east", "file:///tmp", kits.sites["east"])
+
+
+def test_a_coordinator_may_close_as_soon_as_it_is_open(
+    kits: Kits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FLARE's server opens its port before it starts, and never ends if it was stopped between."""
+    opened = grpc_driver.Server.__init__
+
+    def slowly(*args: Any, **kwargs: Any) -> None:
+        opened(*args, **kwargs)
+        time.sleep(1.5)
+
+    monkeypatch.setattr(grpc_driver.Server, "__init__", slowly)
+    FlareHub(free_url(), kits.coordinator, ["east"]).close()
 
 
 def test_flare_reads_no_file(kits: Kits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,12 +146,22 @@ def require_free(url: str) -> None:
 
 
 def require_listening(url: str) -> None:
-    """Wait until the port answers, or raise RunError."""
+    """Wait until the server behind the port answers, or raise RunError.
+
+    The port of FLARE's server is open before the server starts. Stopped before it has started, it
+    would start afterwards, and never end.
+    """
     host, port = address(url)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     until = time.monotonic() + LISTENING
     while time.monotonic() < until:
-        with suppress(OSError), socket.create_connection((host or "localhost", port), timeout=1.0):
-            return
+        with suppress(OSError), socket.create_connection((host or "localhost", port), 1.0) as line:
+            hello = ssl.MemoryBIO()
+            with suppress(ssl.SSLWantReadError):
+                context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="hub").do_handshake()
+            line.sendall(hello.read())
+            if line.recv(1):
+                return
         time.sleep(0.02)
     what, fix = f"nothing listens on {url}", "check the address and the certificates"
     raise RunError(what, fix=fix, reason="unusable-address")
