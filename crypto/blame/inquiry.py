@@ -59,13 +59,15 @@ class InquiryEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     accused: Name
     reader: Name  # receiver of the frames
-    host: Name | None
     lists: bytes  # the head of the coordinator's commitment to the uploads
     frames: tuple[bytes, ...]
 
-    def check(self, keys: PartyKeys, coordinator: PublicIdentity) -> None:
-        """Refuse evidence that does not convict the accused: edited, cut, or of a valid tag."""
-        inquiry = Inquiry(keys, coordinator, self.reader, self.host, self.lists)
+    def check(self, keys: PartyKeys, coordinator: PublicIdentity, host: str | None) -> None:
+        """Refuse evidence that does not convict the accused: edited, cut, or of a valid tag.
+
+        The host is the roster's: nobody signs it with the frames, and verdicts depend on it.
+        """
+        inquiry = Inquiry(keys, coordinator, self.reader, host, self.lists)
         verdict = ""
         for data in self.frames:
             verdict = verdict or inquiry.look(Frame.from_bytes(data))
@@ -93,6 +95,7 @@ class _Dispute(NamedTuple):
     """The disputed segment, as the plaintiff signed it, and its part of the total."""
 
     segment: Segment
+    audience: Audience
     part: bytes
     left: RemainingMasks  # masks shared with dropped parties
     owners: frozenset[str]  # contributors that are in the sum
@@ -156,7 +159,7 @@ class Inquiry:
         if not self.verdict or sum(frame.size for frame in frames) > MOST_KEPT:
             return None
         shown = tuple(frame.to_bytes() for frame in frames)
-        return InquiryEvidence(self.verdict, self._reader, self._host, self._lists, shown)
+        return InquiryEvidence(self.verdict, self._reader, self._lists, shown)
 
     # --- the complaint ----------------------------------------------------------------------------
 
@@ -190,7 +193,7 @@ class Inquiry:
         salts = tags.salts_with(total.lost, place, sorted(here))
         cohort = None if given.audience == Audience.HOST else self._keys.cohort
         empty = self._empty_total(masked_only=cohort is None)
-        self._disputed = _Dispute(segment, part, left, here, salts, cohort, empty)
+        self._disputed = _Dispute(segment, given.audience, part, left, here, salts, cohort, empty)
         return party if self._fits_total() else ""
 
     def _filed(self, shown: Examine) -> tuple[Complaint, SumInput]:
@@ -259,6 +262,9 @@ class Inquiry:
             about = self._run.hex(), self._index, party
             if commit(shown.seed, *about) != sent.bound[-32:]:
                 raise WireError("the seed is not the one that its owner committed to")
+            described = (segment.slots, segment.owners, sent.audience)
+            if described != (dispute.segment.slots, dispute.segment.owners, dispute.audience):
+                raise WireError("the plaintiff's upload describes another sum")
             check_salts(party, segment, dispute.left.publics)
             check_links(party, sent, dispute.left.publics)
         except SecureFLError:

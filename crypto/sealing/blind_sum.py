@@ -9,8 +9,7 @@ seeds of both follow from the shares that the survivors reveal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial as bind
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,15 +53,17 @@ class MaskedInts:
         self._modulus = modulus
         self._total: Slots | None = None
 
-    def read(self, data: bytes, count: int) -> Callable[[], None]:
-        """Check one party's slots; returns the function that adds them."""
-        return bind(self._add, to_slots(data, count, self._modulus))
-
-    def _add(self, slots: Slots) -> None:
+    def add(self, data: bytes, count: int) -> None:
+        """Add one party's slots, if they are in range."""
+        slots = to_slots(data, count, self._modulus)
         if self._total is None:
             self._total = slots
         else:
             masking.add_slots(self._total, slots, self._modulus)
+
+    def remove(self, data: bytes, count: int) -> None:
+        """Subtract what was added last."""
+        self.subtract(to_slots(data, count, self._modulus))
 
     def subtract(self, masks: Slots) -> None:
         """Remove masks."""
@@ -80,13 +81,13 @@ class SealedInts:
     def __init__(self, context: PublicContext, owners: int, count: int) -> None:
         self._sum = (SeededSum if owners <= MOST_SEEDS else Sum)(context, count)
 
-    def read(self, data: bytes, count: int) -> Callable[[], None]:
-        """Parse one party's ciphertexts; returns the function that adds them."""
-        return bind(self._sum.add, to_parts(data, count))
-
     def add(self, data: bytes, count: int) -> None:
-        """Add one party's ciphertexts."""
-        self.read(data, count)()
+        """Add one party's ciphertexts, if all are well-formed."""
+        self._sum.add(to_parts(data, count))
+
+    def remove(self, data: bytes, count: int) -> None:
+        """Subtract what was added last."""
+        self._sum.remove(to_parts(data, count))
 
     def subtract(self, masks: Slots) -> None:
         """Remove masks under the encryption."""
@@ -176,11 +177,19 @@ class ProtectedTotal:
             if several and digest(part) != segment.digest:
                 what = "a part of an upload is not the one that it signs"
                 raise WireError(what, party=sender, field="digest")
-            adding.append((vector, vector.total.read(part, segment.slots), segment.salts))
+            adding.append((vector, part, segment.salts))
             start += segment.size
+        added = 0
+        try:
+            for vector, part, _ in adding:
+                vector.total.add(part, vector.segment.slots)
+                added += 1
+        except (CryptoError, WireError) as error:  # of one part: no other may stay in its sum
+            for vector, part, _ in adding[:added]:
+                vector.total.remove(part, vector.segment.slots)
+            raise WireError(error.what, party=sender, field="segments") from error
         self._vectors = vectors
-        for vector, add, salts in adding:
-            add()
+        for vector, _, salts in adding:
             vector.salts[sender] = salts
 
     def forget(self, keys: Collection[bytes]) -> None:

@@ -331,6 +331,12 @@ class Sum:
                 self._parts = list(self._read_all(channel, parts))
         self._terms += 1
 
+    def remove(self, parts: Sequence[bytes]) -> None:
+        """Subtract the vector that was added last."""
+        with MemoryFile() as channel:
+            self._subtract(channel, parts)
+        self._terms -= 1
+
     def subtract_plain(self, slots: Slots) -> None:
         """Subtract integers in the clear, such as masks."""
         self._require_filled()
@@ -363,11 +369,13 @@ class Sum:
                 self._evaluator.add_inplace(total, read)
                 done += 1
         except CryptoError:
-            # addition mod q is exactly invertible: subtract the parts that were added
-            added = self._read_all(channel, parts[:done])
-            for total, read in zip(self._parts, added, strict=False):
-                self._evaluator.sub_inplace(total, read)
+            self._subtract(channel, parts[:done])
             raise
+
+    def _subtract(self, channel: MemoryFile, parts: Sequence[bytes]) -> None:
+        # addition mod q is exactly invertible
+        for total, read in zip(self._parts, self._read_all(channel, parts), strict=False):
+            self._evaluator.sub_inplace(total, read)
 
     def _read_all(self, channel: MemoryFile, parts: Sequence[bytes]) -> Iterator[Any]:
         for data, used in zip(parts, widths(self.count), strict=False):
@@ -402,6 +410,11 @@ class SeededSum(Sum):
         """Add an upload; if any of its ciphertexts is malformed, the sum is unchanged."""
         super().add(parts)
         self._seeds.append([part[-SEED_BYTES:] for part in parts])
+
+    def remove(self, parts: Sequence[bytes]) -> None:
+        """Subtract the upload that was added last."""
+        super().remove(parts)
+        self._seeds.pop()
 
     def result(self) -> list[bytes]:
         """Return the sealed sum with its seeds."""

@@ -258,7 +258,7 @@ def _accused_by(file: Path, context: HospitalContext) -> str:
         if isinstance(evidence, EquivocationProof):
             evidence.check(coordinator)
         else:
-            evidence.check(context.keys, coordinator)
+            evidence.check(context.keys, coordinator, context.roster.host)
     except (OSError, SecureFLError) as error:
         what = f"this is not evidence against {file.name}: it was changed, or is of other keys"
         fix = "remove the file if you do not know its origin"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec import structs
 
-from secure_fl.crypto.blame.evidence import FalseShare, taken_by
-from secure_fl.crypto.blame.inquiry import InquiryEvidence
+from secure_fl.coordinator.machine import Coordinator
+from secure_fl.crypto.blame.evidence import FalseShare, digest_inputs, taken_by
+from secure_fl.crypto.blame.inquiry import Inquiry, InquiryEvidence
+from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
 from secure_fl.crypto.sealing.masking import Slots
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
@@ -18,15 +21,17 @@ from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CohortError, CryptoError, Misconduct, TamperError, UnusableKeys
 from secure_fl.federation.assembly import make_keys
 from secure_fl.party.cohort import Cohort
-from secure_fl.protocol.frames import digest
+from secure_fl.protocol.frames import Envelope, Frame, digest, encode
 from secure_fl.protocol.messages import (
     Audience,
+    Complaint,
     Deal,
     Examine,
     Ready,
     Salt,
     SumInput,
     Total,
+    Unmask,
     UnmaskShares,
 )
 from secure_fl.testing.harness import Faults, Federated, LossyEngine, federate
@@ -117,7 +122,7 @@ def test_a_coordinator_that_changes_a_link_is_convicted() -> None:
     out, kept = run(engine=engine, lead=lying_coordinator(changed), sums=1)
     assert isinstance(out.error, TamperError)
     case = InquiryEvidence.from_bytes(kept[VICTIM].cases["coordinator"])
-    case.check(KEYS["west"], next(iter(out.sessions.values()))._link.peer)
+    case.check(KEYS["west"], next(iter(out.sessions.values()))._link.peer, None)
 
 
 def test_a_salt_that_the_peer_does_not_use_names_the_pair_before_anything_is_opened() -> None:
@@ -264,3 +269,123 @@ def test_an_inquiry_shows_uploads_only_to_members_that_read_the_disputed_part(
     assert any(heard.bulk for heard in tap.of(Examine, VICTIM))
     shown = tap.of(Examine, outsider)
     assert shown and not any(heard.message.who or heard.bulk for heard in shown)
+
+
+# --- evidence that a coordinator assembles ----------------------------------------------------
+
+
+class Assembled:
+    """A recorded sum, of which the coordinator and a colluding member sign further frames."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tap, self.seeds = Wiretap(), dict[str, bytes]()
+        result, kept = ProtectedTotal.result, self.seeds
+
+        def noted(total: ProtectedTotal, *shares: Any) -> Mapping[bytes, bytes]:
+            made = result(total, *shares)
+            kept.update(total.self_mask_seeds())
+            return made
+
+        monkeypatch.setattr(ProtectedTotal, "result", noted)
+        links: dict[str, Any] = {}
+
+        def lead(given: Mapping[str, Any], *rest: Any, **options: Any) -> Coordinator:
+            links.update(given)
+            return Coordinator(given, *rest, **options)
+
+        run(engine=self.tap, sums=1, lead=lead)
+        self.coordinator, self.run = links[VICTIM].me, links[VICTIM].run
+        self.uploads = {name: self.tap.of(SumInput, name)[0] for name in NAMES}
+        self.heads = {name: heard.head for name, heard in self.uploads.items()}
+
+    def signed(self, receiver: str, message: Any, bulk: bytes = b"", by: Any = None) -> Frame:
+        """Sign a frame of the coordinator's, or of a member's to it."""
+        me = by or self.coordinator
+        about = Envelope(self.run, 9, 1, me.name, receiver, len(bulk), digest(bulk), message)
+        return encode(about, bulk, me.sign)
+
+    def complaint(self, plaintiff: str, reader: str) -> tuple[bytes, Frame]:
+        """Return lists, and a complaint about a total that the coordinator made up."""
+        total = Total(NAMES, NAMES, (9,), sum=1)
+        part = b"forged it"
+        sent = self.signed(plaintiff, total, part).head
+        identity = KEYS[plaintiff].identity
+        filed = self.signed("coordinator", Complaint(sent, 0), part, identity).head
+        inputs = {name: digest(head) for name, head in self.heads.items()}
+        offers = {name: self.tap.of(Ready, name)[0].message.offer for name in NAMES}
+        taken = taken_by(plaintiff, offers, None)
+        lists = self.signed(reader, Unmask(NAMES, (), None, 1, digest_inputs(inputs))).head
+        own = self.heads[plaintiff]
+        shown = Examine(plaintiff, filed, input=own, sum=1, inputs=inputs, taken=taken)
+        return lists, self.signed(reader, shown, part)
+
+    def upload(self, name: str, reader: str) -> Frame:
+        """Show a member's upload as it was sent."""
+        shown = Examine(name, self.heads[name], self.seeds[name], sum=1)
+        return self.signed(reader, shown, self.uploads[name].bulk)
+
+
+@pytest.mark.parametrize("lie", ["slots", "owners", "audience", "none"])
+def test_an_upload_is_not_judged_by_the_layout_that_another_member_signs(
+    monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    made = Assembled(monkeypatch)
+    message = made.uploads[LIAR].message
+    (segment,) = message.segments
+    changes: dict[str, dict[str, Any]] = {
+        "slots": {"segments": (structs.replace(segment, slots=segment.slots + 1),)},
+        "owners": {"segments": (structs.replace(segment, owners=NAMES),)},
+        "audience": {"audience": Audience.HOST},
+        "none": {},
+    }
+    again = structs.replace(message, **changes[lie])
+    bulk = made.uploads[LIAR].bulk
+    made.heads[LIAR] = made.signed("coordinator", again, bulk, KEYS[LIAR].identity).head
+    lists, filed = made.complaint(LIAR, VICTIM)
+    inquiry = Inquiry(KEYS[VICTIM], made.coordinator.public, VICTIM, None, lists)
+    assert inquiry.look(filed) == ""
+    assert inquiry.look(made.upload(VICTIM, VICTIM)) == ("" if lie == "none" else "coordinator")
+
+
+def test_the_host_of_evidence_is_the_roster_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a survivor as host, the complaint would be one that an honest party never makes."""
+    made = Assembled(monkeypatch)
+    lists, filed = made.complaint(VICTIM, "west")
+    case = InquiryEvidence(VICTIM, "west", lists, (filed.to_bytes(),))
+    case.check(KEYS["east"], made.coordinator.public, "east")  # the attack works
+    with raises(CryptoError):
+        case.check(KEYS["east"], made.coordinator.public, None)
+    with raises(CryptoError):
+        InquiryEvidence.from_bytes(msgspec.msgpack.encode({**structs.asdict(case), "host": "east"}))
+
+
+@pytest.mark.parametrize("wrong", ["form", "coefficients"])
+def test_a_malformed_ciphertext_loses_its_sender_only(wrong: str) -> None:
+    """The second part of an upload is malformed: the first one is taken out of its sum again."""
+    outsider = "zeta"
+
+    async def program(cohort: Cohort) -> Any:
+        low, high = {"low": np.ones(20)}, {"high": np.ones(20)}
+        own = low if cohort.me == outsider else low | high
+        return [await cohort.sum(own, bound=2.0, partial=True)]
+
+    def spoilt(message: SumInput, bulk: bytes) -> tuple[SumInput, bytes]:
+        first, second = message.segments
+        parts = bulk[: first.size], bytearray(bulk[first.size :])
+        start, end = (4, 5) if wrong == "form" else (5, 100)
+        parts[1][start:end] = b"\xff" * (end - start)
+        again = structs.replace(second, digest=digest(bytes(parts[1])))
+        return structs.replace(message, segments=(first, again)), b"".join(parts)
+
+    programs = dict.fromkeys((*NAMES, outsider), program)
+    faults = lies(input=spoilt)
+    out = federate(programs, mode="he+secagg", min_cohort=3, catch=True, faults=faults)
+    assert out.error is None, out.error
+    lost = {name for event in out.events if event["event"] == "lost" for name in event["parties"]}
+    refused = {
+        name for event in out.events if event["event"] == "refused" for name in event["parties"]
+    }
+    assert lost == refused == {LIAR}
+    for name in set(NAMES) - {LIAR}:
+        np.testing.assert_allclose(out.results[name][0]["low"], 4.0, atol=1e-2)
+        np.testing.assert_allclose(out.results[name][0]["high"], 3.0, atol=1e-2)

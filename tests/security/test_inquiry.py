@@ -98,7 +98,7 @@ def test_who_tags_wrongly_is_named_by_everybody(
     if mode == "he+secagg":
         for name in NAMES:
             InquiryEvidence.from_bytes(kept[name].cases[LIAR]).check(
-                KEYS[NAMES[0]], coordinator_of(out)
+                KEYS[NAMES[0]], coordinator_of(out), None
             )
 
 
@@ -120,9 +120,11 @@ def test_a_coordinator_that_changes_a_total_is_convicted_by_its_own_signature(
     assert isinstance(out.error, TamperError) and convicted(out) == {"coordinator"}
     if mode == "he+secagg":
         case = InquiryEvidence.from_bytes(kept["east"].cases["coordinator"])
-        case.check(KEYS["west"], coordinator_of(out))
+        case.check(KEYS["west"], coordinator_of(out), None)
         with raises(CryptoError):  # without the upload that was shown last
-            structs.replace(case, frames=case.frames[:-1]).check(KEYS["west"], coordinator_of(out))
+            structs.replace(case, frames=case.frames[:-1]).check(
+                KEYS["west"], coordinator_of(out), None
+            )
 
 
 def _flipped(data: bytes) -> bytes:
@@ -221,7 +223,9 @@ def test_where_somebody_was_lost_the_masks_with_it_are_part_of_the_tag(
     lying(monkeypatch, wrong_tag)
     out, kept = run(engine=lose)
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
-    InquiryEvidence.from_bytes(kept["south"].cases[LIAR]).check(KEYS["west"], coordinator_of(out))
+    InquiryEvidence.from_bytes(kept["south"].cases[LIAR]).check(
+        KEYS["west"], coordinator_of(out), None
+    )
 
 
 def test_evidence_that_was_edited_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,14 +245,14 @@ def test_evidence_that_was_edited_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         structs.replace(case, lists=case.lists[:-1] + bytes([case.lists[-1] ^ 1])),
     ):
         with pytest.raises(SecureFLError):
-            edited.check(KEYS["south"], coordinator)
+            edited.check(KEYS["south"], coordinator, None)
     other = make_keys("he+secagg", NAMES, None)["south"]
     for keys, card in (
         (other, coordinator),
         (KEYS["south"], Identity.generate("coordinator").public),
     ):
         with pytest.raises(SecureFLError):
-            case.check(keys, card)
+            case.check(keys, card, None)
     for data in (b"", b"no", case.to_bytes()[:-1]):
         with raises(CryptoError):
             InquiryEvidence.from_bytes(data)
@@ -388,7 +392,9 @@ def test_who_seals_with_too_much_noise_is_found_by_its_noise(
     assert isinstance(out.error, Misconduct) and out.error.where["party"] == LIAR
     assert convicted(out) == {LIAR}
     for name in NAMES:  # the evidence has all uploads: only their sum shows that one is noisy
-        InquiryEvidence.from_bytes(kept[name].cases[LIAR]).check(KEYS["west"], coordinator_of(out))
+        InquiryEvidence.from_bytes(kept[name].cases[LIAR]).check(
+            KEYS["west"], coordinator_of(out), None
+        )
 
 
 def _noisy(part: bytes) -> bytes:

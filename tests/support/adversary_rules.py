@@ -147,7 +147,8 @@ def _evidence(outcome: Outcome) -> Iterator[str]:
                     proof.check(pilot.coordinator.public)
                 else:
                     case = InquiryEvidence.from_bytes(data)
-                    case.check(scenario.keys()[name], pilot.coordinator.public)
+                    host = HOST if scenario.host else None
+                    case.check(scenario.keys()[name], pilot.coordinator.public, host)
             except SecureFLError as error:
                 yield f"the evidence of {name} against {file.name} does not check: {error.what}"
     cards = {name: held.identity.public for name, held in scenario.keys().items()}
