@@ -213,12 +213,12 @@ def listed(names: Iterable[str]) -> str:
 
 
 def _check_members(roster: Roster) -> None:
-    names = [m.name for m in roster.members]
+    names = [roster.coordinator.name, *(m.name for m in roster.members)]
     if duplicates := sorted(
         {n for n in names if sum(n.casefold() == m.casefold() for m in names) > 1}
     ):
         raise KeyringError(
-            f"{listed(duplicates)} name more than one member",
+            f"{listed(duplicates)} name more than one member or coordinator",
             fix="names must differ by more than upper and lower case",
             reason="duplicate-names",
         )

@@ -354,7 +354,7 @@ def recovered(
             raise error.at(party=party) from error
         if not bound:  # each share was dealt by this party
             what = "this party dealt shares of other secrets than its own"
-            raise CryptoError(what, party=party, field="secret")
+            raise UnusableKeys((party,), what)
         seeds[not alive][party] = secret
     publics = {p: offer.public for p, offer in offers.items()}
     linked = {p: {n: links[n][p] for n in survivors} for p in seeds[True]}
@@ -370,7 +370,7 @@ def _check_links(left: RemainingMasks, offers: Mapping[str, Offer], step: tuple[
             half = masking.link(link, masking.half(left.dropped[lost], left.numbers[party]))
             if commit(half, *step, party, lost, "half") != offers[party].deals[lost].half:
                 what = "this party signs another link than its own"
-                raise CryptoError(what, party=party, field="links")
+                raise UnusableKeys((party,), what)
 
 
 def blind_totals(

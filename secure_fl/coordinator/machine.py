@@ -179,6 +179,9 @@ class Coordinator:
             reply.waiting_sum,
             reply.inquest,
             self.convicted,
+            reply.newcomers,
+            next(iter(self._links.values())).run.hex(),
+            {party: link.peer for party, link in self._links.items()},
         )
 
     def _exchange(self, reply: Reply) -> Step:

@@ -56,9 +56,8 @@ class ReadyStep(Step):
         self.behind = parties_behind(ready, after)
         self.offered = OfferedKeys(self.context.members, offers, 1)
         new = self.newcomers
-        return Reply(
-            {m: messages.Begin(after, members, offers_to(m, offers), new) for m in members}
-        )
+        begin = {m: messages.Begin(after, members, offers_to(m, offers), new) for m in members}
+        return Reply(begin, newcomers=new)
 
 
 def parties_behind(ready: Mapping[str, messages.Ready], after: int) -> tuple[str, ...]:
@@ -152,6 +151,11 @@ class ShareStep(RelayStep):
 
     collects = messages.Share
 
+    def receive(self, party: str, message: Any, bulk: bytes) -> None:
+        if not bulk:  # the others would count a member less than the coordinator does
+            raise WireError("a party shares no value", party=party)
+        super().receive(party, message, bulk)
+
 
 class AgreeStep(Step):
     """Collects fingerprints of shared state; stops the run and names who differs if they differ."""
@@ -194,8 +198,12 @@ class HandoverStep(AgreeStep):
         self.states: dict[str, bytes] = {}
 
     def receive(self, party: str, message: messages.Agree | messages.Handover, bulk: bytes) -> None:
+        holds = party not in (*self.context.newcomers, self.context.rules.host)
+        if holds != (message.fingerprint is not None and message.proof is not None):
+            what = "the holders of a round vouch for its state, and nobody else"
+            raise WireError(what, party=party)
         super().receive(party, message, bulk)
-        if party in self.proofs:
+        if holds:
             self.states[party] = bulk
 
     def reply(self, members: tuple[str, ...]) -> Reply:

@@ -12,9 +12,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from secure_fl.coordinator.blame import Inquest, SentSum
 from secure_fl.coordinator.resume import OpenedSums
-from secure_fl.crypto.blame.evidence import digest_inputs
+from secure_fl.crypto.blame.evidence import digest_inputs, digest_survivors
+from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.errors import (
     CohortError,
+    CryptoError,
     Disagreement,
     Misconduct,
     TooFewParties,
@@ -57,6 +59,7 @@ class Reply(NamedTuple):
     waiting_sum: Step | None = None
     inquest: Inquest | None = None
     sent: SentSum | None = None  # the sum that this reply opens, for an inquiry
+    newcomers: tuple[str, ...] = ()  # members that join with this reply
 
 
 class StepContext(NamedTuple):
@@ -69,6 +72,9 @@ class StepContext(NamedTuple):
     waiting_sum: Step | None  # contributed to, and not yet unmasked
     inquest: Inquest | None = None
     named: frozenset[str] = frozenset()  # parties that were convicted
+    newcomers: tuple[str, ...] = ()  # members that the last reply let join
+    run: str = ""
+    cards: Mapping[str, PublicIdentity] = {}
 
 
 class Step:
@@ -161,12 +167,23 @@ class SumStep(Step):
                 other = "only some parties announce another part of this sum"
                 raise Disagreement(other, party=party)
         self.total.admit(party, message)
+        if self.total.masked:
+            self._require_possible_owners(party, message)
         described = [(s.key, (s.slots, s.owners)) for s in message.segments if self.total.masked]
         if all(set(self.layouts.get(key, {of})) == {of} for key, of in described):
             self.total.add(party, message.segments, bulk)
         for key, of in described:
             self.layouts.setdefault(key, {}).setdefault(of, set()).add(party)
         self.owners |= {s.key: s.owners for s in message.segments}
+
+    def _require_possible_owners(self, party: str, message: SumInput) -> None:
+        """Refuse a part that no honest party uploads or reads: of strangers, or of too few."""
+        rules, parties = self.context.rules, set(self.context.offered.offers)
+        for segment in message.segments:
+            owners = set(segment.owners) - {rules.host}
+            if owners and (not owners <= parties or len(owners) < rules.min_cohort):
+                what = "a party lists a part of a sum with owners that it cannot have"
+                raise WireError(what, party=party, field="owners")
 
     def remove_outliers(self) -> set[str]:
         """Remove a minority whose segments have too few contributors: it may have another model.
@@ -280,7 +297,7 @@ class SumStep(Step):
                 fix="host and parties must name the same values with the same shapes",
                 party=rules.host,
             )
-        for key in (key for key, count in counts.items() if not count):
+        for key in (key for key, count in counts.items() if count < rules.min_cohort):
             self._require_lost_owners(key, set(members) - {rules.host})
         small = sorted(count for count in counts.values() if count < rules.min_cohort)
         if small:
@@ -292,16 +309,16 @@ class SumStep(Step):
             )
 
     def _require_lost_owners(self, key: bytes, here: set[str]) -> None:
-        """Refuse a part that some only read, and that owners who are here omit."""
+        """Refuse a part that some list, and that its other owners who are here omit."""
         readers = {party for party in here if key in self.keys[party]}
-        owners = here.intersection(self.owners[key]) - readers
+        owners = here.intersection(self.owners[key] or here) - readers
         if owners:  # most members decide, or nobody
             sides = (readers, owners), (owners, readers)
             both = readers | owners
             named = next((one for one, other in sides if 2 * len(other) > len(here)), both)
             raise UnusableKeys(
                 tuple(sorted(named)),
-                "some of these read a part of a sum that others of them, its owners, omit",
+                "some of these list a part of a sum that others of them, its owners, omit",
             )
 
 
@@ -310,6 +327,19 @@ class ConfirmStep(Step):
 
     collects = Confirm
     answers: dict[str, Confirm]
+
+    def receive(self, party: str, message: Confirm, bulk: bytes) -> None:
+        context, host = self.context, self.context.rules.host
+        if isinstance(context.waiting_sum, SumStep) and party != host:
+            alive = set(context.waiting_sum.survivors) - {host}
+            gone = set(context.offered.offers) - alive - {host}
+            statement = digest_survivors(context.run, context.offered.number, alive, gone)
+            try:
+                context.cards[party].verify(statement, message.signature)
+            except CryptoError as error:  # all others would refuse to go on
+                what = "this party signs other lists of survivors than it was sent"
+                raise WireError(what, party=party, field="signature") from error
+        self.answers[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         message = Confirmed({party: of.signature for party, of in self.answers.items()})
@@ -340,5 +370,11 @@ class RevealStep(Step):
         self.offered = OfferedKeys(self.survivors, offers, self.context.offered.number + 1)
         shares = {p: of for p, of in self.answers.items() if p != self.context.rules.host}
         # The majority decides: one party alone can neither withhold a sum nor force it open.
-        withheld = 2 * sum(bool(of.seeds) for of in shares.values()) < len(shares)
+        revealing = [party for party, of in shares.items() if of.seeds]
+        withheld = 2 * len(revealing) < len(shares)
+        if not withheld and len(revealing) < min(self.context.rules.threshold, len(shares)):
+            raise UnusableKeys(
+                tuple(sorted(shares.keys() - revealing)),
+                "too few shares are left to open a sum: these withhold theirs, and others do not",
+            )
         return self.sum.totals(self.survivors, members, offers, shares, withheld=withheld)

@@ -13,7 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.errors import DISTRUST, BudgetError, CohortError, Disagreement
+from secure_fl.errors import (
+    DISTRUST,
+    BudgetError,
+    CohortError,
+    CryptoError,
+    Disagreement,
+    PeerKeysError,
+)
 from secure_fl.events import EventLog, PredictionNoise
 from secure_fl.party.context import Arrays, Checkpoints, Members, SumRequest, ask
 from secure_fl.party.hooks import RoundHook
@@ -260,9 +267,13 @@ class Cohort:
         received: dict[str, dict[str, NDArray[Any]]] = {}
         for sender, part in zip(answer.senders, parts, strict=True):
             context = self._context("share", number, sender)
-            plain = self._envelopes.open(part, context)
+            try:
+                plain = self._envelopes.open(part, context)
+                received[sender] = unpack(plain)
+            except CryptoError as error:  # most members decide if it was the sender
+                what = "this member's shared value does not open, or the coordinator changed it"
+                raise PeerKeysError(what, party=sender) from error
             self._transcript.saw(plain, context, host=True)
-            received[sender] = unpack(plain)
         return received
 
     async def agree(self, fingerprint: bytes, about: str) -> None:

@@ -75,13 +75,18 @@ class Session:
         if self._last is not None and head == self._last[0]:
             return self._last[1]
         message = self._link.accept(received)
-        self._note("in", message, frame, head)
-        if isinstance(message, messages.Examine):
-            answer, bulk = self._examine(message, frame)
-        else:
-            answer, bulk = self._answer(message, frame)
-        reply = self._link.pack(answer, Bulk.of(bulk))
-        self._note("out", answer, reply, frames.digest(reply.head))
+        try:
+            self._note("in", message, frame, head)
+            if isinstance(message, messages.Examine):
+                answer, bulk = self._examine(message, frame)
+            else:
+                answer, bulk = self._answer(message, frame)
+            reply = self._link.pack(answer, Bulk.of(bulk))
+            self._note("out", answer, reply, frames.digest(reply.head))
+        except Exception as error:  # such as a full disk: without an answer, all would wait
+            problem = self._placed(error)
+            self.error = self.error or problem
+            reply = self._link.pack(messages.Failed(problem.code))
         self._last = (head, reply)
         return reply
 
@@ -123,9 +128,10 @@ class Session:
     def _answer(self, message: Any, frame: Frame) -> tuple[FromParty, bytes]:
         try:
             with self._surroundings():
-                if isinstance(message, messages.Unmask):
-                    self._lists = frame.head
-                return self._advance(message, frame.bulk)
+                answer = self._advance(message, frame.bulk)
+            if isinstance(message, messages.Unmask):  # one that was refused commits to nothing
+                self._lists = frame.head
+            return answer
         except Exception as error:
             problem = self._placed(error)
         self.error = self.error or problem  # the first is the cause; later ones only follow
