@@ -184,11 +184,11 @@ def _forgeries(outcome: Outcome) -> Iterator[str]:
             orders = [shown, *([*complaints[-1:], upload] for upload in uploads[-2:])]
             orders += [rng.choices(shown, k=rng.randint(1, len(shown) + 1)) for _ in range(4)]
             cases += [(reader, head, order) for order in orders]
-    reader_keys = outcome.scenario.keys()[_honest(outcome)[0]]
+    reader_keys, found = outcome.scenario.keys()[_honest(outcome)[0]], set[str]()
     for reader, head, order in (*cases, *_assembled(outcome, rng)):
-        accused = _verdict(outcome, reader_keys, reader, head, order)
-        if accused and accused not in outcome.scenario.liars:
-            yield f"assembled evidence convicts {accused}"
+        found.add(_verdict(outcome, reader_keys, reader, head, order))
+    for accused in sorted(found - {"", *outcome.scenario.liars}):
+        yield f"assembled evidence convicts {accused}"
     yield from _false_shares(outcome)
 
 
