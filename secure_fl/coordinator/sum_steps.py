@@ -178,7 +178,8 @@ class SumStep(Step):
 
     def _require_possible_owners(self, party: str, message: SumInput) -> None:
         """Refuse a part that no honest party uploads or reads: of strangers, or of too few."""
-        rules, parties = self.context.rules, set(self.context.offered.offers)
+        # Lost members are among the owners of a sum's second part.
+        rules, parties = self.context.rules, {*self.context.cards, *self.context.offered.offers}
         for segment in message.segments:
             owners = set(segment.owners) - {rules.host}
             if owners and (not owners <= parties or len(owners) < rules.min_cohort):
