@@ -13,6 +13,7 @@ def main(cohort):
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     cohort.agree(model.state_dict(), "the first model")
+    mean, loss = 0.0, torch.zeros(())
     for _ in cohort.rounds(shared={"model": model}, own={"optimizer": optimizer}):
         base = {name: value.clone() for name, value in model.state_dict().items()}
         for _ in range(20):
@@ -21,8 +22,8 @@ def main(cohort):
             loss.backward()
             optimizer.step()
         model.load_state_dict(cohort.mean(model.state_dict(), weight=len(x), base=base))
-        loss = cohort.mean({"loss": loss.item()}, weight=len(x))["loss"]
-    return f"mean loss {loss:.3f}"
+        mean = cohort.mean({"loss": loss.item()}, weight=len(x))["loss"]
+    return f"mean loss {mean:.3f}"
 
 
 print(secure_fl.simulate(main, sites=3, rounds=10).results)

@@ -1,6 +1,7 @@
 """An ordinary script for transformers.Trainer at three hospitals: three lines are added."""
 
 import torch
+from datasets import Dataset
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 import secure_fl  # added
@@ -10,10 +11,16 @@ def main(cohort):
     draw = torch.Generator().manual_seed(cohort.index)
     words = torch.randint(2, 100, (240, 12), generator=draw)  # this hospital's records
     labels = (words < 12).any(1).long()
-    records = [{"input_ids": w, "labels": y} for w, y in zip(words, labels, strict=True)]
+    records = Dataset.from_dict({"input_ids": words.tolist(), "labels": labels.tolist()})
     torch.manual_seed(0)  # the same first model everywhere
-    small = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    model = BertForSequenceClassification(BertConfig(vocab_size=100, hidden_size=32, **small))
+    config = BertConfig(
+        vocab_size=100,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+    )
+    model = BertForSequenceClassification(config)
     arguments = TrainingArguments(
         output_dir="build/trainer",
         num_train_epochs=6,
