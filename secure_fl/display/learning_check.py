@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from secure_fl.display.figures import LOCAL, counted, number, of_round
+from secure_fl.display.figures import LOCAL, confusion_rows, counted, number, of_round
 
-ALL, ROW, TRULY = "all", "of ", "truly "  # names of counts, as in learning.metric_counts
+ALL, ROW = "all", "of "  # names of counts, as in learning.metric_counts
 FEW_FOUND = 0.25  # share of the entities; models that find fewer have barely learned
 GUESSING = {  # the metric that shows guessing, and its value, by the kind of task
     "classification": ("mcc", 0.0),
@@ -45,7 +45,7 @@ def guesses(
         return _entities(counts, intervals, records)
     if kind == "multilabel":
         return _labels(counts, intervals, records)
-    answers = _answers(counts)
+    answers = _answers(document, counts)
     given = [name for name, count in answers.items() if count]
     if len(given) == 1 and sum(answers.values()) > 1:
         return f"The model has not learned: it answers {given[0]!r} for all {records}."
@@ -127,10 +127,11 @@ def _own_counts(document: Mapping[str, Any], round: int | None) -> dict[str, Any
     }
 
 
-def _answers(counts: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def _answers(
+    document: Mapping[str, Any], counts: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
     """Count the model's answers by class, from the confusion matrix or from outcomes."""
-    rows = {name.removeprefix(TRULY): row for name, row in counts.items() if name.startswith(TRULY)}
-    if rows:
+    if rows := confusion_rows(document, counts):
         return {name: sum(row[k] for row in rows.values()) for k, name in enumerate(rows)}
     return {
         name.removeprefix(ROW): row[0] + row[1]
