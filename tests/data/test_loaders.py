@@ -180,6 +180,13 @@ def test_a_folder_of_plain_files(tmp_path: Path) -> None:
     assert load(tmp_path, "classification") == (Text("0", "x", None, "1"),)
 
 
+def test_a_missing_column_is_a_fault_of_the_header(tmp_path: Path) -> None:
+    file = tmp_path / "notes.csv"
+    file.write_text('"Text","Label"\n"x\ny","ade"\n')
+    error = fails(file, "classification")
+    assert error.where["line"] == 1 and "Text" in error.fix.partition(";")[0]
+
+
 def test_a_folder_of_nothing(tmp_path: Path) -> None:
     assert fails(tmp_path, "ner").where == {"file": tmp_path}
 
