@@ -115,7 +115,7 @@ def _load(file: Path, card: Path | None, head: str | None) -> Chain:
         raise click.UsageError("--head must be the hexadecimal text from `export`") from None
     if not file.exists():
         what = "there is no ledger yet: no run with differential privacy has begun"
-        raise BudgetError(what, fix="or check the path", file=file, reason="missing")
+        raise BudgetError(what, fix="check the path", file=file, reason="ledger-unusable")
     chain = load_chain(file)
     owner = chain.owner
     if card is not None and (expected := load_card(card)) != owner:

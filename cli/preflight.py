@@ -77,7 +77,7 @@ def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
         try:
             tasks_of(task, members, ALGORITHMS[settings.algorithm.name])
         except DataError as error:  # label sets that `train` refuses
-            yield Problem(error.where.get("party", "all hospitals"), error.what, error.fix)
+            yield Problem(str(error.where.get("party", "all hospitals")), error.what, error.fix)
 
 
 def _lengths(settings: Settings) -> tuple[Lengths, int]:
