@@ -86,7 +86,7 @@ def describe(
     if as_json:
         show.print_json(counts)
     else:
-        _print_description(counts, files)
+        _print_description(counts, files, task)
 
 
 @data.command(
@@ -226,12 +226,13 @@ def _write(files: Mapping[Path, Sequence[Example]], force: bool) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             what = f"the folder cannot be created: {error.strerror}"
-            raise DataError(what, file=file.parent) from None
+            fix = "check that the folder above exists, belongs to this user and has free space"
+            raise DataError(what, fix=fix, file=file.parent) from None
         write(examples, file)
         click.echo(f"{file}: {len(examples)} records")
 
 
-def _print_description(description: Mapping[str, Any], files: Sequence[str]) -> None:
+def _print_description(description: Mapping[str, Any], files: Sequence[str], task: str) -> None:
     from secure_fl.cli import show
 
     console = show.out()
@@ -240,8 +241,10 @@ def _print_description(description: Mapping[str, Any], files: Sequence[str]) -> 
         words = counts["words"]
         lengths = f"words {words['min']:g} to {words['max']:g}, median {words['median']:g}"
         console.print(f"{part} {file}: {counts['size']} records, {lengths}", style="bold")
-        total = max(sum(counts["labels"].values()), 1)
-        rows = [[k, str(n), f"{100 * n / total:.1f} %"] for k, n in counts["labels"].items()]
+        total = counts["size"] if task == "multilabel" else sum(counts["labels"].values())
+        rows = [
+            [k, str(n), f"{100 * n / max(total, 1):.1f} %"] for k, n in counts["labels"].items()
+        ]
         if rows:
             console.print(show.grid("", ["label", "count", "share"], rows))
         if duplicates := description["duplicate_texts"][part]:

@@ -49,7 +49,7 @@ def docs(page: str | None) -> None:
 def _list(folder: Path, files: Mapping[str, Path], generated: Iterable[str]) -> None:
     click.echo(f"in {folder}:")
     for name, file in files.items():
-        click.echo(f"  {name:<22}{_title(file)}")
+        click.echo(f"  {name:<21} {_title(file)}")
     click.echo("generated from the program:")
     for name in generated:
         click.echo(f"  {name}")
@@ -93,8 +93,8 @@ def _name(docs: Path, file: Path) -> str:
 
 
 def _title(file: Path) -> str:
-    with file.open(encoding="utf-8") as page:
-        return page.readline().lstrip("# ").strip()
+    with file.open(encoding="utf-8") as page:  # a skill begins with metadata
+        return next((line.lstrip("# ").strip() for line in page if line.startswith("#")), "")
 
 
 COMMANDS = """\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from textwrap import fill
 from typing import Any, Literal, get_origin
 
@@ -144,7 +145,7 @@ def init(
         what = f"cannot be written: {error.strerror}"
         raise RunError(what, file=file, reason="unwritable") from None
     command = "train" if epsilon is None else "budget"
-    click.echo(f"written: {file}\nnext: secure-fl {command} {file}")
+    click.echo(f"written: {file}\nnext: secure-fl {command} {quote(str(file))}")
     if algorithm != PROBE and task not in ("ranking", "completion"):
         click.echo(f"baseline in ten seconds: secure-fl init probe --task {task} --algorithm probe")
     if parties < SUMMED and not ALGORITHMS[algorithm].sums_nothing:
@@ -180,7 +181,7 @@ def template(
         "parties": parties,
         "public": f"{public}public = 240",
         "labelled": f"{labelled}labelled = 60",
-        "file": file,
+        "file": quote(str(file)),
         "cohort": f"min_cohort = {min(SUMMED, parties)}",
         "dp": "" if epsilon is None else _dp(algorithm, epsilon),
     }

@@ -11,7 +11,7 @@ import click
 
 from secure_fl.cli.group import WrappedHelpGroup
 from secure_fl.cli.options import json_option
-from secure_fl.errors import TamperError
+from secure_fl.errors import BudgetError, TamperError
 
 if TYPE_CHECKING:
     from secure_fl.crypto.privacy.ledger_store import Chain
@@ -113,6 +113,9 @@ def _load(file: Path, card: Path | None, head: str | None) -> Chain:
         expected_head = bytes.fromhex(head) if head else None
     except ValueError:
         raise click.UsageError("--head must be the hexadecimal text from `export`") from None
+    if not file.exists():
+        what = "there is no ledger yet: no run with differential privacy has begun"
+        raise BudgetError(what, fix="check the path", file=file, reason="ledger-unusable")
     chain = load_chain(file)
     owner = chain.owner
     if card is not None and (expected := load_card(card)) != owner:

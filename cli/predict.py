@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from secure_fl.cli.options import FOLDER, json_option
+from secure_fl.cli.options import FOLDER, column_names, column_option, json_option
 
 if TYPE_CHECKING:
     from secure_fl.data.examples import Example
@@ -28,6 +28,7 @@ CUT = 60  # maximum characters of a text in a table
 Examples:
   secure-fl predict runs/first "Rash after starting velodorin."
   secure-fl predict runs/first --file notes.csv --json
+  secure-fl predict runs/first --file export.csv --column text=note
   secure-fl predict runs/first "Is it raining?" --pair "It is wet outside."
   secure-fl predict runs/alone --party hospital-2 "Rash."
       a hospital's own model
@@ -41,6 +42,7 @@ The output contains the texts: protect it like the records."""
 @click.option("--file", type=click.Path(path_type=Path),
               help="File of records, as for `secure-fl data describe`, or a .txt file of lines.",
               )  # fmt: skip
+@column_option
 @click.option(
     "--pair", "pairs", multiple=True, metavar="TEXT", help="Second text for each TEXT, in order."
 )
@@ -52,6 +54,7 @@ def predict(
     run: Path,
     texts: tuple[str, ...],
     file: Path | None,
+    columns: tuple[str, ...],
     pairs: tuple[str, ...],
     party: str | None,
     as_json: bool,
@@ -61,7 +64,15 @@ def predict(
     from secure_fl.cli.runs import read_json
 
     folder = model_folder(run, party)
-    examples = _examples(read_json(folder / CARD)["kind"], texts, pairs, file)
+    kind = read_json(folder / CARD)["kind"]
+    if columns and (file is None or file.suffix == ".txt"):
+        raise click.UsageError("--column needs --file with a file of records")
+    if file is not None and (texts or pairs):
+        raise click.UsageError("give either TEXTs or --file")
+    if file is not None and file.suffix != ".txt":
+        examples = examples_of(file, kind, run, columns)
+    else:
+        examples = _from_texts(kind, _require_texts(texts, file), pairs)
     from secure_fl.learning.exporting import load_exported
 
     model, tokenizer, task = load_exported(folder)
@@ -78,6 +89,7 @@ def predict(
 
 def model_folder(run: Path, party: str | None, name: str | None = None) -> Path:
     """Find an exported model in a run: the shared one (of this name), or a hospital's own."""
+    from secure_fl.cli.runs import leads
     from secure_fl.errors import RunError
 
     if name is not None:
@@ -100,6 +112,10 @@ def model_folder(run: Path, party: str | None, name: str | None = None) -> Path:
         fix = f"name a hospital: --party {' or '.join(own)}"
     elif (shared / CARD).is_file():
         what, fix = f"{party!r} has no model of its own", "remove --party"
+    elif leads(_result(run)):
+        what, fix = "this is a coordinator's run, without a model", "name a hospital's run folder"
+    elif not (run / "settings.toml").is_file():
+        what, fix = "there is no run in this folder", "secure-fl runs FOLDER lists runs"
     else:
         what, fix = "this run has no model yet", "finish it with secure-fl train ... --resume"
     raise RunError(what, fix=fix, file=run, reason="missing")
@@ -124,23 +140,43 @@ def _result(run: Path) -> Mapping[str, Any]:
     return read_json(run / "result.json")
 
 
-def _examples(
-    kind: Kind, texts: Sequence[str], pairs: Sequence[str], file: Path | None
+def examples_of(
+    file: Path, kind: Kind, run: Path, columns: Sequence[str] = ()
 ) -> Sequence[Example]:
-    """Build examples of a task from texts, pairs or a file."""
-    if file is not None:
-        if texts or pairs:
-            raise click.UsageError("give either TEXTs or --file")
-        if file.suffix != ".txt":
-            from secure_fl.data.splits import load
+    """Read a file of records, by the given columns and those of the run's settings that it has."""
+    from secure_fl.cli.runs import settings_of
+    from secure_fl.data.loaders import rows_of
+    from secure_fl.data.splits import Columns, load
 
-            return load(file, kind)
-        texts = _lines(file.read_text(encoding="utf-8") if file.is_file() else _missing(file))
-    elif not texts and not sys.stdin.isatty():
-        texts = _lines(sys.stdin.read())
+    trained = settings_of(run).get("data", {}).get("columns") or {}
+    names = next((row.values for row in rows_of(file)), {})
+    known = {field: column for field, column in trained.items() if column in names}
+    return load(file, kind, columns=Columns(**known | column_names(columns)))
+
+
+def _require_texts(texts: Sequence[str], file: Path | None) -> Sequence[str]:
+    """Return the given texts, or the lines of the file or of stdin."""
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            raise click.UsageError(f"text {number} is empty")
+    if not texts and (file is not None or not sys.stdin.isatty()):
+        texts = lines_of(file)
     if not texts:
         raise click.UsageError("there is no input: give TEXT, --file or lines on stdin")
-    return _from_texts(kind, texts, pairs)
+    return texts
+
+
+def lines_of(file: Path | None) -> list[str]:
+    """Read the lines of a UTF-8 file that are not empty; None: of stdin."""
+    from secure_fl.data.file_readers import lines
+    from secure_fl.errors import DataError
+
+    if file is not None:
+        return _lines("".join(text for _, text in lines(file)))
+    try:
+        return _lines(sys.stdin.buffer.read().decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise DataError("is not UTF-8", fix="convert it to UTF-8", file="stdin") from None
 
 
 def _from_texts(kind: Kind, texts: Sequence[str], pairs: Sequence[str]) -> Sequence[Example]:
@@ -164,12 +200,6 @@ def _from_texts(kind: Kind, texts: Sequence[str], pairs: Sequence[str]) -> Seque
 
 def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _missing(file: Path) -> str:
-    from secure_fl.errors import DataError
-
-    raise DataError("there is no such file", file=file, fix="check the path")
 
 
 def _cut(text: str) -> str:

@@ -48,19 +48,22 @@ def preflight(plan: Path, parties: tuple[str, ...], as_json: bool) -> None:
 
 
 def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
+    from secure_fl.algorithms.registry import ALGORITHMS
     from secure_fl.config.data import names
     from secure_fl.config.load import silos
-    from secure_fl.data.record_problems import alike, problems, weighed
+    from secure_fl.data.record_problems import Problem, alike, problems, weighed
     from secure_fl.data.splits import Splits
+    from secure_fl.errors import DataError
+    from secure_fl.federation.validation import tasks_of
 
     known = names(settings.data)
     if unknown := [name for name in parties if name not in known]:
         raise click.UsageError(f"--party {unknown[0]}: allowed: {', '.join(known)}")
     task = settings.task
     lengths, longest = _lengths(settings)
+    members = silos(settings)
     splits = {
-        silo.name: Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test))
-        for silo in silos(settings)
+        silo.name: Splits(tuple(silo.train), tuple(silo.dev), tuple(silo.test)) for silo in members
     }
     for name, own in splits.items():
         if not parties or name in parties:
@@ -71,6 +74,10 @@ def _problems(settings: Settings, parties: Sequence[str]) -> Iterator[Problem]:
             )  # fmt: skip
     if not parties:
         yield from alike(splits)
+        try:
+            tasks_of(task, members, ALGORITHMS[settings.algorithm.name])
+        except DataError as error:  # label sets that `train` refuses
+            yield Problem(str(error.where.get("party", "all hospitals")), error.what, error.fix)
 
 
 def _lengths(settings: Settings) -> tuple[Lengths, int]:

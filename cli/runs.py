@@ -19,6 +19,7 @@ from secure_fl.cli.options import FOLDER, json_option
 if TYPE_CHECKING:
     from rich.console import Console
 
+LEADS = "This is the coordinator's record: the coordinator has no scores and no model"
 DEPTH = 3  # of the search for runs below a folder
 
 
@@ -131,7 +132,9 @@ def show_(run: Path, as_json: bool) -> None:
     console = show.out()
     state = summary(run)
     console.print(f"{state.folder}: {state.status}, round {state.round} of {state.rounds}")
-    if document:
+    if leads(document):
+        console.print(f"{LEADS}; secure-fl status {run} shows its progress")
+    elif document:
         _print_result(document, state, console)
     else:
         _print_latest_scores(run, console)
@@ -209,8 +212,11 @@ def summary(folder: Path) -> RunSummary:
     from secure_fl.cli import show
     from secure_fl.runs.erasing import in_use
 
-    settings = _settings(folder)
+    settings = settings_of(folder)
+    rounds = int(settings.get("algorithm", {}).get("rounds", 0))
     document = read_json(folder / "result.json")
+    if leads(document):
+        document = document | {"metrics": {"last": {"round": document.get("rounds", rounds)}}}
     reached = max(
         (
             int(p.name[6:])
@@ -226,13 +232,20 @@ def summary(folder: Path) -> RunSummary:
         algorithm=str(settings.get("algorithm", {}).get("name", "?")),
         protection=str(settings.get("protection", {}).get("mode", "?")),
         round=document.get("metrics", {}).get("last", {}).get("round", reached),
-        rounds=int(settings.get("algorithm", {}).get("rounds", 0)),
+        rounds=rounds,
         metric=document.get("main_metric"),
         scored_class=document.get("scored_class"),
         value=show.metric_of(document, "last", "test") if document else None,
         bytes=sum(show.traffic(document)) if document else None,
         changed=datetime.fromtimestamp(changed).astimezone().strftime("%Y-%m-%d %H:%M"),
     )
+
+
+def leads(document: Mapping[str, Any]) -> bool:
+    """Check if a result is a coordinator's record of a pilot."""
+    from secure_fl.display.run_history import LEAD
+
+    return document.get("schema") == LEAD
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -244,7 +257,8 @@ def read_json(file: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _settings(folder: Path) -> Mapping[str, Any]:
+def settings_of(folder: Path) -> Mapping[str, Any]:
+    """Read a run's settings; return {} if they are missing or invalid."""
     import tomllib
 
     try:

@@ -64,10 +64,14 @@ def field_errors(
         by_key.setdefault(_field_place(cls, error["loc"]), []).append(error)
     for key, of_field in by_key.items():
         first = of_field[0]
+        inside = (other for other in by_key if len(other) > len(key) and other[: len(key)] == key)
+        if first["type"] == "too_short" and any(inside):
+            continue  # pydantic counts the valid entries only
         if first["type"] == "extra_forbidden":
             within = _class_at(cls, key[:-1])
             allowed = list(within.model_fields) if within is not None else []
             what, fix = "there is no such field", nearest(str(key[-1]), allowed)
+            fix = _in_a_section_above(cls, (*at, *key), len(at)) or fix
         elif first["type"] == "missing":
             what, fix = "this field is missing", f"add {key[-1]} = ..."
         else:
@@ -133,6 +137,16 @@ def _field_place(cls: type[BaseModel], place: tuple[str | int, ...]) -> Place:
             field = here.model_fields.get(part)
             here = next(sections(field.annotation), None) if field else None
     return key
+
+
+def _in_a_section_above(cls: type[BaseModel], key: Place, first: int) -> str:
+    """Describe the section around an unknown field's one that has a field of this name, if any."""
+    for end in reversed(range(first, len(key) - 1)):
+        above = _class_at(cls, key[first:end])
+        if above is not None and key[-1] in above.model_fields:
+            name = ".".join(str(part) for part in (*key[:end], key[-1]))
+            return f"did you mean {name}?"
+    return ""
 
 
 def _class_at(cls: type[BaseModel], key: Place) -> type[BaseModel] | None:

@@ -94,17 +94,20 @@ def test_none_points_outside_of_the_repository() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "columns"),
-    [("fedavg-rte", ("sentence1", "sentence2", "label")), ("fedkd-ade", ("text", "label"))],
+    ("name", "columns", "classes"),
+    [
+        ("fedavg-rte", ("sentence1", "sentence2", "label"), ["entailment", "not_entailment"]),
+        ("fedkd-ade", ("text", "label"), ["Not-Related", "Related"]),
+    ],
 )
 def test_a_data_set_that_was_brought_takes_the_place_of_the_hub(
-    name: str, columns: tuple[str, ...], tmp_path: Path
+    name: str, columns: tuple[str, ...], classes: list[str], tmp_path: Path
 ) -> None:
-    """With the hub's columns and classes, which stay numbers."""
+    """With the hub's columns and the names of its classes."""
     import datasets
 
     kinds = {column: datasets.Value("string") for column in columns[:-1]}
-    kinds["label"] = datasets.ClassLabel(names=["no", "yes"])
+    kinds["label"] = datasets.ClassLabel(names=classes)
     rows = {column: [f"{column} {n}" for n in range(400)] for column in columns[:-1]}
     made = datasets.Dataset.from_dict(
         rows | {"label": [n % 2 for n in range(400)]}, features=datasets.Features(kinds)
@@ -112,4 +115,5 @@ def test_a_data_set_that_was_brought_takes_the_place_of_the_hub(
     datasets.DatasetDict({"train": made}).save_to_disk(tmp_path / "set")
     settings = config.load(FOLDER / f"{name}.toml", [f"data.source={tmp_path}/set:train"])
     found = config.silos(settings)
-    assert len(found) == 4 and {getattr(one, "label", None) for one in found[0].train} == {"0", "1"}
+    labels = {getattr(one, "label", None) for one in found[0].train}
+    assert len(found) == 4 and labels == set(classes) == set(settings.task.labels or ())

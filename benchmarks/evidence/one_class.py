@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secure_fl.display.run_history import ROW, TRULY
-from secure_fl.learning.metric_counts import ALL
+from secure_fl.learning.metric_counts import ALL, ROW, TRULY
 
 SIDED = 0.95  # a model with a larger share of one answer counts as one-sided
 

@@ -90,7 +90,7 @@ def _cells(path: Path, reader: Iterator[list[str]]) -> Iterator[Row]:
         if header is None:
             header = _header(path, cells)
         elif len(cells) == len(header):
-            yield Row(dict(zip(header, cells, strict=True)), str(path), number)
+            yield Row(dict(zip(header, cells, strict=True)), str(path), number, header=1)
         elif cells:
             what = f"has {len(cells)} fields, the header has {len(header)}"
             fix = "quote fields that hold the separator or a line break (csv), or use jsonl"

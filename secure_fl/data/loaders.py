@@ -129,16 +129,17 @@ def loaded_rows(loaded: Any, source: str) -> Iterator[Row]:
 
 
 def _decoder(feature: Any) -> Callable[[Any], object]:
-    # Classes stay numbers, as in every other format; tags become names, which they need.
+    # Classes and tags become names: another hospital may number the same names in another order.
     import datasets
 
     inner = getattr(feature, "feature", None)
-    if isinstance(inner, datasets.ClassLabel):
-        names: Mapping[int, str] = dict(enumerate(inner.names))
-        return lambda value: None if value is None else [names.get(k) for k in value]
-    if isinstance(feature, datasets.ClassLabel):
-        return lambda value: None if value == -1 else value  # the library's "unlabelled"
-    return lambda value: value
+    classes = next((one for one in (feature, inner) if isinstance(one, datasets.ClassLabel)), None)
+    if classes is None:
+        return lambda value: value
+    names: Mapping[int, str] = dict(enumerate(classes.names))
+    if classes is feature:
+        return names.get  # None is unlabelled; the library writes -1
+    return lambda value: None if value is None else [names.get(k) for k in value]
 
 
 def frame_rows(frame: Any) -> Iterator[Row]:

@@ -120,15 +120,16 @@ def _repeated(parts: Parts) -> Found:
 def _classes(parts: Parts, labels: Labels) -> Found:
     for part, examples in parts.items():
         counts = counted_labels(examples)
-        if part == "train" and counts[UNLABELLED]:
-            yield "some training records have no label", "label or remove them"
+        if counts[UNLABELLED]:
+            yield f"{counts[UNLABELLED]} records of {part} have no label", "label or remove them"
         for name in OURS:
             del counts[name]
         if labels is None or not examples:
             continue
         if other := set(counts) - set(labels):
             what = f"{sum(counts[name] for name in other)} labels of {part} are not in the plan"
-            yield what, f"correct them, or add theirs to task.labels: {named(labels)}"
+            fix = f"correct them (task.labels: {named(labels)}), or add theirs to task.labels"
+            yield what, f"{fix}; secure-fl data describe FILE lists them"
         if lacking := [name for name in labels if not counts[name] and name != "O"]:
             what = f"no record of {part} has the label {named(lacking)}"
             yield what, "scores of this class will mean nothing here; check the export"

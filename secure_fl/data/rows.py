@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -59,6 +59,7 @@ class Row:
     file: str
     number: int
     unit: Literal["line", "row"] = "line"
+    header: int | None = None  # the line that names the columns of all rows
 
     def error(self, what: str, *, field: str | None = None, fix: str = "") -> DataError:
         """An error that names this place."""
@@ -91,11 +92,14 @@ def required(row: Row, field: Field, columns: Columns) -> object:
 
 def _missing(row: Row, field: Field, wanted: Sequence[str]) -> DataError:
     existing = ", ".join(shown(name) for name in row.values) or "none"
-    fix = (
+    alike = [name for name in row.values if name.strip().lower() in {w.lower() for w in wanted}]
+    fix = f"{shown(alike[0])} differs in upper and lower case or spaces; " if alike else ""
+    fix += (
         f"call it {' or '.join(wanted)}, or name yours: below [data] or [[data.set]], "
         f'columns = {{ {field} = "..." }}; --column {field}=... for commands; '
         f"Columns({field}=...) in Python"
     )
+    row = row if row.header is None else replace(row, number=row.header)
     return row.error(f"there is no such column; columns: {existing}", field=field, fix=fix)
 
 

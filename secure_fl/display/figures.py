@@ -12,6 +12,7 @@ from secure_fl.events import metric_name as metric_name
 
 # A copy from the registry, which would load torch for a table of runs.
 WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
+TRULY = "truly "  # before a class in the names of counts, as in learning.metric_counts
 LOCAL = "local/"  # prefix of the splits of models that hospitals keep for themselves
 
 
@@ -37,6 +38,15 @@ def counted(count: int, noun: str) -> str:
 def number(value: float | None) -> str:
     """Format a metric."""
     return "-" if value is None else f"{value:.3f}"
+
+
+def confusion_rows(document: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect a confusion matrix's rows by class, in the order of its columns; {}: no matrix.
+
+    The counts themselves are sorted by name.
+    """
+    labels = document.get("task", {}).get("labels") or ()
+    return {name: counts[TRULY + name] for name in labels if TRULY + name in counts}
 
 
 def main_metric(document: Mapping[str, Any]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from secure_fl.display.figures import LOCAL, counted, number, of_round
+from secure_fl.display.figures import LOCAL, confusion_rows, counted, number, of_round
 
-ALL, ROW, TRULY = "all", "of ", "truly "  # names of counts, as in learning.metric_counts
+ALL, ROW = "all", "of "  # names of counts, as in learning.metric_counts
 FEW_FOUND = 0.25  # share of the entities; models that find fewer have barely learned
 GUESSING = {  # the metric that shows guessing, and its value, by the kind of task
     "classification": ("mcc", 0.0),
@@ -38,19 +38,20 @@ def guesses(
     found = _measured(document, model, pooled=pooled)
     if found is None:
         return None
-    split, counts, intervals = found
+    split, counts, scores, intervals = found
     kind = document["task"]["kind"]
     records = f"{counts['loss'][0]:.0f} {split} records"
     if kind == "ner":
         return _entities(counts, intervals, records)
     if kind == "multilabel":
         return _labels(counts, intervals, records)
-    answers = _answers(counts)
+    answers = _answers(document, counts)
     given = [name for name, count in answers.items() if count]
     if len(given) == 1 and sum(answers.values()) > 1:
         return f"The model has not learned: it answers {given[0]!r} for all {records}."
     metric, value = GUESSING.get(kind, ("", 0.0))
-    low, high = intervals.get(metric, (1.0, 1.0))
+    known = value if scores.get(metric) == value else 1.0  # if all records agree: no interval
+    low, high = intervals.get(metric, (known, known))
     if low > value:
         return None
     return (
@@ -91,8 +92,8 @@ def advice(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _measured(
     document: Mapping[str, Any], model: str | None, *, pooled: bool
-) -> tuple[str, Mapping[str, Any], Mapping[str, Any]] | None:
-    """Find (split, counts, intervals) of the saved round, from test records if there are any."""
+) -> tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]] | None:
+    """Find (split, counts, scores, intervals) of the saved round, of test records if possible."""
     chosen, names = delivered_round(document), _names(document, model)
     sources: list[Mapping[str, Any]] = [chosen.get("counts", {})]
     if not pooled and len(document.get("parties", ())) == 1:
@@ -102,7 +103,11 @@ def _measured(
             for name in names:
                 found = counts.get(name + split)
                 if found and found.get("loss", (0,))[0]:  # noised counts have no losses
-                    return split, found, chosen.get("intervals", {}).get(name + split, {})
+                    at = name + split
+                    scores, limits = (
+                        chosen.get(k, {}).get(at, {}) for k in ("pooled", "intervals")
+                    )
+                    return split, found, scores, limits
     return None
 
 
@@ -127,10 +132,11 @@ def _own_counts(document: Mapping[str, Any], round: int | None) -> dict[str, Any
     }
 
 
-def _answers(counts: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def _answers(
+    document: Mapping[str, Any], counts: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
     """Count the model's answers by class, from the confusion matrix or from outcomes."""
-    rows = {name.removeprefix(TRULY): row for name, row in counts.items() if name.startswith(TRULY)}
-    if rows:
+    if rows := confusion_rows(document, counts):
         return {name: sum(row[k] for row in rows.values()) for k, name in enumerate(rows)}
     return {
         name.removeprefix(ROW): row[0] + row[1]
@@ -149,7 +155,8 @@ def _labels(
     if not total:
         return None
     best = max(2 * sum(support[:k]) / (k * n + total) for k in range(1, len(rows) + 1))
-    low, high = intervals.get("micro_f1", (1.0, 1.0))
+    found = 1.0 if any(row[0] for row in rows) else 0.0
+    low, high = intervals.get("micro_f1", (found, found))
     if low > best:
         return None
     return (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.display.charts import Point
-from secure_fl.display.figures import of_round, protection
+from secure_fl.display.figures import confusion_rows, of_round, protection
 from secure_fl.errors import RunError
 from secure_fl.events import (
     Convicted,
@@ -33,7 +33,7 @@ RESULT, SETTINGS = "result.json", "settings.toml"
 EVENTS, TRANSCRIPT = "events.jsonl", "transcript.jsonl"
 LEAD = "secure-fl/lead/1"
 SPLITS = ("dev", "test")
-ROW, TRULY = "of ", "truly "  # before a class in the names of counts
+ROW = "of "  # before a class in the names of counts
 FEWEST_SHARED = 3  # hospitals in a shared figure: of two, each could compute the other's
 
 
@@ -271,8 +271,7 @@ def _toml(text: str) -> dict[str, Any]:
 
 def confusion(document: Mapping[str, Any]) -> tuple[list[str], list[list[int]]] | None:
     """Return the confusion matrix over all hospitals' test records, last round."""
-    found = _counts(document)
-    rows = {n.removeprefix(TRULY): row for n, row in found.items() if n.startswith(TRULY)}
+    rows = confusion_rows(document, _counts(document))
     return (list(rows), [[round(cell) for cell in row] for row in rows.values()]) if rows else None
 
 

@@ -35,6 +35,7 @@ CONFIDENCE_BINS = 10  # of the probability of the likeliest class
 GRID = 24  # bins of scores and of predictions, for ranks
 COVERAGE = 0.95  # of an interval
 Z = NormalDist().inv_cdf((1 + COVERAGE) / 2)
+NO_WIDTH = 1e-9  # the numerical error of the delta method: such an interval claims certainty
 STEP, FINE = 1e-5, 1e-8  # of cells; of sums, where a variance may be a small difference
 
 
@@ -264,6 +265,15 @@ def wilson(hits: float, of: float) -> Interval | None:
     return max(0.0, float(low)), min(1.0, float(high))
 
 
+def wilson_f1(hits: float, false: float, missed: float) -> Interval | None:
+    """The interval of F1, a function of hits / (hits + false + missed), whose interval is Wilson's.
+
+    For all hits or none, where the delta method's has no width.
+    """
+    found = wilson(hits, hits + false + missed)
+    return None if found is None else (2 * found[0] / (1 + found[0]), 2 * found[1] / (1 + found[1]))
+
+
 def fisher(r: float, records: float) -> Interval | None:
     """The interval of Pearson's correlation."""
     if records <= 3 or abs(r) >= 1:
@@ -307,7 +317,7 @@ def delta(
     *,
     within: Interval = (0.0, 1.0),
 ) -> dict[str, Interval]:
-    """The intervals of these metrics by the delta method.
+    """The intervals of these metrics by the delta method; none without width, as of a score of 1.
 
     `squares`: the name of the products of the sums `of`.
     """
@@ -320,7 +330,9 @@ def delta(
         if of:
             variance += float(parts[of] @ square(counts[squares]) @ parts[of])
         half = Z * math.sqrt(max(variance, 0.0))
-        intervals[name] = max(within[0], values[name] - half), min(within[1], values[name] + half)
+        if half > NO_WIDTH:
+            low, high = values[name] - half, values[name] + half
+            intervals[name] = max(within[0], low), min(within[1], high)
     return intervals
 
 

@@ -145,6 +145,14 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(document, indent=2) + "\n")
 
 
+def require_no_run(path: Path | None) -> None:
+    """Refuse a folder with a run, for a command that continues none."""
+    if path is not None and (path / SETTINGS).exists():
+        what = "there are files of a run in this folder already"
+        fix = f"name another folder with --out, or remove this one: secure-fl runs rm {path}"
+        raise RunError(what, fix=fix, file=path, reason="exists")
+
+
 def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
     if not lock_file(lock):
         fix = "wait until it ends, or use another folder"
@@ -159,7 +167,7 @@ def _claim(path: Path, lock: IO[str], settings: str, *, resume: bool) -> None:
             write_whole(found, settings)
     elif found.exists():
         what = "there is a run in this folder already"
-        fix = "choose another folder, or add --resume to continue it"
+        fix = "name another folder (--out), or add --resume to continue it"
         raise RunError(what, fix=fix, file=path, reason="exists")
     else:
         write_whole(found, settings)

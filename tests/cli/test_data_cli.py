@@ -167,6 +167,26 @@ def test_init_fits_min_cohort_to_the_parties(parties: int, tmp_path: Path) -> No
     assert settings.protection.min_cohort == min(3, parties)
 
 
+def test_shares_of_several_labels_are_of_records(tmp_path: Path) -> None:
+    rows = ["a;b", "a", "", "a"]
+    file = tmp_path / "codes.csv"
+    file.write_text("\n".join(["text,label", *(f"n {k},{x}" for k, x in enumerate(rows)), ""]))
+    shown = ran("data", "describe", file, "--task", "multilabel").stdout
+    assert re.search(r"\ba +3 +75.0 %", shown) and re.search(r"\bb +1 +25.0 %", shown)
+
+
+def test_printed_commands_of_a_folder_with_spaces_can_be_pasted(tmp_path: Path) -> None:
+    folder = tmp_path / "my study"
+    file = f"'{folder}/federation.toml'"
+    assert f"secure-fl train {file}" in ran("init", folder).stdout
+    assert f"#     secure-fl train {file}\n" in (folder / "federation.toml").read_text()
+
+
+def test_a_folder_that_cannot_be_written_is_described_as_such(notes: Path) -> None:
+    found = ran("data", "split", notes, "--out", "/proc/none", *COLUMNS, code=2)
+    assert "free space" in found.stderr
+
+
 def test_init_replaces_only_when_asked(tmp_path: Path) -> None:
     assert run("init", tmp_path).exit_code == 0
     (tmp_path / "federation.toml").write_text("mine")

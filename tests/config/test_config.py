@@ -242,6 +242,15 @@ def test_two_parties_of_one_name_are_refused(tmp_path: Path) -> None:
     require(refused(file), field="data.party.2.name", line=6)
 
 
+def test_columns_of_one_party_name_their_section_and_nothing_else_is_wrong(tmp_path: Path) -> None:
+    lines = '[[data.party]]\nname = "{}"\ntrain = "x"\ncolumns = {{text = "note"}}\n'
+    file = tmp_path / "study.toml"
+    file.write_text(ALGORITHM + lines.format("a") + lines.format("b"))
+    error = refused(file)
+    require(error, "2 errors", "data.columns")
+    assert "at least" not in error.what
+
+
 def test_fields_inside_lists_of_tables_are_found_again(tmp_path: Path) -> None:
     file = of_parties(tmp_path, "ab")
     of_b = f"[data.party.model]\nlayer = 2\n{ALGORITHM}"

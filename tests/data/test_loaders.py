@@ -152,7 +152,7 @@ def saved(folder: Path, *splits: str) -> Path:
 
 def test_a_saved_data_set(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = saved(tmp_path / "one")
-    assert load(folder, "classification") == (Text("0", "x", None, "1"), Text("1", "y"))
+    assert load(folder, "classification") == (Text("0", "x", None, "yes"), Text("1", "y"))
     tagged = (Tagged("0", ("x", "y"), ("O", "B-D")), Tagged("1", ("y",), ("B-D",)))
     assert load(folder, "ner") == tagged
     assert fails(f"{folder}:train", "ner").where == {"file": str(folder)}
@@ -162,9 +162,29 @@ def test_a_saved_data_set(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert fails(f"{both}:test", "ner").where["split"] == "test"
 
 
+def test_classes_that_are_listed_in_another_order_are_the_same_labels(tmp_path: Path) -> None:
+    """Each hospital's data set numbers its classes by its own list of names."""
+    import datasets
+
+    found = []
+    for number, names in enumerate((["ja", "nein"], ["nein", "ja"])):
+        rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": ["ja", "nein"]})
+        rows = rows.cast_column("label", datasets.ClassLabel(names=names))
+        rows.save_to_disk(tmp_path / str(number))
+        found.append(load(tmp_path / str(number), "classification"))
+    assert found[0] == found[1] == (Text("0", "x", None, "ja"), Text("1", "y", None, "nein"))
+
+
 def test_a_folder_of_plain_files(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label\nx,1\n")
     assert load(tmp_path, "classification") == (Text("0", "x", None, "1"),)
+
+
+def test_a_missing_column_is_a_fault_of_the_header(tmp_path: Path) -> None:
+    file = tmp_path / "notes.csv"
+    file.write_text('"Text","Label"\n"x\ny","ade"\n')
+    error = fails(file, "classification")
+    assert error.where["line"] == 1 and "Text" in error.fix.partition(";")[0]
 
 
 def test_a_folder_of_nothing(tmp_path: Path) -> None:

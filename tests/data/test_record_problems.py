@@ -47,7 +47,8 @@ CASES = [
     (Splits(GOOD.train, dev=(*notes("1"), *notes("9", label="b"))), "in both train and dev"),
     (Splits(notes("1", "2")), "no record of train has the label b"),
     (Splits((*GOOD.train, *notes("4", label="c"))), "1 labels of train are not in the plan"),
-    (Splits((*GOOD.train, Text("5", "unlabelled"))), "no label"),
+    (Splits((*GOOD.train, Text("5", "unlabelled"))), "1 records of train have no label"),
+    (Splits(GOOD.train, test=(*LATER.train, Text("5", "x"))), "1 records of test have no label"),
     (Splits((*GOOD.train, Text("6", "long " * 9, label="a"))), "1 of 4 texts of train are cut"),
 ]  # fmt: skip
 
@@ -65,6 +66,23 @@ def test_a_fault_is_found_alone(splits: Splits, said: str) -> None:
     )  # fmt: skip
     assert [one.party for one in found] == ["north"] and said in found[0].what and found[0].fix
     assert not list(problems("n", GOOD, CLASSES, lengths=lengths, longest=5))
+
+
+def test_labels_outside_the_plan_are_compared_with_those_of_the_plan() -> None:
+    (found,) = problems("north", Splits((*GOOD.train, *notes("4", label="c"))), CLASSES)
+    assert "task.labels: a, b" in found.fix and "data describe" in found.fix
+
+
+def test_hospitals_with_other_labels_are_a_problem_before_training(tmp_path: Path) -> None:
+    spelled = {"nord": ("ade", "no-ade"), "ost": ("ade", "no-ade"), "sued": ("ADE", "NO-ADE")}
+    text = '[model]\nname = "tiny"\n[algorithm]\nname = "fedavg"\n'
+    for name, labels in spelled.items():
+        rows = [f"{name} {n},{labels[n % 2]}" for n in range(9)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *rows, ""]))
+        text += f'[[data.party]]\nname = "{name}"\ntrain = "{name}.csv"\n'
+    (tmp_path / "study.toml").write_text(text)
+    found = CliRunner().invoke(main, ["preflight", str(tmp_path / "study.toml")])
+    assert "different label sets" in found.output and "sued lacks ade, no-ade" in found.output
 
 
 def test_a_rare_class_is_worth_a_word_unless_somebody_said_what_it_counts() -> None:

@@ -52,6 +52,13 @@ def test_a_model_of_one_answer_is_named_with_what_to_try() -> None:
     assert "freeze" not in (not_learned(result(TWO, crossed([9, 0], [4, 0]), model=free)) or "")
 
 
+def test_the_one_answer_is_named_if_the_labels_are_not_in_alphabetical_order() -> None:
+    """Sums arrive sorted by name; the columns have the order of `task.labels`."""
+    backwards = TaskSettings(labels=("yes", "no"))
+    counts = {"loss": [150, 1.0], "truly no": [0, 102], "truly yes": [0, 48]}
+    assert "answers 'no' for all 150" in (not_learned(result(backwards, counts)) or "")
+
+
 def test_a_model_below_a_known_probe_is_named_with_both_scores() -> None:
     learned = result(TWO, crossed([110, 10], [5, 35]), main_metric="accuracy", probe=0.94)
     assert not_learned(learned) is None  # no dev score to compare with

@@ -165,9 +165,19 @@ def test_no_round_of_a_pilot_waits_for_its_page(
 
 def test_a_confusion_follows_from_counts() -> None:
     counts = {"truly ade": [6, 2], "truly no-ade": [4, 12]}
-    document = {"metrics": {"last": {"round": 1, "counts": {"test": counts}}}}
+    document: dict[str, Any] = {"metrics": {"last": {"round": 1, "counts": {"test": counts}}}}
+    document["task"] = {"labels": ["ade", "no-ade"]}
     assert confusion(document) == (["ade", "no-ade"], [[6, 2], [4, 12]])
     assert by_class(document) == {"ade": [6, 4, 2], "no-ade": [12, 2, 4]}
+
+
+def test_a_confusion_has_the_order_of_the_task_and_not_of_sorted_counts() -> None:
+    """Sums arrive sorted by name; the columns have the order of `task.labels`."""
+    counts = {"truly ade": [1, 47], "truly no-ade": [90, 12]}
+    document: dict[str, Any] = {"metrics": {"last": {"round": 1, "counts": {"test": counts}}}}
+    document["task"] = {"labels": ["no-ade", "ade"]}
+    assert confusion(document) == (["no-ade", "ade"], [[90, 12], [1, 47]])
+    assert by_class(document) == {"no-ade": [90, 1, 12], "ade": [47, 12, 1]}
 
 
 def test_differences_are_paired_by_hospital(tmp_path: Path) -> None:

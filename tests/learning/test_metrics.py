@@ -76,3 +76,19 @@ def test_degenerate_inputs_score_zero_without_warnings() -> None:
 def test_counts_of_a_regression_without_moments_have_no_rates() -> None:
     task = Regression("regression")
     assert not (task.rates({}) or task.intervals({}) or task.closed_slopes({}))
+
+
+@pytest.mark.parametrize("found", [0, 5])
+def test_few_records_without_an_error_claim_no_certain_score(found: int) -> None:
+    """F1 is a function of hits / (hits + false alarms + misses), of which Wilson's is known."""
+    task = make_task(TaskSettings(labels=("no", "yes")))
+    counts = {"truly no": np.array([5, 0]), "truly yes": np.array([5 - found, found])}
+    low, high = metrics.wilson(found, 5) or (0.0, 0.0)
+    expected = (2 * low / (1 + low), 2 * high / (1 + high))
+    intervals = task.intervals(counts)
+    assert intervals["f1"] == pytest.approx(expected) and expected[1] - expected[0] > 0.2
+    assert all(high > low for low, high in intervals.values())
+    types = make_task(TaskSettings(kind="ner", labels=("Drug",)))
+    intervals = types.intervals({"of Drug": np.array([found, 0, 5 - found])})
+    assert intervals["f1"] == pytest.approx(expected) == intervals["f1/Drug"]
+    assert all(high > low for low, high in intervals.values())

@@ -94,7 +94,7 @@ def document(rounds: int, algorithm: str, parties: tuple[str, ...], shift: float
         "protection": {"mode": "he+secagg", "statement": "3 of 3 hospitals open a sum."},
         "privacy": None,
         "noise": None,
-        "task": {"kind": "classification"},
+        "task": {"kind": "classification", "labels": ["ade", "no-ade"]},
         "parties": list(parties),
         "rounds": rounds,
         "main_metric": "accuracy",

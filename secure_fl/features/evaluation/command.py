@@ -67,6 +67,7 @@ def evaluate(
     """Score MODELs on all hospitals' test records, without training."""
     from secure_fl.cli import show
     from secure_fl.config.load import load
+    from secure_fl.runs.folder import require_no_run
 
     if invite is not None:
         if overrides or out is not None or as_json:
@@ -81,6 +82,7 @@ def evaluate(
         )
     settings = load(plan, overrides)
     folder = out or Path("runs") / f"{settings.run.name}-evaluation"
+    require_no_run(folder)
     show.warn_unprotected(show.err(quiet), settings.protection.mode, "evaluate")
     with show.err(quiet or as_json).status("evaluate: reading models and records ..."):
         from secure_fl.features.evaluation.evaluation import evaluate_settings

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from secure_fl.display.charts import Bar, bar_chart, figure
-from secure_fl.display.figures import main_metric, number
+from secure_fl.display.figures import confusion_rows, main_metric, number
 from secure_fl.display.grid import Grid, grid
 from secure_fl.display.html import page, paragraph, section, table
 from secure_fl.display.learning_check import not_learned
@@ -153,7 +153,7 @@ def evaluation_page(document: Mapping[str, Any], *, shared: bool = False) -> str
     if apart is not None:
         body += table(apart.title, apart.columns, apart.rows)
     for label, counts in models_of(document, "counts").items():
-        rows = {n.removeprefix("truly "): r for n, r in counts.items() if n.startswith("truly ")}
+        rows = confusion_rows(document, counts)
         cells = [[f"truly {name}", *map(str, row)] for name, row in rows.items()]
         body += table(f"{label}: confusion", ["", *(f"taken for {n}" for n in rows)], cells)
     own = hospital_table(document, own=not shared)

@@ -41,9 +41,11 @@ def stats(
 ) -> None:
     """Open the tables of CODEBOOK over all hospitals' records, in this process."""
     from secure_fl.features.statistics.opening import load_codebook, load_rules, open_codebook
+    from secure_fl.runs.folder import require_no_run
 
     if (plan is None) == (corpus is None):
         raise click.UsageError("give either --plan or --corpus")
+    require_no_run(out)
     asked = load_codebook(codebook)
     own = None if rules is None else load_rules(rules)
     # Imported only now: errors in the files above are reported without loading torch.

@@ -156,7 +156,9 @@ def codes_of(column: str, variable: Variable, table: RecordTable) -> Integers:
         wanted = "categories" if variable.values is not None else "days" if variable.dated else ""
         raise DataError(
             f"none of {len(table)} values is one of its {wanted or 'numbers'}",
-            fix=f"correct the column, or write a codebook for {wanted or 'numbers'} like these",
+            fix="correct the column: days are written 2025-01-31"
+            if wanted == "days"
+            else f"correct the column, or write a codebook for {wanted or 'numbers'} like these",
             field=column,
         )
     return np.where(missing, variable.size - 1, cells).astype(np.int64)

@@ -31,6 +31,7 @@ from secure_fl.learning.metrics import (
     outcome_rates,
     outcomes_of,
     wilson,
+    wilson_f1,
 )
 from secure_fl.learning.noised_counts import NOISE, noised_intervals, noised_rates
 from secure_fl.learning.tasks.batches import Batch
@@ -185,6 +186,7 @@ class Classification(Task):
             "accuracy": wilson(outcomes[:, 0].sum(), outcomes[:, [0, 2]].sum()),
             "precision": wilson(hits, hits + false_alarms),
             "recall": wilson(hits, hits + misses),
+            "f1": wilson_f1(hits, false_alarms, misses),
         }
         intervals = {name: value for name, value in proportions.items() if value is not None}
         cells = {name: counts[name] for name in counts if name.startswith((TRULY, ROW))}

@@ -22,6 +22,7 @@ from secure_fl.errors import DataError
 from secure_fl.learning.metric_counts import ROW, SCORED, Contributions, Counts, by_name, products
 from secure_fl.learning.metrics import (
     BINS,
+    NO_WIDTH,
     Interval,
     Slopes,
     Z,
@@ -166,7 +167,8 @@ class MultiLabel(Task):
         rates = self.rates(counts)
         for name, slope in self._slopes_of_labels(counts).items():
             half = Z * float(np.sqrt(sum(counts[at] @ by**2 for at, by in slope.items())))
-            intervals[name] = max(0.0, rates[name] - half), min(1.0, rates[name] + half)
+            if half > NO_WIDTH:
+                intervals[name] = max(0.0, rates[name] - half), min(1.0, rates[name] + half)
         return intervals
 
     def slopes(self, counts: Counts) -> Slopes:

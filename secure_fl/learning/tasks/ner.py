@@ -17,7 +17,7 @@ from torch import Tensor
 from secure_fl.data.examples import Example, Tagged
 from secure_fl.errors import DataError
 from secure_fl.learning.metric_counts import ALL, ROW, Contributions, Counts, by_name
-from secure_fl.learning.metrics import Interval, delta, span_rates, wilson
+from secure_fl.learning.metrics import Interval, delta, span_rates, wilson, wilson_f1
 from secure_fl.learning.tasks.batches import Batch
 from secure_fl.learning.tasks.task import (
     Batches,
@@ -151,9 +151,11 @@ class NER(Task):
             return {}
         hits, false, missed = np.sum(list(rows.values()), axis=0)
         shares = {"precision": wilson(hits, hits + false), "recall": wilson(hits, hits + missed)}
-        intervals = {name: interval for name, interval in shares.items() if interval is not None}
+        by_type = {"f1": (hits, false, missed)} | {f"f1/{name}": row for name, row in rows.items()}
         cells = {name: counts[name] for name in counts if name == ALL or name.startswith(ROW)}
         names = [name for name in self.rates(cells) if name not in shares]
+        shares |= {name: wilson_f1(*row) for name, row in by_type.items() if name in names}
+        intervals = {name: interval for name, interval in shares.items() if interval is not None}
         return intervals | delta(self.rates, cells, names)
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:

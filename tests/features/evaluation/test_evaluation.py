@@ -280,6 +280,9 @@ def test_a_hospital_whose_rules_share_its_score_tells_the_others_itself(
     assert "at hospital-1" in page and "at hospital-2" in page
     assert "at hospital-1" not in handed and "at hospital-2" in handed
     assert "hospital-3" not in page and "hospital-4" not in page
+    for labels in (list(LABELS), list(LABELS)[::-1]):  # counts are sorted, their columns are not
+        text = evaluation_page(first | {"task": first["task"] | {"labels": labels}})
+        assert re.findall("taken for ([a-z-]+)", text)[:2] == labels
     assert "accuracy" not in str(pilot.lead().document())
 
 
