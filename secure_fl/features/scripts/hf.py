@@ -100,8 +100,13 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(
         self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any
     ) -> None:
-        """Average after so many steps."""
-        if self._every != "epoch" and state.global_step % self._every == 0:
+        """Average after so many steps; after the last round, undo a step.
+
+        A Trainer that starts after the last round trains one step before it stops.
+        """
+        if self._round is None:
+            self.load_state_dict(self._base)
+        elif self._every != "epoch" and state.global_step % self._every == 0:
             self._average(args, state, control, train_dataloader)
 
     def on_evaluate(
