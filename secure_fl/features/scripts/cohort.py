@@ -37,7 +37,7 @@ class ScriptCohort:
     def __init__(self, name: str, channel: TurnChannel) -> None:
         """Wait until the run begins. `channel`: the script's end of the connection."""
         self.name = name
-        self._channel, self._over = channel, False
+        self._channel, self._over, self._looped = channel, False, False
         first: RunBegins = self._wait()
         self.names, self.settings = first.names, first.settings
 
@@ -104,6 +104,13 @@ class ScriptCohort:
             own: State of this site alone, such as an optimiser.
 
         """
+        if self._looped:
+            raise SettingsError(
+                "this script begins a second loop over rounds; nothing was sent",
+                fix="train with one loop or one Trainer.train(), or start a run for each",
+                party=self.name,
+            )
+        self._looped = True
         states = ({} if own is None else own, {} if shared is None else shared)
         while True:
             next_round: NextRound = self._ask(Advance(*map(_state_of, states)))
