@@ -63,12 +63,16 @@ class Ask(_Message, frozen=True, tag=2):
 
 
 class Give(_Message, frozen=True, tag=3):
-    """The values for a `Turn`, with the arrays that training began with."""
+    """The values for a `Turn`, with the arrays that training began with.
+
+    `settings`: a digest of everything else that the engine's server sent to the training.
+    """
 
     ask: Ask
     values: Vectors
     weight: float
     start: Vectors
+    settings: bytes = b""
 
 
 class SiteName(_Message, frozen=True, tag=4):

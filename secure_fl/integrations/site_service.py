@@ -249,7 +249,7 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
     for round in cohort.rounds(shared=state):
         if opened and round.number > 1:  # also after a restart
             place.mean = _mean_of(state, round.number - 1)
-        from_server, agreed = opened or round.number == 1, False  # else from this service
+        from_server, agreed = opened or round.number == 1, b""  # else from this service
         turn = Turn(round.number, tuple(planned), vectors(state.get(MEAN, {})), opened)
         while True:
             given = place.turn(turn)
@@ -257,9 +257,11 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
                 start = arrays(given.start)
                 if not from_server:
                     _require_equal(start, state[MEAN])
-                elif not agreed:
-                    cohort.agree(digest(start), "the model of the round")
-                    agreed = True
+                sent = digest([start, given.settings])
+                if not agreed:
+                    cohort.agree(sent, "the model and the settings of the round")
+                    agreed = sent
+                _require_agreed(sent, agreed)
                 values = arrays(given.values)
                 base = {name: start.get(name, 0.0) for name in values}
                 mean = cohort.mean(values, given.weight, base)
@@ -285,6 +287,16 @@ def _require_equal(start: Mapping[str, Any], mean: Mapping[str, Any]) -> None:
         raise SettingsError(
             "the training started from another model than the last mean; nothing was sent",
             fix="train the model that the round begins with",
+        )
+
+
+def _require_agreed(sent: bytes, agreed: bytes) -> None:
+    """Refuse values after other data of the server than those on which all sites agreed."""
+    if sent != agreed:
+        raise SettingsError(
+            "the server sent another model or other settings than before in this round; "
+            "nothing was sent",
+            fix="send each site the same model and settings, and the same again in a round",
         )
 
 
