@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from safetensors.numpy import save_file
 
 from secure_fl.cli.service import PILOT_LOG
-from secure_fl.errors import DataError, SecureFLError, SettingsError, TrainingError, WireError
+from secure_fl.errors import SecureFLError, SettingsError, TrainingError, WireError
 from secure_fl.features.scripts.cohort import ScriptCohort, digest
 from secure_fl.features.scripts.joining import join
 from secure_fl.integrations.site_messages import (
@@ -263,10 +263,10 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
                     agreed = sent
                 _require_agreed(sent, agreed)
                 values = arrays(given.values)
-                base = {name: start.get(name, 0.0) for name in values}
+                base = {name: start.get(name, np.zeros(v.shape)) for name, v in values.items()}
                 mean = cohort.mean(values, given.weight, base)
                 break
-            except (SettingsError, DataError, TrainingError, WireError) as error:
+            except (SettingsError, TrainingError, WireError) as error:  # nothing was sent
                 place.refuse(error)
         mean = {name: np.asarray(value) for name, value in mean.items()}
         state[MEAN] = {name: value for name, value in mean.items() if name in start}

@@ -165,6 +165,40 @@ def test_nan_at_all_sites_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFix
         assert not models(pilot)
 
 
+def test_another_shape_at_one_site_is_refused_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NumPy cannot subtract the base from it, and its error ended the service."""
+    reader = Reader()
+
+    def train(name: str, round: int, turn: Turn) -> Trained:
+        made = reader.train(name, round, turn)
+        if name == "young" and round == 2:
+            made.arrays["1"] = np.ones(3, np.float32)
+        return made
+
+    with carried_pilot(tmp_path, carried_plan(), FOUR) as pilot:
+        led(pilot, train=train)
+        assert "the base of 1 has the shape [2]" in capsys.readouterr().err
+        assert "young" not in pilot.errors
+        found = models(pilot)
+    assert all(close(found[name], expected(FOUR, NAMES, NAMES)) for name in NAMES)
+
+
+def test_weights_that_add_up_to_0_end_the_run(tmp_path: Path) -> None:
+    """Their sum is opened already, so no site can give other values in this round."""
+    reader = Reader()
+
+    def train(name: str, round: int, turn: Turn) -> Trained:
+        return reader.train(name, round, turn)._replace(weight=0.0)
+
+    with carried_pilot(tmp_path, carried_plan()) as pilot:
+        with pytest.raises(SecureFLError):
+            led(pilot, train=train, patience=3)
+        assert not pilot.ended()
+    assert all("weights of all sites add up to 0" in str(e) for e in pilot.errors.values())
+
+
 def test_values_of_an_old_training_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
