@@ -192,6 +192,31 @@ def test_adapters_of_peft_travel_alone(tmp_path: Path) -> None:
     assert "encoder.layer.0.output" not in done.plan and "lora_A" in done.plan
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"eval_strategy": "steps", "eval_steps": 1}, "a second evaluation in round 1"),
+        ({"eval_strategy": "epoch", "eval_on_start": True}, "a second evaluation in round 1"),
+        ({"eval_strategy": "epoch"}, "eval_auc is nan"),
+    ],
+)
+def test_metrics_that_cannot_be_pooled_are_refused(
+    tmp_path: Path, options: dict[str, Any], text: str
+) -> None:
+    class Auc(TrainerCallback):  # type: ignore[misc]
+        def on_evaluate(self, *_: Any, metrics: Any, **__: Any) -> None:
+            metrics |= {"eval_auc": float("nan")} if "auc" in text else {}
+
+    def main(cohort: ScriptCohort) -> None:
+        trainer = trainer_of(tmp_path, cohort, Line(0.0), **options)
+        trainer.add_callback(Auc())
+        trainer.add_callback(FederatedCallback(cohort, pool_metrics=True))
+        trainer.train()
+
+    with raises(SettingsError, text):
+        simulate(main, rounds=2, protection=PLAIN)
+
+
 class CrashError(Exception):
     """A crash of a site."""
 
