@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.crypto.keys.identity import digest_of
 from secure_fl.errors import CohortError, SettingsError, WireError
 from secure_fl.protocol.frames import Frame
 
@@ -82,11 +83,19 @@ class SiteName(_Message, frozen=True, tag=4):
 
 
 class Mean(_Message, frozen=True, tag=5):
-    """The mean of a round, which the plan opens to the coordinator; one site sends the arrays."""
+    """The mean of a round, which the plan opens to the coordinator; one site sends the arrays.
+
+    `signature`: the site's, over `statement` for the frame that this answers.
+    """
 
     round: Count
     digest: bytes
     vectors: Vectors = {}
+    signature: bytes = b""
+
+    def statement(self, head: bytes) -> bytes:
+        """Compute what the site signs; the frame is of one run, site and moment."""
+        return digest_of(b"secure-fl carried mean", head, str(self.round).encode(), self.digest)
 
 
 class Answer(_Message, frozen=True, tag=6):

@@ -183,8 +183,9 @@ class SiteSocket:
 
     def _with_mean(self, reply: Answer | Turn, ask: Ask) -> Reply:
         mean = self.mean
-        if mean is not None and not ask.mean:
-            mean = Mean(mean.round, mean.digest)
+        if mean is not None:
+            signature = self._hospital.sign(mean.statement(ask.head))
+            mean = replace(mean, vectors=mean.vectors if ask.mean else {}, signature=signature)
         return replace(reply, mean=mean)
 
     def _accept(self) -> None:
