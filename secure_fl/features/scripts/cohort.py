@@ -184,7 +184,7 @@ def _arrays(values: Values) -> dict[str, NDArray[Any]]:
             f"found {type(values).__name__} instead of named values",
             fix='give a dictionary: cohort.mean({"weights": array}, weight=records)',
         )
-    if other := [name for name in values if not isinstance(name, str)]:
+    if other := [name for name in given if not isinstance(name, str)]:
         raise SettingsError(
             f"found {other[0]!r} as a name of values; nothing was sent",
             fix=f'give texts as names, such as "{other[0]}"',

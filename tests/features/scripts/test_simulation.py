@@ -205,7 +205,8 @@ def test_a_bad_call_is_an_error_where_it_is_made(what: Any, kind: Any, named: st
 def test_other_kinds_of_values_keep_their_shapes() -> None:
     def main(cohort: ScriptCohort) -> Any:
         series = pd.Series([1.5, 2.5], ["a", "b"])
-        means = cohort.mean({"list": [1.0, 2.0], "series": series}, weight=torch.tensor(2.0))
+        weight: Any = torch.tensor(2.0)
+        means = cohort.mean({"list": [1.0, 2.0], "series": series}, weight=weight)
         return means, cohort.sum({"n": [1, 2]})
 
     means, sums = simulate(main, protection=PLAIN).results["site-1"]
