@@ -13,8 +13,8 @@ and reveals nothing about one party.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from math import sqrt
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ from secure_fl.protocol.sum_names import SCALES
 
 ALL, PARTIES = "\nall", "\nparties"  # with and without the host; differ from any list of names
 CONTEXT = b"secure-fl seen"
+LEAST = 1 / WIDEST  # the smallest exact number above 0
+COARSE = 2.0**-24  # squared norms below it are summed again: the clip has a margin of 10^-5
 WIDE = 1024.0  # clip of values without a scale: a step of 24 bits is 0.0001
 
 
@@ -177,13 +179,16 @@ def _energy(values: NDArray[np.float64]) -> float:
     return sum(float(np.cumsum(part * part)[-1]) for part in parts)
 
 
-def _norms(group: Group, names: Collection[str], change: Callable[[float], float]) -> Group:
-    """Return a group with the norms of these names only, changed."""
-    norms = {
-        name: np.array([change(float(norm[0]))], np.float32)
-        for name, norm in group.vectors.items()
-        if name in names
-    }
+def _norms(group: Group, units: Mapping[str, float], most: float = inf) -> Group:
+    """Return a group with the norms of these names only, in units and within the exact range.
+
+    A norm that is not 0 stays above 0: a clip of 0 would represent all values by 0.
+    """
+    norms = {}
+    for name in filter(units.__contains__, group.vectors):
+        norm = float(group.vectors[name][0]) / units[name]
+        norm = max(norm, LEAST) if norm > 0 else norm
+        norms[name] = np.array([min(norm, most)], np.float32)
     return Group(group.owners, norms, group.readers)
 
 
@@ -220,25 +225,33 @@ class Scales(ScaleLayer):
             )
         return wanted
 
-    def capped(self, groups: Sequence[Group]) -> Sequence[Group]:
-        return [_norms(group, group.vectors, lambda norm: min(norm, WIDEST)) for group in groups]
+    def capped(self, groups: Sequence[Group], *, partial: bool = False) -> Sequence[Group]:
+        most = inf if partial else WIDEST
+        return [_norms(group, dict.fromkeys(group.vectors, 1.0), most) for group in groups]
 
     def beyond(
         self, groups: Sequence[Group], sums: Mapping[str, NDArray[np.float64]]
     ) -> Sequence[Group]:
-        large = {name for name, norm in sums.items() if norm[0] >= WIDEST}
-        found = [_norms(group, large, lambda norm: norm / WIDEST) for group in groups]
+        units = {
+            name: WIDEST if norm[0] >= WIDEST else LEAST
+            for name, norm in sums.items()
+            if norm[0] >= WIDEST or 0 < norm[0] < COARSE
+        }
+        found = [_norms(group, units) for group in groups]
         return [group for group in found if group.vectors]
 
     def learn(
         self,
         sums: Mapping[str, NDArray[np.float64]],
-        large: Mapping[str, NDArray[np.float64]] = NO_ARRAYS,
+        again: Mapping[str, NDArray[np.float64]] = NO_ARRAYS,
     ) -> None:
         self._norms = {name.removeprefix(SCALES): float(v[0]) for name, v in sums.items()}
-        for name, norm in large.items():  # no less than the first sum, whatever one party sent
-            known = name.removeprefix(SCALES)
-            self._norms[known] = max(self._norms[known], float(norm[0]) * WIDEST)
+        for name, norm in again.items():
+            known, second = name.removeprefix(SCALES), float(norm[0])
+            if (first := self._norms[known]) >= WIDEST:
+                self._norms[known] = max(first, second * WIDEST)  # whatever one party sent
+            else:
+                self._norms[known] = second * LEAST
 
     def forget(self, names: Sequence[str]) -> None:
         for name in names:

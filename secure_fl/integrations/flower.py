@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from secure_fl.errors import SecureFLError, SettingsError
+from secure_fl.features.scripts.cohort import digest
 from secure_fl.integrations import program
 from secure_fl.integrations.site_messages import (
     Failure,
@@ -113,10 +114,22 @@ def _training(message: Message, context: Context, call_next: Any) -> program.Tra
         start = program.model_of(turn, given)
         inner = RecordDict({n: r for n, r in message.content.items() if n != RECORD})
         inner[record] = _record(start)
+        settings = _settings(message, context, record)
         message.content = inner
-        return _trained(call_next(message, context), start)
+        return _trained(call_next(message, context), start)._replace(settings=settings)
 
     return train
+
+
+def _settings(message: Message, context: Context, model: str) -> bytes:
+    """Compute a digest of everything but the model that the server sent to the training."""
+    records = {
+        name: _arrays(record) if isinstance(record, ArrayRecord) else dict(record)
+        for name, record in message.content.items()
+        if name not in (RECORD, model)
+    }
+    group = message.metadata.group_id
+    return digest([model, group, records, dict(context.run_config)])
 
 
 def _trained(reply: Message, start: Mapping[str, Any]) -> program.Trained:

@@ -1,7 +1,7 @@
 """The coordinator inside the server of another engine, whose messages carry its frames.
 
 Sites are nodes of the engine. A node's name on the roster is its own statement and only decides
-where frames are sent; the signature of each answer proves its author.
+where frames are sent; the signature of each answer, and of each mean, proves its author.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from secure_fl.cli.service import PILOT_LOG
-from secure_fl.errors import CohortError, Disagreement, PartyFailed, SecureFLError, SettingsError
+from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.errors import (
+    CohortError,
+    CryptoError,
+    Disagreement,
+    PartyFailed,
+    SecureFLError,
+    SettingsError,
+)
 from secure_fl.features.scripts.algorithm import Script
 from secure_fl.features.scripts.cohort import digest
 from secure_fl.integrations.site_messages import (
@@ -62,6 +70,7 @@ class MessageHub:
         self._asked: dict[Node, str] = {}  # the nodes that get the current frames
         self._log = logging.getLogger(PILOT_LOG)
         self._means: dict[str, Mean] = {}  # by site, of the newest round
+        self.cards: Mapping[str, PublicIdentity] = {}  # of the sites, which sign means
         self._begun = 0  # the last round that the coordinator began; 0: unknown
         self._taken = 0  # round of the newest mean that the reader got
         self._waiting: dict[str, float] = {}
@@ -122,7 +131,7 @@ class MessageHub:
         newest = min(self._begun + 1, self._rounds) if self._begun else self._rounds
         for node, reply in self._carrier.ask(asks, until - time.monotonic(), round):
             name = self._asked[node]
-            self._note_mean(name, reply)
+            self._note_mean(name, reply, asks[node])
             if isinstance(reply, Answer):
                 self._waiting.pop(name, None)
                 yield name, frame_of(reply)
@@ -156,8 +165,13 @@ class MessageHub:
             return 0, self._opens and not any(mean.vectors for mean in last)
         return (round, False) if self._take_mean(round - 1) else (0, True)
 
-    def _note_mean(self, name: str, reply: Reply) -> None:
+    def _note_mean(self, name: str, reply: Reply, ask: Ask) -> None:
         if isinstance(reply, Answer | Turn) and self._opens and (mean := reply.mean) is not None:
+            try:
+                self.cards[name].verify(mean.statement(ask.head), mean.signature)
+            except (KeyError, CryptoError):
+                self._log.warning(f"a node that names {name} sent a mean that {name} did not sign")
+                return
             known = self._means.get(name, Mean(0, b""))
             if mean.vectors or (known.round, known.digest) != (mean.round, mean.digest):
                 self._means[name] = mean
@@ -170,7 +184,7 @@ class MessageHub:
             name, wait = self._asked[node], min(MEAN_SECONDS, until - time.monotonic())
             if not ask.mean and wait > 0:
                 for _, reply in self._carrier.ask({node: replace(ask, mean=True)}, wait):
-                    self._note_mean(name, reply)
+                    self._note_mean(name, reply, ask)
             if not self._take_mean(round):
                 self._log.warning(f"{name} did not send the mean of round {round}; see its log")
         return self._take_mean(round)
@@ -262,6 +276,7 @@ class Folder:
                 hub, me, kit.roster, self.plan, notes.recorder,
                 patience=patience, earlier=EarlierEvents.of(out),
             )  # fmt: skip
+            hub.cards = {one.name: one.identity for one in kit.roster.members}
             arrived(hub, kit.roster.names, patience, notes.recorder)
             try:
                 leader.run()

@@ -35,6 +35,7 @@ class Trained(NamedTuple):
     weight: float
     start: Arrays  # the arrays that training began with
     numbers: Mapping[str, float] = {}  # metrics; only those that the plan names are summed
+    settings: bytes = b""  # digest of what the server sent to the training beside the arrays
 
 
 Train = Callable[[Turn], Trained]
@@ -87,4 +88,4 @@ def model_of(turn: Turn, given: Arrays) -> Arrays:
 def _values(request: Ask, done: Trained, turn: Turn) -> Give:
     numbers = {name: value for name, value in done.numbers.items() if name in turn.planned}
     values = vectors({**done.arrays, **numbers})
-    return Give(request, values, float(done.weight), vectors(done.start))
+    return Give(request, values, float(done.weight), vectors(done.start), done.settings)

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.crypto.keys.identity import digest_of
 from secure_fl.errors import CohortError, SettingsError, WireError
 from secure_fl.protocol.frames import Frame
 
@@ -63,12 +64,16 @@ class Ask(_Message, frozen=True, tag=2):
 
 
 class Give(_Message, frozen=True, tag=3):
-    """The values for a `Turn`, with the arrays that training began with."""
+    """The values for a `Turn`, with the arrays that training began with.
+
+    `settings`: a digest of everything else that the engine's server sent to the training.
+    """
 
     ask: Ask
     values: Vectors
     weight: float
     start: Vectors
+    settings: bytes = b""
 
 
 class SiteName(_Message, frozen=True, tag=4):
@@ -78,11 +83,19 @@ class SiteName(_Message, frozen=True, tag=4):
 
 
 class Mean(_Message, frozen=True, tag=5):
-    """The mean of a round, which the plan opens to the coordinator; one site sends the arrays."""
+    """The mean of a round, which the plan opens to the coordinator; one site sends the arrays.
+
+    `signature`: the site's, over `statement` for the frame that this answers.
+    """
 
     round: Count
     digest: bytes
     vectors: Vectors = {}
+    signature: bytes = b""
+
+    def statement(self, head: bytes) -> bytes:
+        """Compute what the site signs; the frame is of one run, site and moment."""
+        return digest_of(b"secure-fl carried mean", head, str(self.round).encode(), self.digest)
 
 
 class Answer(_Message, frozen=True, tag=6):

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from safetensors.numpy import save_file
 
 from secure_fl.cli.service import PILOT_LOG
-from secure_fl.errors import DataError, SecureFLError, SettingsError, TrainingError, WireError
+from secure_fl.errors import SecureFLError, SettingsError, TrainingError, WireError
 from secure_fl.features.scripts.cohort import ScriptCohort, digest
 from secure_fl.features.scripts.joining import join
 from secure_fl.integrations.site_messages import (
@@ -183,8 +183,9 @@ class SiteSocket:
 
     def _with_mean(self, reply: Answer | Turn, ask: Ask) -> Reply:
         mean = self.mean
-        if mean is not None and not ask.mean:
-            mean = Mean(mean.round, mean.digest)
+        if mean is not None:
+            signature = self._hospital.sign(mean.statement(ask.head))
+            mean = replace(mean, vectors=mean.vectors if ask.mean else {}, signature=signature)
         return replace(reply, mean=mean)
 
     def _accept(self) -> None:
@@ -249,7 +250,7 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
     for round in cohort.rounds(shared=state):
         if opened and round.number > 1:  # also after a restart
             place.mean = _mean_of(state, round.number - 1)
-        from_server, agreed = opened or round.number == 1, False  # else from this service
+        from_server, agreed = opened or round.number == 1, b""  # else from this service
         turn = Turn(round.number, tuple(planned), vectors(state.get(MEAN, {})), opened)
         while True:
             given = place.turn(turn)
@@ -257,14 +258,16 @@ def average(cohort: ScriptCohort, place: SiteSocket) -> dict[str, Any]:
                 start = arrays(given.start)
                 if not from_server:
                     _require_equal(start, state[MEAN])
-                elif not agreed:
-                    cohort.agree(digest(start), "the model of the round")
-                    agreed = True
+                sent = digest([start, given.settings])
+                if not agreed:
+                    cohort.agree(sent, "the model and the settings of the round")
+                    agreed = sent
+                _require_agreed(sent, agreed)
                 values = arrays(given.values)
-                base = {name: start.get(name, 0.0) for name in values}
+                base = {name: start.get(name, np.zeros(v.shape)) for name, v in values.items()}
                 mean = cohort.mean(values, given.weight, base)
                 break
-            except (SettingsError, DataError, TrainingError, WireError) as error:
+            except (SettingsError, TrainingError, WireError) as error:  # nothing was sent
                 place.refuse(error)
         mean = {name: np.asarray(value) for name, value in mean.items()}
         state[MEAN] = {name: value for name, value in mean.items() if name in start}
@@ -285,6 +288,16 @@ def _require_equal(start: Mapping[str, Any], mean: Mapping[str, Any]) -> None:
         raise SettingsError(
             "the training started from another model than the last mean; nothing was sent",
             fix="train the model that the round begins with",
+        )
+
+
+def _require_agreed(sent: bytes, agreed: bytes) -> None:
+    """Refuse values after other data of the server than those on which all sites agreed."""
+    if sent != agreed:
+        raise SettingsError(
+            "the server sent another model or other settings than before in this round; "
+            "nothing was sent",
+            fix="send each site the same model and settings, and the same again in a round",
         )
 
 

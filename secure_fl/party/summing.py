@@ -197,18 +197,19 @@ class Summing:
     async def _learn_scales(self, unscaled: Sequence[Group], request: SumRequest) -> bool:
         """Sum the norms of vectors without a scale; return False if they were not to be opened.
 
-        Norms beyond the exact range take a second sum. Only all members of the first can begin it,
-        and in a partial sum not all see that it is necessary: there such a norm is an error.
+        Norms beyond the exact range, and norms of a few of its units, take a second sum. Only all
+        members of the first can begin it, and in a partial sum not all see that it is necessary:
+        there a norm beyond the range is an error.
         """
         scales, request = self._scales, replace(request, rule=Rule())
-        sent = unscaled if request.partial else scales.capped(unscaled)
+        sent = scales.capped(unscaled, partial=request.partial)
         norms, _ = await self._add(sent, request, more=True)
-        large: Arrays | None = {}
+        others: Arrays | None = {}
         if norms and not request.partial and (again := scales.beyond(unscaled, norms)):
-            large, _ = await self._add(again, request, more=True)
-        if norms is None or large is None:
+            others, _ = await self._add(again, request, more=True)
+        if norms is None or others is None:
             return False
-        scales.learn(norms, large)
+        scales.learn(norms, others)
         return True
 
     async def _add_parts(

@@ -78,6 +78,10 @@ class HospitalProcess:
         """The name of the run under way; empty without one."""
         return self._under_way.name if self._under_way is not None else ""
 
+    def sign(self, digest: bytes) -> bytes:
+        """Sign a digest with this site's key."""
+        return self._context.keys.identity.sign(digest)
+
     def step(self, frame: Frame) -> Frame:
         """Answer one frame; a forged frame, or one of another run, is an error."""
         if self._last is not None and frame.head == self._last[0]:

@@ -209,20 +209,23 @@ class ScaleLayer:
         """Return vectors to sum first so that all parties share a scale (often none)."""
         return ()
 
-    def capped(self, groups: Sequence[Group]) -> Sequence[Group]:
-        """Return what `unknown` asked for, with every number limited to the exact range."""
+    def capped(self, groups: Sequence[Group], *, partial: bool = False) -> Sequence[Group]:
+        """Return what `unknown` asked for, with every number limited to the exact range.
+
+        In a `partial` sum too large numbers stay, and are an error.
+        """
         return groups
 
     def beyond(
         self, groups: Sequence[Group], sums: Mapping[str, NDArray[np.float64]]
     ) -> Sequence[Group]:
-        """Return numbers to sum again in a larger unit, since the range may have limited one."""
+        """Return numbers to sum again in another unit, since the range may have limited one."""
         return ()
 
     def learn(
         self,
         sums: Mapping[str, NDArray[np.float64]],
-        large: Mapping[str, NDArray[np.float64]] = NO_ARRAYS,
+        again: Mapping[str, NDArray[np.float64]] = NO_ARRAYS,
     ) -> None:
         """Store the scales from the sums that `unknown` and then `beyond` asked for."""
 

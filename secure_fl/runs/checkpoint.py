@@ -50,6 +50,11 @@ def save(file: Path, state: Mapping[str, Any]) -> None:
         ) from error
 
 
+def check(state: Any) -> None:
+    """Refuse a state that a checkpoint cannot hold; nothing is copied."""
+    _flatten(state, {})
+
+
 def set_aside(file: Path) -> None:
     """Rename a checkpoint until it is dropped or put back."""
     file.replace(_beside(file, ASIDE))
@@ -112,7 +117,9 @@ def _beside(file: Path, state: str) -> Path:
 def _flat(state: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Return the tensors and the metadata of a state."""
     tensors: dict[str, torch.Tensor] = {}
-    return tensors, {FORMAT: json.dumps(_flatten(state, tensors), allow_nan=True)}
+    metadata = {FORMAT: json.dumps(_flatten(state, tensors), allow_nan=True)}
+    whole = torch.contiguous_format
+    return {key: one.clone(memory_format=whole) for key, one in tensors.items()}, metadata
 
 
 def _nested(metadata: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -129,24 +136,43 @@ def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     match value:
         case torch.Tensor() | np.ndarray():
             key = f"t{len(tensors)}"
-            tensor = torch.as_tensor(value).detach().cpu()
-            tensors[key] = tensor.clone(memory_format=torch.contiguous_format)
+            tensors[key] = _tensor(value)
             return {"tensor": key, "numpy": isinstance(value, np.ndarray)}
         case Mapping():
+            if other := [key for key in value if not isinstance(key, tuple(SCALARS))]:
+                raise _malformed(f"the key {other[0]!r} of a mapping")
             if SCALARS.issuperset(map(type, value.values())):
                 return {"scalars": list(map(list, value.items()))}
             return {"items": [[k, _flatten(v, tensors)] for k, v in value.items()]}
-        case list() | tuple():
+        case list() | tuple() if not hasattr(value, "_fields"):
             kind = {"tuple": type(value) is tuple}
             if SCALARS.issuperset(map(type, value)):  # histories have thousands of counts
                 return {"values": list(value), **kind}
             return {"list": [_flatten(v, tensors) for v in value], **kind}
+        case np.generic() if value.dtype.kind in "fiub" and value.dtype.itemsize <= 8:
+            return {"value": value.item()}
         case None | bool() | int() | float() | str():
             return {"value": value}
         case _:
-            what = f"a checkpoint cannot hold a {type(value).__name__}"
-            fix = "return tensors, arrays, numbers, texts, lists and mappings from state_dict"
-            raise RunError(what, fix=fix, reason="malformed")
+            raise _malformed(f"a {type(value).__name__}")
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    """Return a tensor on the CPU, which may share the value's memory."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "fiub" or value.dtype.itemsize > 8:
+            raise _malformed(f"an array of the type {value.dtype}")
+        value = np.asarray(value, value.dtype.newbyteorder("="), order="C")
+    return torch.as_tensor(value).detach().cpu()
+
+
+def _malformed(found: str) -> RunError:
+    return RunError(
+        f"a checkpoint cannot hold {found}",
+        fix="return tensors, arrays, numbers, texts, lists and mappings of texts or numbers from "
+        "state_dict",
+        reason="malformed",
+    )
 
 
 def _unflatten(node: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:

@@ -130,6 +130,19 @@ def test_first_norms_beyond_the_exact_range_are_summed_again(
     np.testing.assert_allclose(out.results["d"], true, atol=60)
 
 
+@pytest.mark.parametrize("options", [{}, {"carry": True}, {"partial": True}])
+@pytest.mark.parametrize("factor", [1e-7, 1e-9, 1e-15])
+def test_a_first_sum_of_small_values_is_not_zero(factor: float, options: dict[str, Any]) -> None:
+    async def program(cohort: Cohort) -> Any:
+        return (await cohort.sum({"w": factor * inputs(cohort.me)}, **options))["w"]
+
+    out = federate(dict.fromkeys(NAMES, program), mode="he+secagg", bits=24)
+    found, true = out.results["d"], factor * exact()
+    least = 2.0 ** (-20 if "partial" in options else -38)  # of one unit of the squared norm
+    allowed = 16 * max(least, float(np.linalg.norm(true))) / 2**23
+    assert np.any(found) and np.abs(found - true).max() < allowed
+
+
 @pytest.mark.parametrize("value", [1e13, 3e6])
 def test_numbers_beyond_the_exact_range_are_an_error_that_names_them(value: float) -> None:
     """Not all members see the norms of a partial sum, so none of them is summed again."""

@@ -21,6 +21,7 @@ from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.keyring import KeyRing
 from secure_fl.crypto.keys.vault import Cost
 from secure_fl.errors import PartyFailed, SecureFLError, TooFewParties
+from secure_fl.features.scripts import joining
 from secure_fl.integrations.hub import Folder, MessageHub
 from secure_fl.integrations.program import Trained, model_of
 from secure_fl.integrations.site_messages import Answer, Reply, Request, Turn
@@ -163,6 +164,43 @@ def test_nan_at_all_sites_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFix
         with raises(PartyFailed, "training failed at all 3 sites (training)"):
             led(pilot, train=train)
         assert not models(pilot)
+
+
+def test_another_shape_at_one_site_is_refused_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NumPy cannot subtract the base from it, and its error ended the service."""
+    reader = Reader()
+
+    def train(name: str, round: int, turn: Turn) -> Trained:
+        made = reader.train(name, round, turn)
+        if name == "young" and round == 2:
+            return made._replace(arrays={**made.arrays, "1": np.ones(3, np.float32)})
+        return made
+
+    with carried_pilot(tmp_path, carried_plan(), FOUR) as pilot:
+        led(pilot, train=train)
+        assert "the base of 1 has the shape [2]" in capsys.readouterr().err
+        assert "young" not in pilot.errors
+        found = models(pilot)
+    assert all(close(found[name], expected(FOUR, NAMES, NAMES)) for name in NAMES)
+
+
+def test_weights_that_add_up_to_0_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their sum is opened already, so no site can give other values in this round."""
+    monkeypatch.setattr(joining, "GRACE", 1.0)
+    reader = Reader()
+
+    def train(name: str, round: int, turn: Turn) -> Trained:
+        return reader.train(name, round, turn)._replace(weight=0.0)
+
+    with carried_pilot(tmp_path, carried_plan()) as pilot:
+        with pytest.raises(SecureFLError):
+            led(pilot, train=train, patience=3)
+        assert not pilot.ended()
+    assert all("weights of all sites add up to 0" in str(e) for e in pilot.errors.values())
 
 
 def test_values_of_an_old_training_are_refused(

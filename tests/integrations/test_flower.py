@@ -316,6 +316,46 @@ def test_unlike_models_at_sites_open_nothing(
     assert not list(tmp_path.rglob("model.safetensors"))
 
 
+class Isolating(FedAvg):  # type: ignore[misc]
+    """A server that lets one site train, and gives all others a learning rate of 0."""
+
+    def configure_train(self, *args: Any) -> Any:
+        found = super().configure_train(*args)
+        for one in found:
+            rate = float(one.metadata.dst_node_id == 2)
+            one.content = RecordDict({**one.content, "config": ConfigRecord({"lr": rate})})
+        return found
+
+
+@pytest.mark.parametrize("agree", [False, True])
+def test_a_server_cannot_isolate_a_site_by_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agree: bool
+) -> None:
+    monkeypatch.setenv("SECURE_FL_SITE", str(tmp_path / "{site}" / "site.sock"))
+    if not agree:
+        monkeypatch.setattr(flower, "_settings", lambda *_: b"")
+    app = ClientApp(mods=[sealed_mod])
+
+    @app.train()
+    def train(msg: Message, context: Any) -> Message:
+        random = np.random.default_rng(int(context.node_config["partition-id"]))
+        change = float(msg.content["config"]["lr"]) * random.normal(size=WIDE)
+        arrays = ArrayRecord({"w": Array(change.astype(np.float32))})
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
+
+    given, grid = ArrayRecord({"w": Array(np.zeros(WIDE, np.float32))}), LocalGrid(app, NAMES)
+    with carried_pilot(tmp_path, carried_plan(1, opened=True, w=(WIDE,))) as pilot:
+        strategy = SealedStrategy(Isolating(**all_of()), pilot.hub)
+        if agree:
+            with raises(Disagreement, "state that must be equal everywhere differs"):
+                strategy.start(grid, given, num_rounds=1)
+            return
+        mean = strategy.start(grid, given, num_rounds=1).arrays["w"].numpy()
+    update = np.random.default_rng(0).normal(size=WIDE)
+    assert np.corrcoef(mean, update)[0, 1] > 0.99  # east's
+
+
 def test_a_shape_that_the_plan_does_not_have_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from secure_fl.crypto.keys.identity import Identity
-from secure_fl.errors import CohortError
+from secure_fl.errors import CohortError, Disagreement
 from secure_fl.features.scripts.algorithm import Script
 from secure_fl.features.scripts.cohort import digest
 from secure_fl.integrations import site_names
@@ -32,6 +33,7 @@ from secure_fl.protocol.frames import Frame, Link
 from tests.support.raising import raises
 
 SITES = "abc"
+KEYS = {name: Identity.generate(name) for name in SITES}
 MEAN = {"w": np.ones(1, np.float32)}
 ROUNDS = 3
 WAITS = 5.0
@@ -46,11 +48,12 @@ class ScriptedEngine:
         self.means: list[int] = []  # taken by the server
         script = Script(rounds=ROUNDS, values={"w": (1,)}, means_to_coordinator=opened)
         self.hub = MessageHub(self, script, self)
-        self._me = Identity.generate("server")
+        self._me, self._keys = Identity.generate("server"), dict(KEYS)
         self._links = {
-            name: Link(bytes(16), self._me, Identity.generate(name).public, asks=True)
-            for name in SITES
+            name: Link(bytes(16), self._me, key.public, asks=True)
+            for name, key in self._keys.items()
         }
+        self.hub.cards = {name: key.public for name, key in self._keys.items()}
         assert self.hub.connected() == set(SITES)
 
     def answered(self, message: Any = None, round: int = 1) -> list[str]:
@@ -76,7 +79,14 @@ class ScriptedEngine:
                 yield node, Answer(b"values")
             else:
                 assert isinstance(request, Ask)
-                yield node, self.turn(name, with_mean=request.mean)
+                yield node, self.signed(name, self.turn(name, with_mean=request.mean), request)
+
+    def signed(self, name: str, reply: Reply, ask: Ask) -> Reply:
+        """Sign the mean of a reply with a site's key."""
+        if not isinstance(reply, Turn) or reply.mean is None:
+            return reply
+        signature = self._keys[name].sign(reply.mean.statement(ask.head))
+        return replace(reply, mean=replace(reply.mean, signature=signature))
 
     def turn(self, name: str, *, with_mean: bool) -> Reply:
         """Return a site's statement that values are due."""
@@ -110,6 +120,40 @@ def test_the_round_that_one_site_states_does_not_count(
     assert engine.trained[:2] == [("a", newest + 1), ("b", newest + 1)]
     assert engine.means == [newest][: opened and newest]
     assert ("c", 10**9) not in engine.trained
+
+
+class Impostor(ScriptedEngine):
+    """A fourth node, of site c or of no site, names site b and states another mean."""
+
+    key = KEYS["c"]
+
+    def nodes(self) -> list[Node]:
+        return [*super().nodes(), 3]
+
+    def ask(
+        self, requests: Mapping[Node, Request], timeout: float, round: int = 0
+    ) -> Iterator[tuple[Node, Reply]]:
+        yield from super().ask({n: r for n, r in requests.items() if n != 3}, timeout, round)
+        if isinstance(requests.get(3), Who):
+            yield 3, SiteName("b")
+        elif isinstance(ask := requests.get(3), Ask):
+            mean = Mean(self.newest, bytes(32))
+            signature = self.key.sign(mean.statement(ask.head))
+            yield 3, Turn(self.newest + 1, mean=replace(mean, signature=signature))
+
+
+@pytest.mark.parametrize("protected", [False, True])
+def test_a_node_states_no_mean_for_another_site(
+    monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    engine = Impostor(opened=True, newest=1)
+    if protected:
+        engine.answered(messages.Continue(tuple(SITES)), round=2)
+        assert engine.means == [1]
+        return
+    monkeypatch.setattr(engine, "key", KEYS["b"])  # as if b had signed it
+    with raises(Disagreement, party="b"):
+        engine.answered(messages.Continue(tuple(SITES)), round=2)
 
 
 class NoMean(ScriptedEngine):

@@ -124,6 +124,27 @@ def test_a_server_sees_chance_of_one_site(tmp_path: Path, monkeypatch: pytest.Mo
         assert correlation(b"".join(job.seen[name]), draw[name]) < 0.12
 
 
+@pytest.mark.parametrize("opened", [False, True])
+def test_other_settings_for_one_site_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: bool
+) -> None:
+    """A learning rate of 0 for all other sites would make the mean one site's update."""
+
+    class Isolating(LocalJob):
+        def task(self, name: str, *args: Any, **more: Any) -> Any:
+            task, context = super().task(name, *args, **more)
+            model = FLModelUtils.from_shareable(task)
+            model.meta = {"lr": float(name == "east")}
+            return FLModelUtils.to_shareable(model), context
+
+    plan = carried_plan(1, opened=opened)
+    with job_of(tmp_path, monkeypatch, plan) as (_, job):
+        job.__class__ = Isolating
+        with raises(CohortError, "must be equal everywhere differs"):
+            job.run(START)
+    assert not job.means
+
+
 def correlation(seen: bytes, update: Any) -> float:
     """Return the largest correlation of an update with any run of values in the bytes."""
     found = [0.0]

@@ -16,6 +16,7 @@ from secure_fl.audits.attacks import reading
 from secure_fl.audits.audited_run import sent_in
 from secure_fl.audits.findings import AuditTrial, Prior
 from secure_fl.capture.opening import RecordedRun
+from secure_fl.errors import SettingsError
 from secure_fl.features.scripts.simulation import Main, simulate
 from secure_fl.settings import ProtectionSettings
 
@@ -30,12 +31,16 @@ def audit_script(
     Args:
         main: The script, as for `simulate`.
         sites: The number of sites, or their names.
-        options: Options of `simulate`, such as `rounds` and `protection`.
+        options: Options of `simulate`, such as `rounds` and `protection`, except those of folders.
 
     Returns:
         One trial for each attack and role, with its `verdict`: "holds" or "leaks".
 
     """
+    if own := {"folder", "record", "resume"} & options.keys():
+        raise SettingsError(
+            f"an audit has folders of its own, and found {min(own)}", fix=f"omit {min(own)}"
+        )
     with tempfile.TemporaryDirectory(prefix="secure-fl-") as place:
         protected, clear = Path(place, "protected"), Path(place, "clear")
         done = simulate(main, sites, **options, folder=protected, record=True)

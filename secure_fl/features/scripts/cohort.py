@@ -26,6 +26,8 @@ from secure_fl.features.scripts.turns import (
 from secure_fl.party.rounds import Round
 
 Values = Mapping[str, Any]  # name -> tensor, array or number
+SMALL = 8  # values of a name that are added in units of 2^-40
+LEAST_WEIGHT, LEAST_VALUE = 2.0**-16, 2.0**-30  # other than 0: smaller ones lose digits
 
 
 class ScriptCohort:
@@ -37,7 +39,7 @@ class ScriptCohort:
     def __init__(self, name: str, channel: TurnChannel) -> None:
         """Wait until the run begins. `channel`: the script's end of the connection."""
         self.name = name
-        self._channel, self._over = channel, False
+        self._channel, self._over, self._looped = channel, False, False
         first: RunBegins = self._wait()
         self.names, self.settings = first.names, first.settings
 
@@ -53,20 +55,19 @@ class ScriptCohort:
 
         Args:
             values: Tensors, arrays or numbers by name.
-            weight: The weight of this site, such as its number of records.
+            weight: The weight of this site, such as its number of records: 0, or at least 2^-16.
             base: Values that are equal at all sites, such as the last mean. Only differences to
                 them are rounded, which makes the mean of a trained model nearly exact. Differences
                 many times larger than in the last round are clipped, and the rest is added to the
                 next round's mean.
 
         """
-        if not 0 <= weight < float("inf"):
-            raise SettingsError(f"found {weight!r} as a weight", fix="give a number from 0 on")
+        weight = _weight(weight)
         arrays = _arrays(values)
-        bases = {name: _array(name, base[name]) for name in arrays} if base is not None else {}
+        bases = _bases(arrays, base) if base is not None else {}
         exact = {name: _signed(array) for name, array in arrays.items()}
         moved = {n: (a - bases[n] if bases else a) * weight for n, a in exact.items()}
-        sent = {**moved, WEIGHT: np.asarray(float(weight))}
+        sent = {**moved, WEIGHT: np.asarray(weight)}
         answer: Summed = self._ask(SumCall(sent, carry=base is not None, weighted=True))
         total = float(answer.sums.get(WEIGHT, np.asarray(answer.sites)))
         if not total > 0:
@@ -78,9 +79,13 @@ class ScriptCohort:
         """Add values over the sites. Returns the sums, as tensors or arrays like the given ones.
 
         Sums of whole numbers have the type int64, and sums of float16 float32. Up to 8 whole
-        numbers of a name are added exactly; more are rounded, to whole numbers.
+        numbers of a name are added exactly, and other numbers in units of 2^-40. More than 8 are
+        rounded; whole numbers to whole numbers.
         """
-        answer: Summed = self._ask(SumCall(_arrays(values)))
+        arrays = _arrays(values)
+        for name, array in arrays.items():
+            _require_units(name, array)
+        answer: Summed = self._ask(SumCall(arrays))
         return {name: _like(value, answer.sums[name], whole=True) for name, value in values.items()}
 
     def agree(self, value: Any, about: str = "a value") -> None:
@@ -104,6 +109,13 @@ class ScriptCohort:
             own: State of this site alone, such as an optimiser.
 
         """
+        if self._looped:
+            raise SettingsError(
+                "this script begins a second loop over rounds; nothing was sent",
+                fix="train with one loop or one Trainer.train(), or start a run for each",
+                party=self.name,
+            )
+        self._looped = True
         states = ({} if own is None else own, {} if shared is None else shared)
         while True:
             next_round: NextRound = self._ask(Advance(*map(_state_of, states)))
@@ -172,7 +184,52 @@ def _arrays(values: Values) -> dict[str, NDArray[Any]]:
             f"found {type(values).__name__} instead of named values",
             fix='give a dictionary: cohort.mean({"weights": array}, weight=records)',
         )
-    return {str(name): _array(name, value) for name, value in values.items()}
+    if other := [name for name in given if not isinstance(name, str)]:
+        raise SettingsError(
+            f"found {other[0]!r} as a name of values; nothing was sent",
+            fix=f'give texts as names, such as "{other[0]}"',
+        )
+    return {name: _array(name, value) for name, value in values.items()}
+
+
+def _bases(arrays: Mapping[str, NDArray[Any]], base: Values) -> dict[str, NDArray[Any]]:
+    """Copy the base of each value; another shape than the value's is refused."""
+    bases = {name: _array(name, base[name]) for name in arrays if name in base}
+    for name, array in arrays.items():
+        if name not in bases or bases[name].shape != array.shape:
+            found = f"has the shape {list(bases[name].shape)}" if name in bases else "is missing"
+            raise SettingsError(
+                f"the base of {name} {found}, and the value has {list(array.shape)}; "
+                "nothing was sent",
+                fix="give the base the names and shapes of the values",
+            )
+    return bases
+
+
+def _weight(given: Any) -> float:
+    """Convert a weight to a number; one that the units of exact sums would round is refused."""
+    try:
+        weight = float(given)
+    except (TypeError, ValueError):
+        weight = -1.0
+    if not (weight == 0 or LEAST_WEIGHT <= weight < float("inf")):
+        raise SettingsError(
+            f"found {given!r} as a weight",
+            fix="give 0 or a number from 2^-16 on; multiply the weights of all sites by the same "
+            "number",
+        )
+    return weight
+
+
+def _require_units(name: str, array: NDArray[Any]) -> None:
+    """Refuse numbers that an exact sum would round to nothing."""
+    largest = np.abs(array).max(initial=0) if array.dtype.kind == "f" else 0
+    if array.size <= SMALL and 0 < largest < LEAST_VALUE:
+        raise SettingsError(
+            f"{name} has only values below 2^-30, and sums of up to {SMALL} values have units of "
+            "2^-40; nothing was sent",
+            fix="multiply them at all sites by the same number, and divide the sum",
+        )
 
 
 def _array(name: str, value: Any) -> NDArray[Any]:
@@ -206,14 +263,14 @@ def _like(value: Any, array: NDArray[np.float64], *, whole: bool = False) -> Any
         array = np.rint(array) if whole and not floating else array
         kind = value.dtype if floating else torch.int64 if whole else torch.float32
         kind = torch.float32 if whole and kind.itemsize < 4 else kind
-        return torch.as_tensor(array, dtype=kind, device=value.device)
+        return torch.tensor(array, dtype=kind, device=value.device)  # a copy: a script changes it
     kind = np.asarray(value).dtype
     if kind.kind in "iub" and whole:
         array, kind = np.rint(array), np.dtype(np.int64)
     elif whole and kind.itemsize < 4:
         kind = np.dtype(np.float32)
     kept = array.astype(kind if kind.kind == "f" or whole else np.float64)
-    return kept if isinstance(value, np.ndarray) else kept.item()
+    return kept if isinstance(value, np.ndarray) or kept.ndim else kept.item()
 
 
 def _state_of(state: Mapping[str, Any]) -> dict[str, Any]:

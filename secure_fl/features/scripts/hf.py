@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -40,7 +41,8 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
             cohort: All sites, from `simulate` or `join`.
             every: "epoch", or the number of optimiser steps between two means.
             pool_metrics: Replace metrics during training by their means over all sites, weighted by
-                records. If one site stops early after an evaluation, all sites stop.
+                records. If one site stops early after an evaluation, all sites stop. A round has at
+                most one evaluation.
 
         """
         given: object = every  # a script may pass anything
@@ -55,6 +57,7 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
         self._round: Round | None = None  # None: not in training
         self._own: dict[str, Any] = {}  # state of this site: optimiser, schedule, steps
         self._records = 0  # read in training until the last mean
+        self._evaluated = 0  # the last round with pooled metrics
         self._averaged = False  # true from a mean to the begin of the next round
 
     def on_train_begin(
@@ -100,8 +103,13 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(
         self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any
     ) -> None:
-        """Average after so many steps."""
-        if self._every != "epoch" and state.global_step % self._every == 0:
+        """Average after so many steps; after the last round, undo a step.
+
+        A Trainer that starts after the last round trains one step before it stops.
+        """
+        if self._round is None:
+            self.load_state_dict(self._base)
+        elif self._every != "epoch" and state.global_step % self._every == 0:
             self._average(args, state, control, train_dataloader)
 
     def on_evaluate(
@@ -116,11 +124,23 @@ class FederatedCallback(TrainerCallback):  # type: ignore[misc]
         """Replace metrics by their means over all sites, and stop if a site stops."""
         if not self._pool or self._round is None:
             return
+        if self._round.number == self._evaluated:
+            raise SettingsError(
+                f"a second evaluation in round {self._evaluated}, whose metrics are pooled already",
+                fix="evaluate at most once between two means, without eval_on_start, or omit "
+                "pool_metrics",
+            )
         own = {
             name: float(value)
             for name, value in metrics.items()
             if isinstance(value, int | float) and not name.endswith(TIMES)
         }
+        if unknown := [name for name, value in own.items() if not math.isfinite(value)]:
+            raise SettingsError(
+                f"{unknown[0]} is {own[unknown[0]]} at this site, so it has no mean",
+                fix="omit this metric at all sites, or give it a number",
+            )
+        self._evaluated = self._round.number
         stop = f"stop after {min(own)}"
         own[stop] = float(control.should_training_stop)
         with own_gradient_state():

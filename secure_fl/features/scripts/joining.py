@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError
@@ -35,6 +35,13 @@ Connect: TypeAlias = (
     "Callable[[HospitalProcess, Kit, logging.Logger], AbstractContextManager[Party]]"
 )
 GRACE = 30.0  # seconds until a failed script leaves, if the coordinator does not end the run
+
+
+class RunningFile(NamedTuple):
+    """The file of the program that runs."""
+
+    file: str | None
+    sha256: str
 
 
 class Party(Protocol):
@@ -80,7 +87,8 @@ def join(
     rules, opened = load_site(Path(site)), load_kit(Path(kit))
     name, log = opened.connection.name, logging.getLogger(PILOT_LOG)
     passphrase = None if passphrase_file is None else Path(passphrase_file)
-    refusals, records = Refusals(log), partial(_silo, script, opened.roster.member(name))
+    refusals = Refusals(log)
+    records = partial(_silo, script, running_file(), opened.roster.member(name))
     with ExitStack() as stack:
         stack.enter_context(_shown(log))
         hospital = hospital_of(
@@ -122,20 +130,30 @@ class Service:
     def serving(self, name: str, channel: ThreadChannel) -> Iterator[ScriptCohort]:
         """Give the script its cohort; at the end of the block, wait for the end of the run."""
         self._thread.start()
+        exited: SystemExit | None = None
         try:
             cohort = ScriptCohort(name, channel)
-            yield cohort
+            try:
+                yield cohort
+            except SystemExit as error:
+                if error.code:
+                    raise
+                exited = error
             cohort.close()
             self._thread.join()
             if not self._hospital.done:
                 raise self._stopped()
-        except Exception as error:
-            channel.send(LastMessage(error=error))
+        except (Exception, SystemExit) as error:
+            ended = CohortError("the script exited with an error status", party=name)
+            sent = ended if isinstance(error, SystemExit) else error
+            channel.send(LastMessage(error=sent))
             if not self._script.abandoned:
                 self._thread.join(GRACE)
             raise
         finally:
             self._party.stop()
+        if exited is not None:
+            raise exited
 
     def _serve(self) -> None:
         try:
@@ -151,10 +169,10 @@ class Service:
         )
 
 
-def _silo(script: ScriptHandle, me: Member, plan: Plan) -> Silo:
+def _silo(script: ScriptHandle, running: RunningFile, me: Member, plan: Plan) -> Silo:
     """Return this site's silo, which has the script instead of records."""
     if isinstance(plan.algorithm, Script):
-        _require_same_script(plan.algorithm.sha256, me.name)
+        _require_same_script(plan.algorithm.sha256, running, me.name)
     else:
         raise DataError(
             f"the plan is for {plan.algorithm.name}, and this site runs a script",
@@ -165,15 +183,20 @@ def _silo(script: ScriptHandle, me: Member, plan: Plan) -> Silo:
     return Silo(me.name, (), tier=me.tier, table=script)
 
 
-def _require_same_script(planned: str | None, me: str) -> None:
-    """Refuse to run another script than the plan names."""
-    if planned is None:
-        return
+def running_file() -> RunningFile:
+    """Return the program's file, as it is now: a later one is not the code that runs."""
     file = getattr(sys.modules["__main__"], "__file__", None)
-    found = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else "no file"
-    if found != planned:
+    if file is None or not Path(file).is_file():
+        return RunningFile(file, "no file")
+    return RunningFile(file, hashlib.sha256(Path(file).read_bytes()).hexdigest())
+
+
+def _require_same_script(planned: str | None, running: RunningFile, me: str) -> None:
+    """Refuse to run another script than the plan names."""
+    file, found = running
+    if planned not in (None, found):
         raise DataError(
-            f"the plan is for a script with the SHA-256 {planned[:16]}..., and this one has "
+            f"the plan is for a script with the SHA-256 {str(planned)[:16]}..., and this one has "
             f"{found[:16]}",
             fix="run the script that all hospitals approved, or agree on a new plan",
             party=me,

@@ -36,6 +36,7 @@ from secure_fl.features.scripts.turns import (
     TurnRefused,
 )
 from secure_fl.party.cohort import Cohort
+from secure_fl.runs import checkpoint
 
 if TYPE_CHECKING:
     from secure_fl.learning.site import Site
@@ -182,7 +183,7 @@ class ScriptProgram:
                 await self._turn()
             self._moved = False
             return self._answer_to_advance()
-        script.in_loop = True
+        script.in_loop, self._moved = True, False  # a round before the loop may have been saved
         return replace(self._answer_to_advance(), own=dict(self._own), shared=dict(self._shared))
 
     def _answer_to_advance(self) -> NextRound:
@@ -219,6 +220,8 @@ class ScriptProgram:
         if (saved := self._saved_answer()) is not None:
             _require_same_call(request, saved)
             return
+        if isinstance(request, Advance):
+            checkpoint.check([request.own, request.shared])
         if not isinstance(request, SumCall):
             return
         self._require_round(sorted(self._script.summed & _names(request)))
@@ -291,6 +294,8 @@ def _require_shape(
             fix=nearest(name, list(planned)),
             field="algorithm.values",
         )
+    if planned is None and name not in seen:
+        _require_plannable(name, shape)
     known = seen.setdefault(name, shape) if planned is None else tuple(planned[name])
     if shape != known:
         raise SettingsError(
@@ -298,6 +303,18 @@ def _require_shape(
             fix="give it the shape of the plan, which is the same at all sites",
             field="algorithm.values",
         )
+
+
+def _require_plannable(name: str, shape: Shape) -> None:
+    """Refuse a value that a plan cannot name; a simulation writes the plan at its end."""
+    try:
+        Script(values={name: shape})
+    except SecureFLError as error:
+        raise SettingsError(
+            f"no plan can name {name!r} with the shape {list(shape)}; nothing was sent",
+            fix='choose a name of 1 to 200 characters without ", \\ and line breaks, and give at '
+            "least one value in at most 8 dimensions",
+        ) from error
 
 
 def _equal(one: ScriptAnswer, other: Summed) -> bool:

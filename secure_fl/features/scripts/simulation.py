@@ -83,12 +83,16 @@ def simulate(
     from secure_fl.federation.run_spec import section_of
 
     names = [f"site-{k + 1}" for k in range(sites)] if isinstance(sites, int) else list(sites)
+    if twice := [name for k, name in enumerate(names) if name in names[:k]]:
+        raise SettingsError(f"the site {twice[0]!r} is named twice", fix="give each site a name")
     shapes: dict[str, Shape] = {}
     begin = ProcessScript if processes else ThreadScript
     scripts = {name: begin(main, name, shapes) for name in names}
     allowed = None if values is None else {n: tuple(shape) for n, shape in values.items()}
     algorithm = Script(rounds=rounds, values=allowed)
-    protected = section_of(ProtectionSettings, protection or {"bits": BITS}, "protection")
+    if protection is None or isinstance(protection, Mapping):
+        protection = {"bits": BITS, **(protection or {})}
+    protected = section_of(ProtectionSettings, protection, "protection")
     run = _federation(scripts, algorithm, protected, seed, files)
     try:
         document = run.run().document

@@ -29,6 +29,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from secure_fl.errors import CohortError, SecureFLError, SettingsError, TrainingError
+from secure_fl.features.scripts.cohort import digest
 from secure_fl.integrations import program
 from secure_fl.integrations.nvflare.messages import (
     DATA,
@@ -85,6 +86,7 @@ class SealedPart:
         self._given: GivenValues | None = None  # the last ones
         self._error: SecureFLError | None = None  # the first one
         self._start_model: dict[str, np.ndarray[Any, Any]] = {}
+        self._settings = b""  # digest of the rest of the task
         self._unreachable_since: float | None = None  # the service
         self._task_id = ""  # of the last task with a model to train
         self._result: Shareable | None = None  # the last one for the server
@@ -106,6 +108,7 @@ class SealedPart:
                     fix=f"only tasks with the name {TRAIN!r} are sealed",
                 )
             turn, model = self._wait(context), from_shareable(task)
+            self._settings = _settings(FLModelUtils.from_shareable(task))
             given = {name: np.asarray(value) for name, value in (model.data or {}).items()}
             start = program.model_of(turn, given)
             self._start_model = {name: start[name] for name in given}  # without metrics
@@ -139,7 +142,8 @@ class SealedPart:
             self._log.warning("the training reports no number of steps, so this site weighs 1")
         weight = 1.0 if steps is None else float(steps)
         start = vectors(self._start_model)
-        give = Give(self._asked, vectors({**values, **metrics}), weight, start)
+        sums = vectors({**values, **metrics})
+        give = Give(self._asked, sums, weight, start, self._settings)
         _require_no_failure(self._site.ask(give))
         with self._changed:
             self._given, self._turn = GivenValues(self._turn.round, give), None
@@ -262,6 +266,12 @@ def part_of(context: FLContext) -> SealedPart:
         part.start()
         _PARTS[job, name] = part
     return _PARTS[job, name]
+
+
+def _settings(task: FLModel) -> bytes:
+    """Compute a digest of everything but the model that the server sent to the training."""
+    rounds = [task.start_round, task.current_round, task.total_rounds]
+    return digest([str(task.params_type), rounds, task.metrics, task.meta])
 
 
 def _require_no_failure(reply: Reply, *harmless: str) -> None:

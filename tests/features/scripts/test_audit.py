@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from secure_fl.audits.audited_run import AuditedRun
 from secure_fl.audits.findings import Verdict
 from secure_fl.audits.run import audit
 from secure_fl.config.load import dump, loads
-from secure_fl.errors import RunError
+from secure_fl.errors import RunError, SettingsError
 from tests.support.raising import raises
 
 
@@ -32,6 +33,12 @@ def test_the_coordinator_reads_updates_only_without_protection(mode: str, found:
     assert coordinator.verdict == found
     assert coordinator.control is not None and coordinator.control.value == pytest.approx(1)
     assert reads["reading a sum", "one hospital"].verdict == Verdict.LEAKS  # what all may read
+
+
+@pytest.mark.parametrize("option", [{"folder": "run"}, {"record": True}, {"resume": True}])
+def test_an_audit_has_folders_of_its_own(option: dict[str, Any]) -> None:
+    with raises(SettingsError, next(iter(option))):
+        audit_script(learn, rounds=1, **option)
 
 
 def test_the_audit_of_a_folder_points_to_the_audit_of_scripts(tmp_path: Path) -> None:

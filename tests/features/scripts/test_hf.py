@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 
 from secure_fl import ScriptCohort, simulate
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, SettingsError
@@ -188,6 +192,31 @@ def test_adapters_of_peft_travel_alone(tmp_path: Path) -> None:
     assert "encoder.layer.0.output" not in done.plan and "lora_A" in done.plan
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"eval_strategy": "steps", "eval_steps": 1}, "a second evaluation in round 1"),
+        ({"eval_strategy": "epoch", "eval_on_start": True}, "a second evaluation in round 1"),
+        ({"eval_strategy": "epoch"}, "eval_auc is nan"),
+    ],
+)
+def test_metrics_that_cannot_be_pooled_are_refused(
+    tmp_path: Path, options: dict[str, Any], text: str
+) -> None:
+    class Auc(TrainerCallback):  # type: ignore[misc]
+        def on_evaluate(self, *_: Any, metrics: Any, **__: Any) -> None:
+            metrics |= {"eval_auc": float("nan")} if "auc" in text else {}
+
+    def main(cohort: ScriptCohort) -> None:
+        trainer = trainer_of(tmp_path, cohort, Line(0.0), **options)
+        trainer.add_callback(Auc())
+        trainer.add_callback(FederatedCallback(cohort, pool_metrics=True))
+        trainer.train()
+
+    with raises(SettingsError, text):
+        simulate(main, rounds=2, protection=PLAIN)
+
+
 class CrashError(Exception):
     """A crash of a site."""
 
@@ -218,6 +247,45 @@ def test_a_restart_gives_the_same_bits(tmp_path: Path) -> None:
         simulate(main(tmp_path / "b", 0, {1: "checkpoint-2"}), **kept, resume=True)
     again = dict.fromkeys(range(3), "checkpoint-4")
     assert simulate(main(tmp_path / "b", 0, again), **kept, resume=True).results == whole
+
+
+@pytest.mark.parametrize("every", ["epoch", 2])
+def test_a_restart_after_the_last_round_keeps_the_last_mean(tmp_path: Path, every: Any) -> None:
+    """Trainer trains one step before it stops, and saves a checkpoint after this step."""
+
+    def main(cohort: ScriptCohort, crash: bool) -> Any:
+        model = Line(0.0)
+        trainer = trainer_of(tmp_path, cohort, model, save_strategy="steps", save_steps=1)
+        trainer.add_callback(FederatedCallback(cohort, every=every))
+        trainer.train()
+        if crash and cohort.index == 1:
+            raise CrashError
+        saved = get_last_checkpoint(str(tmp_path / cohort.name))
+        return model.w.tolist(), load_file(f"{saved}/model.safetensors")["w"].tolist()
+
+    kept: dict[str, Any] = {"rounds": 1, "protection": PLAIN}
+    whole = simulate(partial(main, crash=False), **kept).results
+    kept |= {"folder": tmp_path / "run"}
+    with raises(SecureFLError, "CrashError"):
+        simulate(partial(main, crash=True), **kept)
+    for site in tmp_path.glob("site-*"):
+        shutil.rmtree(site)
+    again = simulate(partial(main, crash=False), **kept, resume=True).results
+    assert again == dict.fromkeys(again, (whole["site-1"][0],) * 2)
+
+
+def test_a_second_training_is_refused(tmp_path: Path) -> None:
+    """Its first round would be lost, and after a restart both would begin anew."""
+
+    def main(cohort: ScriptCohort) -> None:
+        model = Line(0.0)
+        for _ in range(2):
+            trainer = trainer_of(tmp_path, cohort, model, num_train_epochs=1)
+            trainer.add_callback(FederatedCallback(cohort))
+            trainer.train()
+
+    with raises(SettingsError, "a second loop over rounds"):
+        simulate(main, rounds=4, protection=PLAIN)
 
 
 class Crash(TrainerCallback):  # type: ignore[misc]

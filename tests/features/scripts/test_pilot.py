@@ -19,6 +19,7 @@ from secure_fl.data.silo import Silo
 from secure_fl.errors import CohortError, DataError
 from secure_fl.features.scripts import joining
 from secure_fl.features.scripts.simulation import ThreadScript
+from secure_fl.features.scripts.turns import LastMessage, ScriptHandle, thread_channels
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import PolicyRefusal, check
 from secure_fl.settings import ProtectionSettings
@@ -143,13 +144,37 @@ def test_a_site_runs_the_approved_script_only(
     planned = hashlib.sha256(script.read_bytes()).hexdigest()
     plan, me = script_plan(sha256=planned), SimpleNamespace(name="east", tier=None)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
-    assert joining._silo(object(), me, plan).name == "east"  # type: ignore[arg-type]
+    handle: Any = object()
+    found: Any = joining.running_file()
     script.write_text("print(2)\n")
+    assert joining._silo(handle, found, me, plan).name == "east"  # type: ignore[arg-type]
+    found = joining.running_file()
+    script.write_text("print(1)\n")  # the approved file comes after the start of another one
     with raises(DataError, planned[:16], party="east", field="algorithm.sha256"):
-        joining._silo(object(), me, plan)  # type: ignore[arg-type]
+        joining._silo(handle, found, me, plan)  # type: ignore[arg-type]
     monkeypatch.delattr(sys.modules["__main__"], "__file__")  # typed by hand
+    found = joining.running_file()
     with raises(DataError, "no file", party="east"):
-        joining._silo(object(), me, plan)  # type: ignore[arg-type]
+        joining._silo(handle, found, me, plan)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", [None, 0, 1, "no records"])
+def test_an_exit_in_the_block_ends_the_part(code: Any) -> None:
+    """The others would wait for a lost member."""
+    channel, programs = thread_channels()
+    script, got = ScriptHandle(programs), list[Any]()
+    script.begin(NAMES, Script(values=VALUES))
+    party: Any = SimpleNamespace(
+        serve=lambda step: got.append(script.next_request()), stop=lambda: None
+    )
+    hospital: Any = SimpleNamespace(done=True, step=None)
+    refusals: Any = SimpleNamespace(last="")
+    service = joining.Service(party, hospital, script, refusals)
+    with pytest.raises(SystemExit), service.serving("east", channel):
+        sys.exit(code)
+    (last,) = got
+    assert isinstance(last, LastMessage) and (last.error is not None) == bool(code)
+    assert not isinstance(last.error, SystemExit)
 
 
 @pytest.mark.slow

@@ -6,9 +6,10 @@ import random
 import tomllib
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -172,6 +173,13 @@ def calls(what: Any) -> Any:
         (lambda c: c.mean({"w": torch.full((3,), torch.inf)}), TrainingError, "w holds NaN"),
         (lambda c: c.mean({"w": ["a", "b", "c"]}), SettingsError, "w is of the type list"),
         (lambda c: c.mean(np.ones(3)), SettingsError, "ndarray"),
+        (lambda c: c.mean({0: np.ones(3)}), SettingsError, "found 0 as a name"),
+        (lambda c: c.mean({"w": np.ones(3)}, weight=1e-9), SettingsError, "1e-09"),
+        (lambda c: c.mean({"w": np.ones(3)}, weight="a"), SettingsError, "'a' as a weight"),
+        (lambda c: c.mean({"w": np.ones(3)}, base={"w": np.ones((3, 1))}), SettingsError, "[3, 1]"),
+        (lambda c: c.mean({"w": np.ones(1)}, base={"w": np.ones(3)}), SettingsError, "base of w"),
+        (lambda c: c.mean({"w": np.ones(3)}, base={"v": np.ones(3)}), SettingsError, "base of w"),
+        (lambda c: c.sum({"w": np.full(3, 1e-11)}), SettingsError, "w has only values below"),
         (lambda c: c.mean({"w": np.ones(3)}, weight=-1), SettingsError, "-1"),
         (lambda c: c.sum({"sum of weights": 1.0}), SettingsError, "sum of weights"),
         (lambda c: 1 / 0, SecureFLError, "ZeroDivisionError"),
@@ -192,6 +200,37 @@ def test_a_bad_call_is_an_error_where_it_is_made(what: Any, kind: Any, named: st
     assert places == ["site-2"]
     if kind is SecureFLError:
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_other_kinds_of_values_keep_their_shapes() -> None:
+    def main(cohort: ScriptCohort) -> Any:
+        series = pd.Series([1.5, 2.5], ["a", "b"])
+        weight: Any = torch.tensor(2.0)
+        means = cohort.mean({"list": [1.0, 2.0], "series": series}, weight=weight)
+        return means, cohort.sum({"n": [1, 2]})
+
+    means, sums = simulate(main, protection=PLAIN).results["site-1"]
+    assert means["list"].tolist() == [1, 2] and means["series"].tolist() == [1.5, 2.5]
+    assert sums["n"].tolist() == [3, 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [('a"b', 1.0), ("", 1.0), ("a" * 201, 1.0), ("a", np.ones((0, 3)))]
+)
+def test_values_that_no_plan_can_name_are_refused(name: str, value: Any) -> None:
+    """After the run, the plan of its sums could not be written, and all results were lost."""
+    with raises(SettingsError, "no plan can name", party="site-1"):
+        simulate(lambda cohort: cohort.sum({name: value}), protection=PLAIN)
+
+
+def test_names_of_sites_differ_and_options_keep_the_16_bits() -> None:
+    def main(cohort: ScriptCohort) -> float:
+        return float(cohort.sum({"n": 1.0})["n"])
+
+    with raises(SettingsError, "'a' is named twice"):
+        simulate(main, ["a", "a", "b", "c"])
+    done = simulate(main, rounds=1, protection={"mode": "none", "min_cohort": 3})
+    assert done.document["protection"]["bits"] == 16
 
 
 def test_a_name_is_summed_once_in_a_round() -> None:
@@ -276,6 +315,51 @@ def test_a_run_continues_after_its_last_round(tmp_path: Path, at: int) -> None:
     for name, (weights, seen) in again.items():
         assert seen == [1, 2, 3, 4]
         assert all(np.array_equal(w, whole[name][0][n]) for n, w in weights.items())
+
+
+def test_a_sum_that_a_script_changes_stays_in_the_checkpoint(tmp_path: Path) -> None:
+    def main(cohort: ScriptCohort, crash: int) -> Any:
+        counts = cohort.sum({"n": torch.full((3,), 2.0, dtype=torch.float64)})["n"]
+        first = counts.tolist()
+        counts += 1
+        for round in cohort.rounds():
+            if round.number == crash:
+                raise Crash
+            cohort.sum({"m": 1})
+        return first
+
+    kept: dict[str, Any] = {"rounds": 3, "protection": PLAIN, "folder": tmp_path / "run"}
+    with raises(SecureFLError, "Crash"):
+        simulate(partial(main, crash=2), **kept)
+    assert simulate(partial(main, crash=0), **kept, resume=True).results["site-1"] == [6, 6, 6]
+
+
+class Pair(NamedTuple):
+    """A named tuple."""
+
+    a: int
+    b: int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{(1, 2): 2.0}, Pair(1, 2), {1, 2}, np.array(["a"]), np.random.default_rng(0)],
+    ids=["pairs", "named", "set", "texts", "generator"],
+)
+def test_a_state_that_no_checkpoint_can_hold_is_refused_in_round_1(value: Any) -> None:
+    """Also without a folder: in a pilot all rounds would be lost."""
+    begun: list[int] = []
+
+    def main(cohort: ScriptCohort) -> None:
+        state: dict[str, Any] = {"x": 0}
+        for round in cohort.rounds(own=state):
+            begun.append(round.number)
+            cohort.sum({"n": 1})
+            state["x"] = value
+
+    with raises(RunError, "a checkpoint cannot hold"):
+        simulate(main, rounds=2, protection=PLAIN)
+    assert set(begun) == {1}
 
 
 def test_a_value_that_differs_after_a_restart_is_refused(tmp_path: Path) -> None:
