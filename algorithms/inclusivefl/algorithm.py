@@ -21,8 +21,10 @@ from secure_fl.algorithms.inclusivefl.mixing import (
     server_of,
 )
 from secure_fl.algorithms.inclusivefl.participants import (
+    FIRST,
     Participants,
     exchange_tiers,
+    first_parties,
     in_words,
     sharing,
     tier_of,
@@ -80,7 +82,8 @@ async def by_tiers(
         model = site.model(site.model_settings.model_copy(update={"layers": ladder.depths[tier]}))
     party = party_model(site, model, tier)
     mixing, last = mixing_of(cfg, party, site.training), SavedDict(parties=[])  # U_{t-1}
-    keep: dict[str, Stateful] = {"mixing": mixing, "drawn": last}
+    first = SavedDict(first_parties(cohort))
+    keep: dict[str, Stateful] = {"mixing": mixing, "drawn": last, FIRST: first}
     keep |= {} if model is None else {"model": model}
     weight = 1.0 if cfg.weights == "users" else site.records
     async for round in cohort.rounds(cfg.rounds, keep=keep):  # line 4
