@@ -20,7 +20,12 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.ensembles import Ensemble
 from secure_fl.algorithms.public_coins import coins
-from secure_fl.algorithms.settings import PersonalDistillation, PublicDistillation, Targets
+from secure_fl.algorithms.settings import (
+    PersonalDistillation,
+    PublicDistillation,
+    Targets,
+    batches_together,
+)
 from secure_fl.errors import SettingsError
 from secure_fl.learning.learning_rates import pace
 from secure_fl.learning.local_training import Optimizer, autocast, make_optimizer, public_step
@@ -91,10 +96,10 @@ def cross_entropy(z: Tensor, targets: Tensor) -> Tensor:
     return -(targets * z.log_softmax(-1)).sum(-1).mean()
 
 
-def groups(batches: Sequence[Rows], size: int) -> Iterator[Sequence[Rows]]:
-    """Group `size` batches at a time, never fewer, since the noise is sized for equal sums."""
-    size = min(size, len(batches))
-    for start in range(0, len(batches) // size * size, size):
+def groups(batches: Sequence[Rows], most: int | None) -> Iterator[Sequence[Rows]]:
+    """Group at most so many batches; groups are equal, since the noise is sized for equal sums."""
+    size = batches_together(len(batches), most)
+    for start in range(0, len(batches), size):
         yield batches[start : start + size]
 
 

@@ -161,11 +161,7 @@ def exchanges(
 ) -> Iterator[tuple[Sequence[Rows], Sequence[float]]]:
     """Yield the batches of each exchange of a round, with the run's progress at each batch."""
     passes = [records.batches(round.number, epoch) for epoch in range(cfg.distill_epochs)]
-    parts = [
-        part
-        for batches in passes
-        for part in groups(batches, cfg.batches_per_exchange or len(batches))
-    ]
+    parts = [part for batches in passes for part in groups(batches, cfg.batches_per_exchange)]
     steps, done = sum(map(len, parts)), 0
     for part in parts:
         yield part, [round.at(done + at, steps) for at in range(len(part))]
