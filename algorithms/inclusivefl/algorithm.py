@@ -2,7 +2,7 @@
 
 Liu, Wu, Wu, Wang, Lyu, Chen, Xie: No One Left Behind: Inclusive Federated Learning over
 Heterogeneous Devices. KDD 2022, arXiv 2202.08036, Algorithm 1. Lines 5-7 are in `participants`,
-lines 14-29 in `tier_sums` (one sum per tier) or `sealed_mixing` (mixed under encryption).
+lines 14-29 in `mixing`: `TierSums` (one sum per tier) or `SealedMixing` (mixed under encryption).
 """
 
 from __future__ import annotations
