@@ -82,7 +82,7 @@ class FedID(PersonalDistillation):
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Ask for the largest batch of local, public and the host's labelled records."""
-        labelled = self.feedback_batch or (0 if self.feedback == "none" else FEW)
+        labelled = 0 if self.feedback == "none" else self.feedback_batch or FEW
         batches = (self.public_batch or training.batch_size, labelled)
         fit = Demands.of_fit(self, training)
         return replace(super().demands(training, values), batch=max(fit.batch, *batches))

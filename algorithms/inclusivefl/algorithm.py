@@ -29,7 +29,7 @@ from secure_fl.algorithms.inclusivefl.participants import (
     sharing,
     tier_of,
 )
-from secure_fl.algorithms.inclusivefl.settings import InclusiveFL, MomentumSource, Tiered
+from secure_fl.algorithms.inclusivefl.settings import InclusiveFL, Tiered
 from secure_fl.algorithms.layers import part_of
 from secure_fl.algorithms.updates import SavedDict, add_, agree_by_name, local_names, local_update
 from secure_fl.errors import CohortError
@@ -112,8 +112,7 @@ def mixing_of(cfg: Tiered, party: PartyModel, training: TrainingSettings) -> Mix
     if not isinstance(cfg, InclusiveFL):  # with one model size, there is nothing to mix
         return TierSums(party, server_of(cfg), 0.0, "off")
     kind = SealedMixing if cfg.server_optimizer == "linear" else TierSums
-    default: MomentumSource = "unmixed" if training.optimizer == "sgd" else "off"
-    return kind(party, server_of(cfg), cfg.beta, cfg.momentum or default)
+    return kind(party, server_of(cfg), cfg.beta, cfg.momentum_source(training))
 
 
 def party_model(site: Site, model: nn.Module | None, tier: str | None) -> PartyModel:
