@@ -29,6 +29,8 @@ from secure_fl.crypto.sealing.public import to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.transcript import SeenHistory
 from secure_fl.errors import SecureFLError
+from secure_fl.pilot import approvals
+from secure_fl.pilot.plan import run_id
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame, Link
 from secure_fl.protocol.messages import Audience
@@ -198,6 +200,11 @@ def _roster(case: Case) -> Any:
     return read.digest().hex()
 
 
+def _run_id(case: Case) -> Any:
+    nonces = {name: bytes.fromhex(one) for name, one in case["nonces"].items()}
+    return run_id(read_roster(case["file"].encode()), case["plan"], nonces).hex()
+
+
 def _ledger(case: Case) -> Any:
     anchor = case["anchor"] and (
         case["anchor"][0],
@@ -250,6 +257,8 @@ KINDS: Mapping[str, Callable[[Case], Any]] = {
     "link": _link,
     "card": lambda c: read_card(c["file"].encode()).canonical().hex(),
     "roster": _roster,
+    "approval": lambda c: approvals.read(c["file"].encode(), "").digest().hex(),
+    "run-id": _run_id,
     "ledger": _ledger,
 }
 

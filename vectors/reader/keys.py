@@ -313,6 +313,44 @@ def read_roster(data: bytes) -> Roster:
     return roster
 
 
+# --- approvals and ids of runs (3) --------------------------------------------------------
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_text, value.values()))
+
+
+APPROVAL: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("site", "who", "time", "run", "plan"), _text),
+    **dict.fromkeys(("signing", "agreement", "signature"), _base64),
+    **dict.fromkeys(("rules", "programs"), _texts),
+    "format": lambda v: v == "secure-fl/approval/2",
+}
+
+
+def read_approval(data: bytes) -> bytes:
+    """The digest of an approval with a valid signature (3.5)."""
+    try:
+        read = json.loads(data.decode())
+        _closed(read, APPROVAL)
+        card = Card.of(read["who"], b64decode(read["signing"]), b64decode(read["agreement"]))
+        text = json.dumps(
+            {**read, "signature": ""}, ensure_ascii=False, sort_keys=True, separators=(",", ":")
+        )
+        digest = labelled(b"secure-fl approval", text.encode())
+        card.verify_document(digest, b64decode(read["signature"]))
+    except (ValueError, Refused):
+        raise Refused("keyring:signature") from None
+    return digest
+
+
+def run_id(roster: bytes, plan: str, nonces: Mapping[str, str]) -> bytes:
+    """The id of a run (3.6)."""
+    parts = [read_roster(roster).canonical(), plan.encode()]
+    parts += [x for name in sorted(nonces) for x in (name.encode(), bytes.fromhex(nonces[name]))]
+    return labelled(b"secure_fl/1 run", *parts)[:16]
+
+
 # --- the ledger (11) ------------------------------------------------------------------------------
 
 

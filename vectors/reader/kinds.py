@@ -167,6 +167,8 @@ KINDS: Mapping[str, Callable[[Case], Any]] = {
     "link": _link,
     "card": lambda c: keys.read_card(c["file"].encode()).canonical().hex(),
     "roster": _roster,
+    "approval": lambda c: keys.read_approval(c["file"].encode()).hex(),
+    "run-id": lambda c: keys.run_id(c["file"].encode(), c["plan"], c["nonces"]).hex(),
     "ledger": keys.check_ledger,
     "ciphertexts": _ciphertexts,
     "recording": _recording,
