@@ -1,4 +1,4 @@
-"""Vectors of approvals and of the ids of runs."""
+"""Vectors of approvals, of the ids of runs, and of files in unusual forms."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from benchmarks.vectors.book import Book
-from benchmarks.vectors.keys import BEGUN, NORTH, SOUTH, WEST, signed_roster
+from benchmarks.vectors.keys import BEGUN, NORTH, NOW, SOUTH, WEST, signed_roster
 from benchmarks.vectors.seeds import bytes_of
-from secure_fl.crypto.keys.roster_files import roster_bytes
+from secure_fl.crypto.keys.roster_files import card_bytes, roster_bytes
 from secure_fl.pilot.approvals import Approval
 
 PLAN = """[run]
@@ -23,6 +23,7 @@ name = "fedavg"
 
 def documents(book: Book) -> None:
     """Approvals, and the ids of runs."""
+    _files(book)
     _approvals(book)
     file = roster_bytes(signed_roster()).decode()
     nonces = {name: bytes_of(f"nonce {name}", 16).hex() for name in ("west", "north", "south")}
@@ -30,6 +31,31 @@ def documents(book: Book) -> None:
     runs.ok("id of a run")
     runs.ok("id of a run without one member", nonces={"south": nonces["south"], "north": "00" * 16})
     runs.ok("id of a run under another plan", plan=PLAN.replace("fedavg", "fedadam"))
+
+
+def _files(book: Book) -> None:
+    """Add rosters and cards whose moments, texts and bytes have unusual forms."""
+    file = roster_bytes(signed_roster()).decode()
+    read, rosters = json.loads(file), book.series("roster", file=file, now=NOW, me="")
+    for created in ("2026-01-01t00:00:00z", "2026-01-01 02:00:00.25+0200"):
+        rosters.ok(f"roster of {created}", file=json.dumps({**read, "created": created}))
+    for created in ("20260101T000000Z", "2026-W01-4T00:00:00Z", "2026-01-01T00:00Z",
+                    "2026-01-01T00:00:00,5Z", "2026-01-01T00:00:00+00",
+                    "2026-01-01T00:00:00+00:00:30", "2026-01-01T00:00:60Z"):  # fmt: skip
+        no = json.dumps({**read, "created": created})
+        rosters.no("keyring:malformed", f"roster of {created}", file=no)
+    signature = read["signatures"]["north"]
+    last = {**read, "signatures": {"north": signature[:-3] + chr(ord(signature[-3]) + 1) + "=="}}
+    rosters.ok("signature with other unused bits", file=json.dumps(last))
+    more = {**read, "signatures": {"north": "AAAA="}}
+    rosters.no("keyring:malformed", "signature with too much padding", file=json.dumps(more))
+    other = json.dumps({**read, "format": -1})
+    rosters.no("keyring:other-format", "roster of a negative format", file=other)
+    nested = "[" * 5000 + "]" * 5000
+    rosters.no("keyring:malformed", "roster of nested lists", file=nested)
+    card = json.loads(card_bytes(NORTH))
+    half = {**card, "card": {**card["card"], "name": "\ud800"}}
+    book.no("keyring:malformed", "half of a character", "card", file=json.dumps(half))
 
 
 def _approvals(book: Book) -> None:

@@ -20,6 +20,7 @@ from vectors.reader.base import Refused, derive, labelled, require, spoken
 from vectors.reader.numbers import pair_secret
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:?[0-5]\d)", re.ASCII)
 V2 = b"\x02"
 POINT, KEM, CIPHERTEXT = 32, 1184, 1088  # bytes: X25519 keys; keys and ciphertexts of ML-KEM-768
 SIGNING, SIGNED = 32 + 1952, 64 + 3309  # bytes of keys and of signatures: Ed25519, then ML-DSA-65
@@ -156,7 +157,8 @@ def open_envelope(channel_key: bytes, run: bytes, data: bytes, context: bytes) -
 def _json(data: bytes, fields: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
     try:
         read = json.loads(data.decode())
-    except ValueError:
+        json.dumps(read, ensure_ascii=False).encode()  # no half of a surrogate pair
+    except (ValueError, RecursionError):
         raise Refused("keyring:malformed") from None
     _closed(read, fields)
     require(read["format"] == 2, "keyring:other-format")
@@ -172,33 +174,41 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _whole(value: Any) -> bool:
+    return type(value) is int
+
+
 def _count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= 2**31
 
 
 def _base64(value: Any) -> bool:
     try:
-        return isinstance(value, str) and b64decode(value, validate=True) is not None
+        return _text(value) and len(value) % 4 == 0 and b64decode(value, validate=True) is not None
     except ValueError:
         return False
 
 
 def _moment(value: Any) -> bool:
     try:
-        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
+        return _text(value) and bool(MOMENT.fullmatch(value)) and bool(_date(value))
     except ValueError:
         return False
 
 
+def _date(value: str) -> datetime:
+    return datetime.fromisoformat(value.upper())
+
+
 CARD = {"name": _text, "signing": _base64, "agreement": _base64}
 CARD_FILE = {
-    "format": _count,
+    "format": _whole,
     "card": lambda v: v is not None,
     "signature": _base64,
     "fingerprint": _text,
 }
 ROSTER_FILE: dict[str, Callable[[Any], bool]] = {
-    "format": _count, "version": _count, "threshold": lambda v: v is None or _count(v),
+    "format": _whole, "version": _count, "threshold": lambda v: v is None or _count(v),
     "created": _moment, "expires": _moment, "coordinator": lambda v: True,
     "members": lambda v: isinstance(v, list), "fingerprint": _text,
     "signatures": lambda v: isinstance(v, dict) and all(map(_base64, v.values())),
@@ -299,7 +309,7 @@ def read_roster(data: bytes) -> Roster:
     members = [(_card(one["card"]), one["role"], one["tier"]) for one in read["members"]]
     coordinator = _card(read["coordinator"])
     require(all((tier or "").isprintable() for _, _, tier in members), "keyring:malformed")
-    dates = (datetime.fromisoformat(read[name]) for name in ("created", "expires"))
+    dates = (_date(read[name]) for name in ("created", "expires"))
     try:
         whole = [date.astimezone(UTC).replace(microsecond=0) for date in dates]
     except OverflowError:
