@@ -1,4 +1,4 @@
-"""Vectors of approvals, of the ids of runs, and of files in unusual forms."""
+"""Vectors of key files, approvals, the ids of runs, and files in unusual forms."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from benchmarks.vectors.book import Book
 from benchmarks.vectors.keys import BEGUN, NORTH, NOW, SOUTH, WEST, signed_roster
 from benchmarks.vectors.seeds import bytes_of
 from secure_fl.crypto.keys.roster_files import card_bytes, roster_bytes
+from secure_fl.crypto.keys.vault import Cost, KeyFileKind, encrypt
 from secure_fl.pilot.approvals import Approval
 
 PLAN = """[run]
@@ -23,6 +24,7 @@ name = "fedavg"
 
 def documents(book: Book) -> None:
     """Approvals, and the ids of runs."""
+    _key_files(book)
     _files(book)
     _approvals(book)
     file = roster_bytes(signed_roster()).decode()
@@ -31,6 +33,32 @@ def documents(book: Book) -> None:
     runs.ok("id of a run")
     runs.ok("id of a run without one member", nonces={"south": nonces["south"], "north": "00" * 16})
     runs.ok("id of a run under another plan", plan=PLAN.replace("fedavg", "fedadam"))
+
+
+def _key_files(book: Book) -> None:
+    secret, word = NORTH.to_private_bytes(), "an old pass phrase é"
+    book.ok("private identity", "private-identity", data=secret.hex())
+    named = (secret + b" x").hex()
+    book.no("crypto:name", "private identity with a bad name", "private-identity", data=named)
+    salt, nonce, kind = bytes_of("salt", 16), bytes_of("nonce", 12), KeyFileKind.IDENTITY
+    data = encrypt(kind, secret, word, Cost(10), _salt=salt, _nonce=nonce)
+    files = book.series("key-file", "keyring:", holds=1, data=data.hex(), passphrase=word)
+    files.ok("key file")
+    files.no("changed", "key file of another kind", holds=2)
+    files.no("passphrase", "key file with a wrong passphrase", passphrase=word[:-1])
+    files.no("malformed", "key file cut short", data=data[:-1].hex())
+    files.no("malformed", "key file cut in its head", data=data[:40].hex())
+    for code, name, at, value in (
+        ("other-format", "version", 0, 2), ("changed", "kind", 1, 2), ("changed", "N of 2^9", 2, 9),
+        ("changed", "N of 2^21", 2, 21), ("changed", "r of 17", 3, 17), ("changed", "p of 0", 4, 0),
+        ("passphrase", "N of 2^11", 2, 11), ("passphrase", "salt", 5, 0),
+        ("changed", "nonce", 21, 0), ("passphrase", "check", 33, 0), ("malformed", "length", 49, 1),
+        ("changed", "body", 60, 0),
+    ):  # fmt: skip
+        changed = data[:at] + bytes([value]) + data[at + 1 :]
+        files.no(code, f"key file with another {name}", data=changed.hex())
+    much = data[:2] + bytes([20, 16, 1]) + data[5:]
+    files.no("changed", "key file with too much work", data=much.hex())
 
 
 def _files(book: Book) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.vectors.replay import Replay, layout_of, public_of
+from secure_fl.crypto.keys import vault
 from secure_fl.crypto.keys.identity import (
     Channel,
     Identity,
@@ -259,6 +260,12 @@ KINDS: Mapping[str, Callable[[Case], Any]] = {
     "roster": _roster,
     "approval": lambda c: approvals.read(c["file"].encode(), "").digest().hex(),
     "run-id": _run_id,
+    "key-file": lambda c: vault.decrypt(
+        vault.KeyFileKind(c["holds"]), _one(c, "data"), c["passphrase"]
+    ).hex(),
+    "private-identity": lambda c: (
+        Identity.from_private_bytes(_one(c, "data")).public.canonical().hex()
+    ),
     "ledger": _ledger,
 }
 

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey, M
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from vectors.reader.base import Refused, derive, labelled, require, spoken
 from vectors.reader.numbers import pair_secret
@@ -321,6 +322,20 @@ def read_roster(data: bytes) -> Roster:
     roster = Roster(coordinator, members, threshold, *rest)
     require(spoken(roster.digest()) == read["fingerprint"], "keyring:changed")
     return roster
+
+
+def open_key_file(kind: int, data: bytes, passphrase: str) -> bytes:
+    """The secret in a key file (2.7)."""
+    require(data[:1] == b"\x01", "keyring:other-format")
+    head, body = data[:53], data[53:]
+    fits = len(head) == 53 and len(body) == int.from_bytes(head[49:], "big") >= 16
+    require(fits, "keyring:malformed")
+    log_n, r, p = head[2:5]
+    bounded = 10 <= log_n <= 20 and 1 <= r <= 16 and 1 <= p <= 16 and r * p << log_n <= 1 << 23
+    require(head[1] == kind and bounded, "keyring:changed")
+    both = Scrypt(salt=head[5:21], length=48, n=1 << log_n, r=r, p=p).derive(passphrase.encode())
+    require(both[32:] == head[33:49], "keyring:passphrase")
+    return _decrypted(both[:32], head[21:33], body, head, "keyring:changed")
 
 
 # --- approvals and ids of runs (3) --------------------------------------------------------

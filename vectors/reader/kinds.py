@@ -168,6 +168,8 @@ KINDS: Mapping[str, Callable[[Case], Any]] = {
     "card": lambda c: keys.read_card(c["file"].encode()).canonical().hex(),
     "roster": _roster,
     "approval": lambda c: keys.read_approval(c["file"].encode()).hex(),
+    "key-file": lambda c: keys.open_key_file(c["holds"], _one(c, "data"), c["passphrase"]).hex(),
+    "private-identity": lambda c: keys.Identity(_one(c, "data")).card.canonical().hex(),
     "run-id": lambda c: keys.run_id(c["file"].encode(), c["plan"], c["nonces"]).hex(),
     "ledger": keys.check_ledger,
     "ciphertexts": _ciphertexts,
