@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from benchmarks.vectors.book import Book
 from benchmarks.vectors.keys import BEGUN, NORTH, NOW, SOUTH, WEST, signed_roster
 from benchmarks.vectors.seeds import bytes_of
+from secure_fl.crypto.keys.keyring import CohortKeys, encode_keys
 from secure_fl.crypto.keys.roster_files import card_bytes, roster_bytes
 from secure_fl.crypto.keys.vault import Cost, KeyFileKind, encrypt
 from secure_fl.pilot.approvals import Approval
@@ -25,6 +27,7 @@ name = "fedavg"
 def documents(book: Book) -> None:
     """Approvals, and the ids of runs."""
     _key_files(book)
+    _cohort_keys(book)
     _files(book)
     _approvals(book)
     file = roster_bytes(signed_roster()).decode()
@@ -59,6 +62,27 @@ def _key_files(book: Book) -> None:
         files.no(code, f"key file with another {name}", data=changed.hex())
     much = data[:2] + bytes([20, 16, 1]) + data[5:]
     files.no("changed", "key file with too much work", data=much.hex())
+
+
+def _cohort_keys(book: Book) -> None:
+    roster = signed_roster()
+    file = roster_bytes(roster).decode()
+    tag, channel = bytes_of("tag key"), bytes_of("channel key")
+    made = CohortKeys(
+        roster.digest(), roster.version, roster.expires, NORTH.name, b"secret", tag, channel
+    )
+    keys = book.series("cohort-keys", "keyring:", data=encode_keys(made).hex(), file=file, now=NOW)
+    keys.ok("cohort's keys")
+    keys.no("expired", "expired keys", now="2027-01-01T00:00:00+00:00")
+    other, short = replace(made, roster=bytes(32)), replace(made, tag_key=tag[:31])
+    keys.no("other-roster", "keys of another roster", data=encode_keys(other).hex())
+    keys.no("other-format", "keys with a short tag key", data=encode_keys(short).hex())
+    empty = replace(made, secret=b"")
+    keys.no("other-format", "keys without the key of 8.5", data=encode_keys(empty).hex())
+    data = encode_keys(made)
+    keys.no("other-format", "keys of another format", data=(b"\x98\x03" + data[2:]).hex())
+    keys.no("malformed", "keys with a ninth field", data=(b"\x99" + data[1:] + b"\x00").hex())
+    keys.no("malformed", "keys cut short", data=data[:-1].hex())
 
 
 def _files(book: Book) -> None:

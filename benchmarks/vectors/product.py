@@ -21,6 +21,7 @@ from secure_fl.crypto.keys.identity import (
     keyed_digest,
     open_sealed,
 )
+from secure_fl.crypto.keys.keyring import decode_keys
 from secure_fl.crypto.keys.roster_files import read_card, read_roster
 from secure_fl.crypto.privacy.ledger_store import Chain, LedgerRow
 from secure_fl.crypto.sealing import masking, packing, secret, tags
@@ -201,6 +202,13 @@ def _roster(case: Case) -> Any:
     return read.digest().hex()
 
 
+def _keys(case: Case) -> Any:
+    found = decode_keys(_one(case, "data"))
+    now = datetime.fromisoformat(case["now"])
+    found.check(read_roster(case["file"].encode()), now=now)
+    return found.fingerprint()
+
+
 def _run_id(case: Case) -> Any:
     nonces = {name: bytes.fromhex(one) for name, one in case["nonces"].items()}
     return run_id(read_roster(case["file"].encode()), case["plan"], nonces).hex()
@@ -259,6 +267,7 @@ KINDS: Mapping[str, Callable[[Case], Any]] = {
     "card": lambda c: read_card(c["file"].encode()).canonical().hex(),
     "roster": _roster,
     "approval": lambda c: approvals.read(c["file"].encode(), "").digest().hex(),
+    "cohort-keys": _keys,
     "run-id": _run_id,
     "key-file": lambda c: vault.decrypt(
         vault.KeyFileKind(c["holds"]), _one(c, "data"), c["passphrase"]

@@ -17,7 +17,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from vectors.reader.base import Refused, derive, labelled, require, spoken
+from vectors.reader.base import (
+    Refused,
+    derive,
+    labelled,
+    one_value,
+    require,
+    spoken,
+    unpacked,
+)
 from vectors.reader.numbers import pair_secret
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -336,6 +344,35 @@ def open_key_file(kind: int, data: bytes, passphrase: str) -> bytes:
     both = Scrypt(salt=head[5:21], length=48, n=1 << log_n, r=r, p=p).derive(passphrase.encode())
     require(both[32:] == head[33:49], "keyring:passphrase")
     return _decrypted(both[:32], head[21:33], body, head, "keyring:changed")
+
+
+def check_keys(data: bytes, roster: bytes, now: datetime) -> str:
+    """The fingerprint of the cohort's keys, if they are of this roster and valid (2.6)."""
+    try:
+        require(data[:1] == b"\x98", "keyring:malformed")
+        form, of, version, expires, dealer, secret, tag_key, channel_key = _array_of_8(data)
+        types = map(type, (form, of, version, dealer, secret, tag_key, channel_key))
+        require([*types] == [int, bytes, int, str, bytes, bytes, bytes], "keyring:malformed")
+    except ValueError:
+        raise Refused("keyring:malformed") from None
+    fits = form == 2 and len(tag_key) == len(channel_key) == 32 and secret
+    require(fits, "keyring:other-format")
+    require(of == read_roster(roster).digest(), "keyring:other-roster")
+    require(now < expires, "keyring:expired")
+    return spoken(labelled(b"secure-fl cohort", data))
+
+
+def _array_of_8(data: bytes) -> list[Any]:
+    """The fields of an array whose fourth is a timestamp of 4 bytes."""
+    start = end = 1
+    for _ in range(3):
+        end = one_value(data, end)[1]
+    time = data[end : end + 6]
+    if time[:2] != b"\xd6\xff" or len(time) < 6:
+        raise ValueError("no timestamp of 4 bytes")
+    first, last = (b"\x93" + data[start:end], b"\x94" + data[end + 6 :])
+    moment = datetime.fromtimestamp(int.from_bytes(time[2:], "big"), UTC)
+    return [*unpacked(first), moment, *unpacked(last)]
 
 
 # --- approvals and ids of runs (3) --------------------------------------------------------
