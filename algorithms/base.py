@@ -7,7 +7,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import isabstract
-from typing import Any
+from typing import Any, Self
+
+from pydantic import model_validator
 
 from secure_fl.errors import SettingsError
 from secure_fl.settings import ModelSettings, Positive, Section, TaskSettings, TrainingSettings
@@ -67,6 +69,19 @@ class Algorithm(Section):
 
         The site's max_values limits their sum.
         """
+
+    def used_only_with(self) -> Mapping[str, tuple[bool, str]]:
+        """Map settings to True if they are given here, and to fields without effect otherwise."""
+        return {}
+
+    @model_validator(mode="after")
+    def _require_effect(self) -> Self:
+        """Refuse values other than the default in fields that other settings make ineffective."""
+        for setting, (given, fields) in self.used_only_with().items():
+            for field in fields.split():
+                if not given and getattr(self, field) != type(self).model_fields[field].default:
+                    raise ValueError(f"{field} needs {setting}: set this, or remove {field}")
+        return self
 
     def reads(self, model: ModelSettings) -> tuple[str, ...]:
         """Name the models that a site loads, given [model]; its policy lists the permitted ones."""

@@ -20,7 +20,12 @@ from torch import Tensor, nn
 
 from secure_fl.algorithms.ensembles import Ensemble
 from secure_fl.algorithms.public_coins import coins
-from secure_fl.algorithms.settings import PersonalDistillation, PublicDistillation, Targets
+from secure_fl.algorithms.settings import (
+    PersonalDistillation,
+    PublicDistillation,
+    Targets,
+    batches_together,
+)
 from secure_fl.errors import SettingsError
 from secure_fl.learning.learning_rates import pace
 from secure_fl.learning.local_training import Optimizer, autocast, make_optimizer, public_step
@@ -91,10 +96,10 @@ def cross_entropy(z: Tensor, targets: Tensor) -> Tensor:
     return -(targets * z.log_softmax(-1)).sum(-1).mean()
 
 
-def groups(batches: Sequence[Rows], size: int) -> Iterator[Sequence[Rows]]:
-    """Group `size` batches at a time, never fewer, since the noise is sized for equal sums."""
-    size = min(size, len(batches))
-    for start in range(0, len(batches) // size * size, size):
+def groups(batches: Sequence[Rows], most: int | None) -> Iterator[Sequence[Rows]]:
+    """Group at most so many batches; groups are equal, since the noise is sized for equal sums."""
+    size = batches_together(len(batches), most)
+    for start in range(0, len(batches), size):
         yield batches[start : start + size]
 
 
@@ -170,9 +175,14 @@ def party_logits(
     rule the factor is the ratio of the shares (logit adjustment: Menon et al., arXiv 2007.07314).
     """
     z = logits(site, model, records, rows)
+    return z - log_shares(site, cfg).to(z.device)
+
+
+def log_shares(site: Site, cfg: PublicDistillation) -> Tensor:
+    """Return the logs of the class shares that `own_shares` divides out; zeros if it is kept."""
     if cfg.own_shares == "kept" or (cfg.own_shares is None and site.training.dp):
-        return z
-    return z - class_shares(site).log().to(z.device)
+        return torch.zeros(len(site.task.labels))
+    return class_shares(site).log()
 
 
 def class_shares(site: Site) -> Tensor:

@@ -250,6 +250,11 @@ class PublicDistillation(WholeModel):
         return public, self.exchanging
 
 
+def batches_together(batches: int, most: int | None) -> int:
+    """Return the largest size, up to `most`, of equal groups that leave no batch out."""
+    return max(n for n in range(1, min(most or batches, batches) + 1) if batches % n == 0)
+
+
 class PersonalDistillation(PublicDistillation):
     """Every member keeps a model of its own for the whole run, and all members teach each other.
 

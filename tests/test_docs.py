@@ -64,6 +64,16 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert missing == []
 
 
+def test_the_modules_of_each_paper_exist() -> None:
+    """The tables on this page name modules without the folder that the text above them names."""
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    lists = re.findall(r"Modules named (`[^;.]+?) are in\s+`([^`]+)`", page)
+    files = [
+        ROOT / folder / f"{name}.py" for names, folder in lists for name in names.split("`")[1::2]
+    ]
+    assert len(files) > 8 and [file for file in files if not file.exists()] == []
+
+
 @pytest.mark.parametrize("page", NOW, ids=lambda page: page.name)
 def test_modules_and_names_that_are_named_exist(page: Path) -> None:
     dotted = [one for one in quoted(page) if re.match(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$", one)]

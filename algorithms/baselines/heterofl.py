@@ -30,12 +30,13 @@ from secure_fl.algorithms.baselines.narrow_models import (
     wide_config,
 )
 from secure_fl.algorithms.baselines.settings import HeteroFL
-from secure_fl.algorithms.inclusivefl.participants import tier_of
-from secure_fl.algorithms.updates import Update, digest, local_update, shared_and_local
+from secure_fl.algorithms.inclusivefl.participants import FIRST, first_parties, tier_of
+from secure_fl.algorithms.updates import SavedDict, Update, digest, local_update, shared_and_local
 from secure_fl.errors import CohortError, SettingsError, TooFewParties
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.site import Site
 from secure_fl.party.cohort import Cohort
+from secure_fl.party.rounds import Stateful
 from secure_fl.protocol.sum_names import OWNERS
 
 WIDTHS = {"weak": 0.5, "medium": 0.75, "strong": 1.0}
@@ -57,7 +58,8 @@ async def heterofl(cohort: Cohort, site: Site, cfg: HeteroFL) -> None:
     shared, _ = shared_and_local(site, model)
     weight = 1.0 if cfg.weights == "users" else site.records
     await cohort.agree(site.fingerprint(), "task")
-    async for round in cohort.rounds(cfg.rounds, keep={"model": model}):
+    keep: dict[str, Stateful] = {"model": model, FIRST: SavedDict(first_parties(cohort))}
+    async for round in cohort.rounds(cfg.rounds, keep):
         owned = await owners(cohort, tier, sizes)
         sent = summed_tiers(cohort, cfg, owned)
         Δ = regions.cut(local_update(site, model, cfg.epochs, round, cfg.steps))

@@ -8,7 +8,12 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from secure_fl.algorithms.base import Demands
-from secure_fl.algorithms.settings import OwnShares, PersonalDistillation, Targets
+from secure_fl.algorithms.settings import (
+    OwnShares,
+    PersonalDistillation,
+    Targets,
+    batches_together,
+)
 from secure_fl.settings import Positive, TrainingSettings
 
 Feedback = Literal["scalar", "exact", "none"]
@@ -42,8 +47,8 @@ class FedID(PersonalDistillation):
     public_batch: Positive | None = None
     """Public records per step. Default: training.batch_size."""
     batches_per_exchange: Positive | None = None
-    """Public batches per exchange. 1: as printed. Default: a complete pass, so that no model
-    changes before all members have predicted."""
+    """Public batches per exchange, at most: equal groups of them make up a pass. 1: as printed.
+    Default: a complete pass, so that no model changes before all members have predicted."""
     fresh_optimizers: bool = False
     """New optimizers for every step, as in the authors' code."""
 
@@ -77,7 +82,7 @@ class FedID(PersonalDistillation):
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Ask for the largest batch of local, public and the host's labelled records."""
-        labelled = self.feedback_batch or (0 if self.feedback == "none" else FEW)
+        labelled = 0 if self.feedback == "none" else self.feedback_batch or FEW
         batches = (self.public_batch or training.batch_size, labelled)
         fit = Demands.of_fit(self, training)
         return replace(super().demands(training, values), batch=max(fit.batch, *batches))
@@ -86,5 +91,5 @@ class FedID(PersonalDistillation):
         """Count a sum for each group of batches."""
         batch = min(self.public_batch or batch, public)
         batches = public // batch
-        together = min(self.batches_per_exchange or batches, batches)
+        together = batches_together(batches, self.batches_per_exchange)
         return together * batch, self.exchanging * self.distill_epochs * (batches // together)

@@ -28,6 +28,7 @@ from secure_fl.learning.models import load_tokenizer
 from secure_fl.learning.site import Site
 from secure_fl.learning.tasks import Batch, Task
 from secure_fl.learning.tasks.batches import by_record, packed
+from secure_fl.learning.tasks.prompts import outside_prompt
 from secure_fl.learning.tasks.task import inference
 
 IGNORED_LABEL = -100  # tokens with this label have no loss
@@ -96,9 +97,9 @@ class Pair(nn.Module):
         Lt_s = self.task.loss(s.y, batch, reduction="none")  # Eq. 2
         w = intensity(Lt_t, Lt_s, self.cfg)
         L_t, L_s = Lt_t, Lt_s
+        kl = divergence if self.task.exclusive else divergence_of_labels
         if self.cfg.soft_labels:
             y_t, y_s = (t.y.detach(), s.y.detach()) if separate else (t.y, s.y)
-            kl = divergence if self.task.exclusive else divergence_of_labels
             L_s = L_s + w * kl(y_t, s.y, batch)  # Eq. 4
             if self.cfg.mutual:
                 L_t = L_t + w * kl(y_s, t.y, batch)  # Eq. 3
@@ -313,6 +314,7 @@ class Words:
         shape = batch["input_ids"].shape  # (records, tokens), or with windows in the middle
         ids, seen = batch["input_ids"].flatten(1), batch["attention_mask"].flatten(1).bool()
         words = seen & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))
+        words &= outside_prompt(batch).flatten(1)
         seen = seen & (span(words) | ~words)
         draw = torch.rand(ids.shape, device=ids.device)
         at = torch.multinomial(words.float() + 1e-9, ids.shape[1], replacement=True)

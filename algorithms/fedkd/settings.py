@@ -6,6 +6,7 @@ Nature Communications 13, 2032, 2022, arXiv 2108.13323.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal, Self
 
@@ -99,20 +100,18 @@ class FedKD(Algorithm, Distillation):
             )
         return self
 
-    @model_validator(mode="after")
-    def _require_effect(self) -> Self:
-        """Refuse values other than the default in fields that other settings make ineffective."""
-        private, gradient = self.teachers == "private", self.exchange == "gradient"
-        used_only_with = {
-            'teachers = "private"': (private, "factors exchange joint_loss max_rank transform"),
+    def used_only_with(self) -> Mapping[str, tuple[bool, str]]:
+        """List the fields of the exchange of factors, of steps and of teachers."""
+        private, factors = self.teachers == "private", self.factors != "none"
+        return {
+            'teachers = "private"': (
+                private,
+                "factors energy_start energy_end exchange joint_loss max_rank transform",
+            ),
             'teachers = "shared" or "personal"': (not private, "student_rank"),
-            'exchange = "gradient"': (gradient, "steps"),
+            'factors = "joint" or "per_party"': (factors, "energy_start energy_end max_rank"),
+            'exchange = "gradient"': (self.exchange == "gradient", "steps"),
         }
-        for setting, (given, fields) in used_only_with.items():
-            for field in fields.split():
-                if not given and getattr(self, field) != type(self).model_fields[field].default:
-                    raise ValueError(f"{field} needs {setting}: set this, or remove {field}")
-        return self
 
     def demands(self, training: TrainingSettings, values: int) -> Demands:
         """Ask for one exchange in each round, or one at each of its steps."""

@@ -1,6 +1,6 @@
 """InclusiveFL: read `algorithm` first, then `participants` (lines 5-7) and `mixing`.
 
-Lines 14-29 exist twice: `tier_sums` follows the paper, `sealed_mixing` mixes under encryption.
+Lines 14-29 exist twice: `TierSums` follows the paper, `SealedMixing` mixes under encryption.
 """
 
 from secure_fl.algorithms.inclusivefl.settings import InclusiveFL

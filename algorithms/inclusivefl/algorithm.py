@@ -2,7 +2,7 @@
 
 Liu, Wu, Wu, Wang, Lyu, Chen, Xie: No One Left Behind: Inclusive Federated Learning over
 Heterogeneous Devices. KDD 2022, arXiv 2202.08036, Algorithm 1. Lines 5-7 are in `participants`,
-lines 14-29 in `tier_sums` (one sum per tier) or `sealed_mixing` (mixed under encryption).
+lines 14-29 in `mixing`: `TierSums` (one sum per tier) or `SealedMixing` (mixed under encryption).
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from secure_fl.algorithms.inclusivefl.mixing import (
     server_of,
 )
 from secure_fl.algorithms.inclusivefl.participants import (
+    FIRST,
     Participants,
     exchange_tiers,
+    first_parties,
     in_words,
     sharing,
     tier_of,
 )
-from secure_fl.algorithms.inclusivefl.settings import InclusiveFL, MomentumSource, Tiered
+from secure_fl.algorithms.inclusivefl.settings import InclusiveFL, Tiered
 from secure_fl.algorithms.layers import part_of
 from secure_fl.algorithms.updates import SavedDict, add_, agree_by_name, local_names, local_update
 from secure_fl.errors import CohortError
@@ -80,7 +82,8 @@ async def by_tiers(
         model = site.model(site.model_settings.model_copy(update={"layers": ladder.depths[tier]}))
     party = party_model(site, model, tier)
     mixing, last = mixing_of(cfg, party, site.training), SavedDict(parties=[])  # U_{t-1}
-    keep: dict[str, Stateful] = {"mixing": mixing, "drawn": last}
+    first = SavedDict(first_parties(cohort))
+    keep: dict[str, Stateful] = {"mixing": mixing, "drawn": last, FIRST: first}
     keep |= {} if model is None else {"model": model}
     weight = 1.0 if cfg.weights == "users" else site.records
     async for round in cohort.rounds(cfg.rounds, keep=keep):  # line 4
@@ -109,8 +112,7 @@ def mixing_of(cfg: Tiered, party: PartyModel, training: TrainingSettings) -> Mix
     if not isinstance(cfg, InclusiveFL):  # with one model size, there is nothing to mix
         return TierSums(party, server_of(cfg), 0.0, "off")
     kind = SealedMixing if cfg.server_optimizer == "linear" else TierSums
-    default: MomentumSource = "unmixed" if training.optimizer == "sgd" else "off"
-    return kind(party, server_of(cfg), cfg.beta, cfg.momentum or default)
+    return kind(party, server_of(cfg), cfg.beta, cfg.momentum_source(training))
 
 
 def party_model(site: Site, model: nn.Module | None, tier: str | None) -> PartyModel:

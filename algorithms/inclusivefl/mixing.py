@@ -203,8 +203,9 @@ class SealedMixing(Mixing):
         factor = self._beta / len(who.teachers(k or ""))
         names = PartyModel("", j, self._party.parts, self._party.weights).last(who)
         addends: dict[str, Tensor | float] = {f"{j}/last/weight": factor}
-        for inner, value in self._momentum.items():
-            addends[f"{j}/{names[inner]}"] = factor * value
+        for inner, name in names.items():  # in some families, layers differ
+            if inner in self._momentum:
+                addends[f"{j}/{name}"] = factor * self._momentum[inner]
         return addends
 
     def _has_teacher(self, j: str, who: Participants) -> bool:

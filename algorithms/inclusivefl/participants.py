@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from secure_fl.algorithms.layers import Part
     from secure_fl.learning.site import Site
 
+FIRST = "parties"  # the name of the parties at the first start, in checkpoints
 NO_TIER = -1  # the index of a party that holds no model
 
 
@@ -200,14 +201,21 @@ def _sums_of(who: Participants, part: Part) -> dict[str, list[Any]]:
     return {"sums": [list(group) for group in sorted(sums)], "stay": sorted(stay)}
 
 
+def first_parties(cohort: Cohort) -> dict[str, list[str]]:
+    """Return the parties at the first start of the run, for its checkpoints."""
+    here = [party for party in cohort.roster if party != cohort.host]
+    return cohort.saved(FIRST) or {"names": here}
+
+
 def tier_of(
     cohort: Cohort, site: Site, tiers: Sequence[str], shares: Mapping[str, float] | None = None
 ) -> str:
     """Return the silo's own tier, or by default the tier of its place in the order of names.
 
-    Places count all parties at the start of the run, so a dropout does not change others' tiers.
+    Places count all parties at the first start of the run, so neither a dropout nor a resumed run
+    without some of them changes others' tiers.
     """
-    parties = dict.fromkeys(party for party in cohort.roster if party != cohort.host)
+    parties = dict.fromkeys(first_parties(cohort)["names"])
     return tiers_of({**parties, site.name: site.silo.tier}, tiers, shares)[site.name]
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from secure_fl.algorithms.base import Algorithm, Demands
 from secure_fl.algorithms.inclusivefl.ladder import Ladder
 from secure_fl.algorithms.settings import Decay, Fraction, Rate, require_passes
+from secure_fl.errors import SettingsError
 from secure_fl.settings import ModelSettings, Positive, TaskSettings, TrainingSettings
 
 if TYPE_CHECKING:
@@ -70,6 +71,14 @@ class Tiered(Algorithm):
             )
         return self
 
+    def used_only_with(self) -> Mapping[str, tuple[bool, str]]:
+        """List the fields of each server."""
+        linear = self.server_optimizer == "linear"
+        return {
+            'server_optimizer = "linear"': (linear, "linear_rate"),
+            'server_optimizer = "fedadam"': (not linear, "server_learning_rate beta1 beta2 tau"),
+        }
+
     def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
         """Refuse counted steps under DP-SGD."""
         require_passes(self.steps, training)
@@ -107,6 +116,22 @@ class InclusiveFL(Tiered):
                 "sealing, and a party does not know how many records the others have"
             )
         return self
+
+    def momentum_source(self, training: TrainingSettings) -> MomentumSource:
+        """Return the momentum of these settings, or the default for the members' optimiser."""
+        return self.momentum or ("unmixed" if training.optimizer == "sgd" else "off")
+
+    def check_task(self, task: TaskSettings, training: TrainingSettings) -> None:
+        """Refuse a weight of momentum where there is none."""
+        super().check_task(task, training)
+        default = type(self).model_fields["beta"].default
+        if self.momentum_source(training) == "off" and self.beta != default:
+            raise SettingsError(
+                f"algorithm.beta = {self.beta} has no effect: momentum is off"
+                + ("" if self.momentum else f" by default with {training.optimizer}"),
+                fix='set algorithm.momentum = "unmixed", or remove algorithm.beta',
+                field="algorithm.beta",
+            )
 
     def sharing(self, tiers: Mapping[str, str], model: ModelSettings, min_cohort: int) -> str:
         """Describe the hospitals over which each layer is summed."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from benchmarks.vectors import keys, numbers, product, recordings
+from benchmarks.vectors import documents, keys, numbers, product, recordings
 from benchmarks.vectors.book import Book, outcome, write
 from benchmarks.vectors.record import NAMES, Kind, Plan, record
 from benchmarks.vectors.seeds import seeded
@@ -37,6 +37,7 @@ def make_all(folder: Path) -> None:
         "ciphertexts": (lambda book: numbers.ciphertexts(book, key), "BFV (8)"),
         "seals": (keys.seals, "Signatures and sealed messages (2)"),
         "rosters": (keys.rosters, "Cards and rosters (3)"),
+        "documents": (documents.documents, "Key files, approvals and ids of runs (2, 3)"),
         "frames": (keys.wire, "Frames and links (4)"),
         "recordings": (lambda book: recordings.recordings(book, data), "Whole runs (4 to 8)"),
         "ledgers": (keys.ledgers, "Ledgers (11)"),

@@ -320,6 +320,11 @@ def _signed(roster: Roster, *signers: Any) -> Roster:
     return replace(roster, signatures=signatures)
 
 
+def signed_roster() -> Roster:
+    """Return a roster that its dealer has signed."""
+    return _signed(_roster())
+
+
 def _rosters(book: Book) -> None:
     good, me = _roster(), _card(NORTH.public)
 

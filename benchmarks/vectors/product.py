@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.vectors.replay import Replay, layout_of, public_of
+from secure_fl.crypto.keys import vault
 from secure_fl.crypto.keys.identity import (
     Channel,
     Identity,
@@ -20,6 +21,7 @@ from secure_fl.crypto.keys.identity import (
     keyed_digest,
     open_sealed,
 )
+from secure_fl.crypto.keys.keyring import decode_keys
 from secure_fl.crypto.keys.roster_files import read_card, read_roster
 from secure_fl.crypto.privacy.ledger_store import Chain, LedgerRow
 from secure_fl.crypto.sealing import masking, packing, secret, tags
@@ -29,6 +31,8 @@ from secure_fl.crypto.sealing.public import to_parts
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.transcript import SeenHistory
 from secure_fl.errors import SecureFLError
+from secure_fl.pilot import approvals
+from secure_fl.pilot.plan import run_id
 from secure_fl.protocol import frames
 from secure_fl.protocol.frames import Frame, Link
 from secure_fl.protocol.messages import Audience
@@ -198,6 +202,18 @@ def _roster(case: Case) -> Any:
     return read.digest().hex()
 
 
+def _keys(case: Case) -> Any:
+    found = decode_keys(_one(case, "data"))
+    now = datetime.fromisoformat(case["now"])
+    found.check(read_roster(case["file"].encode()), now=now)
+    return found.fingerprint()
+
+
+def _run_id(case: Case) -> Any:
+    nonces = {name: bytes.fromhex(one) for name, one in case["nonces"].items()}
+    return run_id(read_roster(case["file"].encode()), case["plan"], nonces).hex()
+
+
 def _ledger(case: Case) -> Any:
     anchor = case["anchor"] and (
         case["anchor"][0],
@@ -250,6 +266,15 @@ KINDS: Mapping[str, Callable[[Case], Any]] = {
     "link": _link,
     "card": lambda c: read_card(c["file"].encode()).canonical().hex(),
     "roster": _roster,
+    "approval": lambda c: approvals.read(c["file"].encode(), "").digest().hex(),
+    "cohort-keys": _keys,
+    "run-id": _run_id,
+    "key-file": lambda c: vault.decrypt(
+        vault.KeyFileKind(c["holds"]), _one(c, "data"), c["passphrase"]
+    ).hex(),
+    "private-identity": lambda c: (
+        Identity.from_private_bytes(_one(c, "data")).public.canonical().hex()
+    ),
     "ledger": _ledger,
 }
 

@@ -99,6 +99,8 @@ def begin_with(model: nn.Module, first: nn.Module) -> None:
         for name, child in module.named_children():
             if id(child) in shared:
                 setattr(module, name, shared[id(child)])
+    if word_output(model) is not None:  # it may be the table of word vectors
+        unwrapped(model).tie_weights()  # type: ignore[operator]
 
 
 def shorten(config: Any, layers: int) -> None:

@@ -324,6 +324,12 @@ class Cohort:
         resume = self.resume_after, self.newcomers
         return Rounds(total, boundary, self._summing, self._hooks, resume, self.until)
 
+    def saved(self, name: str) -> dict[str, Any] | None:
+        """Return a state of the round after which this party resumes; None: it starts anew."""
+        if not self.resume_after or self.me in self.newcomers:
+            return None
+        return self._checkpoints.read(self.resume_after, name)
+
     def _next(self) -> int:
         self._relayed += 1
         return self._relayed - 1

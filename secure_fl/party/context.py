@@ -161,6 +161,10 @@ class Checkpoints:
         """Load one round into `keep`, and return the state of the sums."""
         _no_folder("it cannot be resumed")
 
+    def read(self, round: int, name: str) -> dict[str, Any]:
+        """Return one of the states of a round, without loading it into anything."""
+        _no_folder("it cannot be resumed")
+
     def roll_back(self, round: int) -> None:
         """Drop all later rounds: if they are repeated, they belong to another session."""
 

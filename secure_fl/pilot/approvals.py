@@ -55,8 +55,8 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: dict[str, str]
     programs: dict[str, str]
     """Version and digest of each package that runs the plan."""
+    format: Literal["secure-fl/approval/2"]
     signature: bytes = b""
-    format: Literal["secure-fl/approval/2"] = "secure-fl/approval/2"
 
     @classmethod
     def make(cls, me: Identity, site: str, plan: Plan, rules: Mapping[str, str]) -> Approval:
@@ -73,6 +73,7 @@ class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             write_plan(plan),
             dict(rules),
             programs_of(plan),
+            "secure-fl/approval/2",
         )
         return msgspec.structs.replace(made, signature=me.sign_document(made.digest()))
 

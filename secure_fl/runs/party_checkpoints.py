@@ -87,14 +87,19 @@ class PartyCheckpoints(Checkpoints):
         """Load one round."""
         state = checkpoint.load(self._path(round))
         if set(state["keep"]) != set(keep):
-            what = "the checkpoint is of another program"
-            fix = "resume with the algorithm and version that the run began with"
-            raise RunError(what, fix=fix, file=self._path(round), reason="other-program")
+            raise self._other_program(round)
         for name, thing in keep.items():
             thing.load_state_dict(state["keep"][name])
         self._site.load_state_dict(state["site"])
         sums: Mapping[str, Any] = state["sums"]
         return sums
+
+    def read(self, round: int, name: str) -> dict[str, Any]:
+        """Return one of the states of a round."""
+        states: dict[str, dict[str, Any]] = checkpoint.load(self._path(round))["keep"]
+        if name not in states:
+            raise self._other_program(round)
+        return states[name]
 
     def roll_back(self, round: int) -> None:
         """Set aside what comes after it: a coordinator may say anything before a sum."""
@@ -154,6 +159,11 @@ class PartyCheckpoints(Checkpoints):
     def leave_out(self, *names: str) -> None:
         """Let sums be repeated without the input of these, who were convicted."""
         self._openings.without |= set(names)
+
+    def _other_program(self, round: int) -> RunError:
+        what = "the checkpoint is of another program"
+        fix = "resume with the algorithm and version that the run began with"
+        return RunError(what, fix=fix, file=self._path(round), reason="other-program")
 
     def _path(self, round: int) -> Path:
         return self._folder / f"round-{round:05d}"

@@ -172,11 +172,11 @@ def sums_of(events: Sequence[dict[str, Any]], party: str = NAMES[0]) -> list[int
     ]
 
 
-@pytest.mark.parametrize(("together", "exchanges"), [(1, 5), (2, 2), (99, 1)])
+@pytest.mark.parametrize(("together", "exchanges"), [(1, 6), (4, 2), (99, 1)])
 def test_batches_together_are_fewer_exchanges_with_as_many_steps(
     together: int, exchanges: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """22 records are 5 batches of 4; two at a time are 4 batches, and one is skipped."""
+    """26 records are 6 batches of 4; at most four at a time are three at a time."""
     steps: list[tuple[str, int]] = []
     monkeypatch.setattr(
         "secure_fl.algorithms.fedid.algorithm.public_step",
@@ -188,11 +188,11 @@ def test_batches_together_are_fewer_exchanges_with_as_many_steps(
         "fresh_optimizers": True,
     }
     cfg, events = FedID(rounds=2, public_batch=4, **fields), list[dict[str, Any]]()
-    hosted(cfg, silos=members(size=8, shared=22), listener=into(events)).run()
-    batches = exchanges * min(together, 5)
+    hosted(cfg, silos=members(size=8, shared=26), listener=into(events)).run()
+    batches = 6
     found = sums_of(events)
     assert found == [4 * (batches // exchanges * 4 * len(LABELS) + 1)] * (2 * 2 * exchanges)
-    assert cfg.releases(22, 8) == (batches // exchanges * 4, len(found))
+    assert cfg.releases(26, 8) == (batches // exchanges * 4, len(found))
     for name in (*NAMES, HOST):
         assert steps.count((name, 1)) == steps.count((name, 2)) == 2 * batches
 
@@ -211,13 +211,13 @@ def test_members_learn_alone_before_they_teach(method: Any) -> None:
         method(rounds=2, alone=2)
 
 
-def test_groups_of_batches_have_one_size() -> None:
-    batches = [torch.tensor([i]) for i in range(7)]
-    for size, count in ((1, 7), (2, 3), (7, 1), (8, 1)):
-        found = list(groups(batches, size))
-        assert [len(group) for group in found] == [min(size, 7)] * count
+def test_groups_of_batches_have_one_size_and_leave_no_batch_out() -> None:
+    batches = [torch.tensor([i]) for i in range(10)]
+    for most, size in ((1, 1), (2, 2), (6, 5), (9, 5), (10, 10), (11, 10), (None, 10)):
+        found = list(groups(batches, most))
+        assert [len(group) for group in found] == [size] * (10 // size)
         rows = torch.cat([torch.cat(tuple(group)) for group in found]).tolist()
-        assert rows == list(range(min(size, 7) * count))
+        assert rows == list(range(10))
 
 
 def test_all_members_draw_the_same_batches_and_others_in_each_pass() -> None:

@@ -40,6 +40,7 @@ from tests.support.saved_models import dropping
 __all__ = ["dropping"]  # a fixture
 
 RATE = 0.3
+KEPT = torch.zeros(())  # the logs of class shares that are not divided out
 SGD = TrainingSettings(
     optimizer="sgd",
     learning_rate=RATE,
@@ -62,14 +63,21 @@ class Toy:
 
 
 def through_the_step(
-    task: Any, host: nn.Module, party: nn.Module, x: Batch, val: Batch, others: Tensor, w: float
+    task: Any,
+    host: nn.Module,
+    party: nn.Module,
+    x: Batch,
+    val: Batch,
+    others: Tensor,
+    w: float,
+    log_shares: Tensor,
 ) -> tuple[Tensor, list[Tensor]]:
     """Eqs. 10-12 as one graph: the ensemble, and the derivative of L_val in the party's weights."""
 
     def at(weights: dict[str, Tensor]) -> Any:
         return lambda **inputs: functional_call(host, weights, (), inputs)
 
-    y = w * task.forward(party, x).softmax(-1) + (1 - w) * others
+    y = w * (task.forward(party, x) - log_shares).softmax(-1) + (1 - w) * others
     θ = {name: p.detach().clone().requires_grad_() for name, p in trainable(host).items()}
     g = torch.autograd.grad(ce(task.forward(at(θ), x), y), list(θ.values()), create_graph=True)
     after = {name: p - RATE * d for (name, p), d in zip(θ.items(), g, strict=True)}
@@ -90,9 +98,17 @@ def toys(seed: int = 0) -> tuple[nn.Linear, nn.Linear, Batch, Batch]:
         return host, party, x, {"input": torch.randn(6, 5, dtype=torch.float64), "labels": labels}
 
 
-def loss_of(z: Tensor, y: Tensor, own: Tensor, h: Tensor, w: float, cfg: FedID) -> Tensor:
+def loss_of(
+    z: Tensor,
+    y: Tensor,
+    own: Tensor,
+    h: Tensor,
+    w: float,
+    cfg: FedID,
+    log_shares: Tensor = KEPT,
+) -> Tensor:
     """The loss of a party's step under these settings."""
-    return torch.stack(step_losses(z, StepInputs(y, own, h), w, cfg)).sum()
+    return torch.stack(step_losses(z, StepInputs(y, own, h, log_shares), w, cfg)).sum()
 
 
 def printed(**fields: Any) -> FedID:
@@ -108,16 +124,20 @@ def hospital(training: TrainingSettings = SGD, model: ModelSettings | None = Non
 
 
 @pytest.mark.parametrize("w", [1.0, 0.25])
-def test_exact_feedback_is_the_derivative_through_the_hosts_step(w: float) -> None:
+@pytest.mark.parametrize("log_shares", [KEPT, torch.tensor([0.9, 0.08, 0.02]).log()])
+def test_exact_feedback_is_the_derivative_through_the_hosts_step(
+    w: float, log_shares: Tensor
+) -> None:
+    """A party that divides its class shares out differentiates the predictions that it sends."""
     host, party, x, val = toys()
     others = torch.full((7, 3), 1 / 3, dtype=torch.float64)
-    y, expected = through_the_step(Toy(), host, party, x, val, others, w)
+    y, expected = through_the_step(Toy(), host, party, x, val, others, w, log_shares)
     h = exact_feedback(cast(Task, Toy()), host, RATE, x, y, val)
     assert h.dtype == torch.float64 and h.shape == (7, 3)
-    found = torch.autograd.grad(
-        w * (h * party(x["input"]).softmax(-1)).sum(), list(party.parameters())
-    )
-    torch.testing.assert_close(flat(found), flat(expected), rtol=0, atol=1e-10)
+    cfg = printed(feedback="exact", distill=False, host_learning_rate=RATE)
+    loss = loss_of(party(x["input"]), y, y, h, w, cfg, log_shares)
+    found = torch.autograd.grad(loss, list(party.parameters()))
+    torch.testing.assert_close(flat(found), flat(expected), rtol=0, atol=1e-6)
     assert flat(expected).abs().max() > 1e-3  # or the bound would say nothing
 
 
@@ -131,7 +151,7 @@ def test_exact_feedback_of_a_transformer_reaches_the_party_as_one_gradient(froze
     ]
     host, party, w = models[0].eval(), models[1].eval(), 0.3
     x, val = site.public.batch([0, 1, 2, 3]), site.train.batch([0, 1, 2, 3, 4])
-    y, expected = through_the_step(site.task, host, party, x, val, torch.full((4, 2), 0.5), w)
+    y, expected = through_the_step(site.task, host, party, x, val, torch.full((4, 2), 0.5), w, KEPT)
     h = exact_feedback(site.task, host, RATE, x, y, val)
     z = site.task.forward(party, x)
     loss = loss_of(z, y, z.softmax(-1).detach(), h, w, cfg)
@@ -252,7 +272,7 @@ def test_a_watch_says_how_large_feedback_is_beside_distillation_and_how_far_a_pa
     z = torch.tensor([[2.0, 0.0], [0.0, 1.0]], requires_grad=True)
     y, own = torch.tensor([[0.5, 0.5], [0.9, 0.1]]), torch.tensor([[0.8, 0.2], [0.3, 0.7]])
     h = torch.tensor([[1.0, -1.0], [2.0, 0.0]])
-    given, p = StepInputs(y, own, h), z.detach().softmax(-1)
+    given, p = StepInputs(y, own, h, KEPT), z.detach().softmax(-1)
     watch = StepMetrics()
     cfg = FedID(feedback="exact", feedback_weight=3.0, host_learning_rate=0.1)
     watch.add(z, given, step_losses(z, given, 0.25, cfg))

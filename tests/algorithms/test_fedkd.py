@@ -18,13 +18,16 @@ from secure_fl.corpora import make
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.ledger import Ledger
 from secure_fl.errors import ModelError, SettingsError
-from secure_fl.learning.anatomy import embeddings, encoder_layers, trainable
+from secure_fl.events import EventLog
+from secure_fl.learning.anatomy import embeddings, encoder_layers, trainable, word_output
 from secure_fl.learning.dp.dp_sgd import checked_clipping, fit_privately
 from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.local_training import make_optimizer
 from secure_fl.learning.site import Site
+from secure_fl.learning.site_context import SiteContext, SiteSpec
+from secure_fl.learning.tasks import make_task
 from secure_fl.party.hooks import Snapshot
-from secure_fl.settings import DPSettings, ModelSettings, TrainingSettings
+from secure_fl.settings import DPSettings, ModelSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
 from tests.support.equality import equal, kept_state, weights
 from tests.support.families import save
@@ -204,6 +207,17 @@ def test_every_hospital_has_the_shared_layers_and_its_own_above_them() -> None:
     above = [name for name in teachers[0] if "layer.1" in name and "weight" in name]
     assert above and not set(above) & set(student)
     assert not any(torch.equal(teachers[0][name], teachers[1][name]) for name in above)
+
+
+def test_a_teacher_s_word_output_is_the_table_that_it_shares() -> None:
+    """Trained word vectors move with the sum, so a table of the teacher's own would drift away."""
+    words = {"no-ade": "helped", "ade": "harmed"}
+    task = TaskSettings(prompt="patient was [MASK] .", label_words=words, max_length=32)
+    spec = SiteSpec(make_task(task), ModelSettings(layers=2, freeze_embeddings=False), SGD, 0)
+    pair = make_pair(Site(silos()[0], spec, SiteContext(EventLog(NAMES[0]))), kd())
+    outputs = [word_output(model) for model in (pair.teacher, pair.student)]
+    tables = [model.get_input_embeddings() for model in (pair.teacher, pair.student)]  # type: ignore[operator]
+    assert {id(module.weight) for module in (*outputs, *tables)} == {id(tables[0].weight)}
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -31,6 +31,7 @@ from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal, weights
 from tests.support.event_documents import into
+from tests.support.families import save
 from tests.support.fedkd_runs import site_of
 from tests.support.killing import Killed, after, kill_when
 from tests.support.raising import raises
@@ -56,7 +57,18 @@ def tiers(
 
 
 def inclusive(rounds: int = 2, **options: Any) -> InclusiveFL:
-    return InclusiveFL(rounds=rounds, tiers=DEPTHS, **{"momentum": "unmixed"} | options)
+    return InclusiveFL(rounds=rounds, **{"tiers": DEPTHS, "momentum": "unmixed"} | options)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_momentum_of_a_family_whose_layers_have_different_parameters(
+    server: str, tmp_path: Path
+) -> None:
+    """The first layer of ModernBERT has no norm before its attention; here it is a tier's last."""
+    algorithm = inclusive(**SERVERS[server], tiers={"weak": 1, "strong": 2})
+    places, model = ("weak", "weak", "strong", "strong"), save(tmp_path, "modernbert")
+    result = tiers(algorithm, places=places, model=model).run()
+    assert all(w.isfinite().all() for w in weights(result, "model-weak").values())
 
 
 @pytest.mark.parametrize("way", SERVERS)

@@ -23,7 +23,7 @@ from tests.support.equality import equal, weights
 from tests.support.event_documents import into
 from tests.support.fedkd_runs import kd
 from tests.support.fedkd_runs import run as fedkd_run
-from tests.support.killing import Killed, at_event, kill_when
+from tests.support.killing import Killed, after, at_event, kill_when
 from tests.support.sampling import mostly_slow
 from tests.support.token_hospitals import HEAD, corpora, ner
 
@@ -86,6 +86,24 @@ def test_a_killed_run_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
     for model in complete.models:
         assert equal(weights(complete, model), weights(resumed, model)), model
     assert complete.document["history"] == resumed.document["history"]
+
+
+@pytest.mark.parametrize("name", ["inclusivefl", "heterofl"])
+def test_a_lost_hospital_changes_no_tier_of_a_resumed_run(name: str, tmp_path: Path) -> None:
+    """By default, tiers follow the places among the names; hospital-3 would get another model."""
+    parties = silos(4, 8)
+    algorithm: Algorithm = InclusiveFL(rounds=2, tiers={"weak": 1, "strong": 2})
+    if name == "heterofl":
+        algorithm = HeteroFL(rounds=2, widths={"weak": 0.5, "strong": 1.0}, mix="wide")
+    protection = ProtectionSettings(mode="none", min_cohort=1, threshold=3)
+    options: dict[str, Any] = {"protection": protection, "model": ModelSettings(layers=2)}
+    options["folder"] = tmp_path
+    stop = kill_when(after(1))
+    with pytest.raises(Killed):
+        small(algorithm, silos=parties, listener=stop, **options).run()
+    events: list[dict[str, Any]] = []
+    small(algorithm, silos=parties[1:], resume=True, listener=into(events), **options).run()
+    assert {e["round"] for e in events if e["event"] == "round_saved"} == {2}
 
 
 LOCAL_HEADS: list[tuple[Algorithm, str]] = [

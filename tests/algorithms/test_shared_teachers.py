@@ -172,8 +172,11 @@ def test_made_up_records_have_words_of_their_own_record_only() -> None:
     assert 0 < spans < 24 and changed > 0
 
 
-def test_a_student_learns_from_made_up_records_and_its_teacher_does_not() -> None:
-    plain, made = (run(shared(made_up=given)).run() for given in (False, True))
+@pytest.mark.parametrize("soft_labels", [True, False])
+def test_a_student_learns_from_made_up_records_and_its_teacher_does_not(soft_labels: bool) -> None:
+    """A student may be taught by made-up records only."""
+    cfg = shared(rounds=1, soft_labels=soft_labels)
+    plain, made = (run(cfg.model_copy(update={"made_up": given})).run() for given in (False, True))
     assert equal(weights(plain), weights(made))
     assert not equal(weights(plain, "student"), weights(made, "student"))
 

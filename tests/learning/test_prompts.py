@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from secure_fl import FedAvg, ModelSettings, ProtectionSettings, Silo, TrainingSettings
+from secure_fl.algorithms.fedkd.mutual_distillation import Words
 from secure_fl.algorithms.probe import Probe
 from secure_fl.corpora import make
 from secure_fl.data.examples import Text
@@ -66,6 +67,36 @@ def test_logits_are_those_of_the_label_words_at_the_mask(windows: int) -> None:
         own = by_window.reshape(2, -1, 2)[row][present[row]]
         assert torch.allclose(found[row], own.mean(0), atol=1e-5)
     assert found.shape == (2, 2)
+
+
+@pytest.mark.parametrize("windows", [1, 4])
+def test_a_made_up_record_keeps_its_prompt_and_is_read_at_the_mask(windows: int) -> None:
+    """Words in the middle are hidden, so the number of visible tokens is no place in the row."""
+    task = task_of(max_length=20, windows=windows)
+    model = load_model(SPEC, task, TOKENIZER, 0)
+    batch = task.encode(NOTES, TOKENIZER).batch(range(len(NOTES)))
+    made = Words.of(TOKENIZER).made_up(batch)
+    tokens = batch["input_ids"].shape[-1]
+    with inference(model):
+        found = task.forward(model, made)
+        rows, seen, real = (
+            values.reshape(-1, tokens)
+            for values in (made["input_ids"], made["attention_mask"], batch["attention_mask"])
+        )
+        plain = model(input_ids=rows, attention_mask=seen).logits
+    present = real.any(-1).reshape(len(NOTES), -1)
+    at = real.sum(-1) - 3  # before "." and [SEP]
+    words = TOKENIZER.convert_tokens_to_ids(["helped", "harmed"])
+    by_window = plain[torch.arange(len(rows)), at][:, words].reshape(*present.shape, 2)
+    expected = torch.stack(
+        [own[here].mean(0) for own, here in zip(by_window, present, strict=True)]
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    tail = TOKENIZER.convert_tokens_to_ids(["patient", "was", "[MASK]", ".", "[SEP]"])
+    for ids, end, mask in zip(rows, real.sum(-1), seen, strict=True):
+        if end:
+            assert ids[end - 5 : end].tolist() == tail and mask[end - 5 : end].all()
+    assert (made["attention_mask"] < batch["attention_mask"]).any()
 
 
 def test_no_weight_of_the_head_is_fresh_in_a_checkpoint(tmp_path: Path) -> None:

@@ -114,13 +114,14 @@ def _several(short: int, long: int, count: int, items: Sequence[Any]) -> bytes:
 
 def unpacked(data: bytes) -> Any:
     """Decode one value that is all of the bytes; a ValueError for anything else."""
-    value, end = _value(data, 0)
+    value, end = one_value(data, 0)
     if end != len(data):
         raise ValueError("bytes after the value")
     return value
 
 
-def _value(data: bytes, at: int) -> tuple[Any, int]:
+def one_value(data: bytes, at: int) -> tuple[Any, int]:
+    """Decode the value at a place; return the place after it too."""
     first = _take(data, at, 1)[0]
     at += 1
     if first < 0x80:
@@ -166,7 +167,7 @@ def _binary(data: bytes, at: int, length: int) -> tuple[bytes, int]:
 def _array(data: bytes, at: int, count: int) -> tuple[list[Any], int]:
     items = []
     for _ in range(count):
-        item, at = _value(data, at)
+        item, at = one_value(data, at)
         items.append(item)
     return items, at
 

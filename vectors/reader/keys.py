@@ -15,11 +15,21 @@ from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey, M
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from vectors.reader.base import Refused, derive, labelled, require, spoken
+from vectors.reader.base import (
+    Refused,
+    derive,
+    labelled,
+    one_value,
+    require,
+    spoken,
+    unpacked,
+)
 from vectors.reader.numbers import pair_secret
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:?[0-5]\d)", re.ASCII)
 V2 = b"\x02"
 POINT, KEM, CIPHERTEXT = 32, 1184, 1088  # bytes: X25519 keys; keys and ciphertexts of ML-KEM-768
 SIGNING, SIGNED = 32 + 1952, 64 + 3309  # bytes of keys and of signatures: Ed25519, then ML-DSA-65
@@ -156,7 +166,8 @@ def open_envelope(channel_key: bytes, run: bytes, data: bytes, context: bytes) -
 def _json(data: bytes, fields: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
     try:
         read = json.loads(data.decode())
-    except ValueError:
+        json.dumps(read, ensure_ascii=False).encode()  # no half of a surrogate pair
+    except (ValueError, RecursionError):
         raise Refused("keyring:malformed") from None
     _closed(read, fields)
     require(read["format"] == 2, "keyring:other-format")
@@ -172,33 +183,41 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _whole(value: Any) -> bool:
+    return type(value) is int
+
+
 def _count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= 2**31
 
 
 def _base64(value: Any) -> bool:
     try:
-        return isinstance(value, str) and b64decode(value, validate=True) is not None
+        return _text(value) and len(value) % 4 == 0 and b64decode(value, validate=True) is not None
     except ValueError:
         return False
 
 
 def _moment(value: Any) -> bool:
     try:
-        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
+        return _text(value) and bool(MOMENT.fullmatch(value)) and bool(_date(value))
     except ValueError:
         return False
 
 
+def _date(value: str) -> datetime:
+    return datetime.fromisoformat(value.upper())
+
+
 CARD = {"name": _text, "signing": _base64, "agreement": _base64}
 CARD_FILE = {
-    "format": _count,
+    "format": _whole,
     "card": lambda v: v is not None,
     "signature": _base64,
     "fingerprint": _text,
 }
 ROSTER_FILE: dict[str, Callable[[Any], bool]] = {
-    "format": _count, "version": _count, "threshold": lambda v: v is None or _count(v),
+    "format": _whole, "version": _count, "threshold": lambda v: v is None or _count(v),
     "created": _moment, "expires": _moment, "coordinator": lambda v: True,
     "members": lambda v: isinstance(v, list), "fingerprint": _text,
     "signatures": lambda v: isinstance(v, dict) and all(map(_base64, v.values())),
@@ -299,7 +318,7 @@ def read_roster(data: bytes) -> Roster:
     members = [(_card(one["card"]), one["role"], one["tier"]) for one in read["members"]]
     coordinator = _card(read["coordinator"])
     require(all((tier or "").isprintable() for _, _, tier in members), "keyring:malformed")
-    dates = (datetime.fromisoformat(read[name]) for name in ("created", "expires"))
+    dates = (_date(read[name]) for name in ("created", "expires"))
     try:
         whole = [date.astimezone(UTC).replace(microsecond=0) for date in dates]
     except OverflowError:
@@ -311,6 +330,87 @@ def read_roster(data: bytes) -> Roster:
     roster = Roster(coordinator, members, threshold, *rest)
     require(spoken(roster.digest()) == read["fingerprint"], "keyring:changed")
     return roster
+
+
+def open_key_file(kind: int, data: bytes, passphrase: str) -> bytes:
+    """The secret in a key file (2.7)."""
+    require(data[:1] == b"\x01", "keyring:other-format")
+    head, body = data[:53], data[53:]
+    fits = len(head) == 53 and len(body) == int.from_bytes(head[49:], "big") >= 16
+    require(fits, "keyring:malformed")
+    log_n, r, p = head[2:5]
+    bounded = 10 <= log_n <= 20 and 1 <= r <= 16 and 1 <= p <= 16 and r * p << log_n <= 1 << 23
+    require(head[1] == kind and bounded, "keyring:changed")
+    both = Scrypt(salt=head[5:21], length=48, n=1 << log_n, r=r, p=p).derive(passphrase.encode())
+    require(both[32:] == head[33:49], "keyring:passphrase")
+    return _decrypted(both[:32], head[21:33], body, head, "keyring:changed")
+
+
+def check_keys(data: bytes, roster: bytes, now: datetime) -> str:
+    """The fingerprint of the cohort's keys, if they are of this roster and valid (2.6)."""
+    try:
+        require(data[:1] == b"\x98", "keyring:malformed")
+        form, of, version, expires, dealer, secret, tag_key, channel_key = _array_of_8(data)
+        types = map(type, (form, of, version, dealer, secret, tag_key, channel_key))
+        require([*types] == [int, bytes, int, str, bytes, bytes, bytes], "keyring:malformed")
+    except ValueError:
+        raise Refused("keyring:malformed") from None
+    fits = form == 2 and len(tag_key) == len(channel_key) == 32 and secret
+    require(fits, "keyring:other-format")
+    require(of == read_roster(roster).digest(), "keyring:other-roster")
+    require(now < expires, "keyring:expired")
+    return spoken(labelled(b"secure-fl cohort", data))
+
+
+def _array_of_8(data: bytes) -> list[Any]:
+    """The fields of an array whose fourth is a timestamp of 4 bytes."""
+    start = end = 1
+    for _ in range(3):
+        end = one_value(data, end)[1]
+    time = data[end : end + 6]
+    if time[:2] != b"\xd6\xff" or len(time) < 6:
+        raise ValueError("no timestamp of 4 bytes")
+    first, last = (b"\x93" + data[start:end], b"\x94" + data[end + 6 :])
+    moment = datetime.fromtimestamp(int.from_bytes(time[2:], "big"), UTC)
+    return [*unpacked(first), moment, *unpacked(last)]
+
+
+# --- approvals and ids of runs (3) --------------------------------------------------------
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_text, value.values()))
+
+
+APPROVAL: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("site", "who", "time", "run", "plan"), _text),
+    **dict.fromkeys(("signing", "agreement", "signature"), _base64),
+    **dict.fromkeys(("rules", "programs"), _texts),
+    "format": lambda v: v == "secure-fl/approval/2",
+}
+
+
+def read_approval(data: bytes) -> bytes:
+    """The digest of an approval with a valid signature (3.5)."""
+    try:
+        read = json.loads(data.decode())
+        _closed(read, APPROVAL)
+        card = Card.of(read["who"], b64decode(read["signing"]), b64decode(read["agreement"]))
+        text = json.dumps(
+            {**read, "signature": ""}, ensure_ascii=False, sort_keys=True, separators=(",", ":")
+        )
+        digest = labelled(b"secure-fl approval", text.encode())
+        card.verify_document(digest, b64decode(read["signature"]))
+    except (ValueError, Refused):
+        raise Refused("keyring:signature") from None
+    return digest
+
+
+def run_id(roster: bytes, plan: str, nonces: Mapping[str, str]) -> bytes:
+    """The id of a run (3.6)."""
+    parts = [read_roster(roster).canonical(), plan.encode()]
+    parts += [x for name in sorted(nonces) for x in (name.encode(), bytes.fromhex(nonces[name]))]
+    return labelled(b"secure_fl/1 run", *parts)[:16]
 
 
 # --- the ledger (11) ------------------------------------------------------------------------------

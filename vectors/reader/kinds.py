@@ -167,6 +167,13 @@ KINDS: Mapping[str, Callable[[Case], Any]] = {
     "link": _link,
     "card": lambda c: keys.read_card(c["file"].encode()).canonical().hex(),
     "roster": _roster,
+    "approval": lambda c: keys.read_approval(c["file"].encode()).hex(),
+    "key-file": lambda c: keys.open_key_file(c["holds"], _one(c, "data"), c["passphrase"]).hex(),
+    "private-identity": lambda c: keys.Identity(_one(c, "data")).card.canonical().hex(),
+    "cohort-keys": lambda c: keys.check_keys(
+        _one(c, "data"), c["file"].encode(), datetime.fromisoformat(c["now"])
+    ),
+    "run-id": lambda c: keys.run_id(c["file"].encode(), c["plan"], c["nonces"]).hex(),
     "ledger": keys.check_ledger,
     "ciphertexts": _ciphertexts,
     "recording": _recording,

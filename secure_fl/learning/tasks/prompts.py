@@ -25,7 +25,7 @@ from secure_fl.learning.tasks.token_table import Table, WindowLayout, encode_tex
 from secure_fl.settings import MASK
 
 ANSWERS = "answers"  # of each record: the token of each class
-FROM_END = "from_end"  # of each record: the mask's place, counted from the end of its row
+FROM_END = "from_end"  # of each record: places of mask and prompt, counted from its rows' ends
 
 
 @dataclass(frozen=True)
@@ -55,20 +55,32 @@ class PromptClassification(Classification):
         layout = WindowLayout.of(tokenizer, self, prompt)
         table = encode_texts(examples, tokenizer, self, layout)
         after = [*prompt, *layout.after[len(prompt) :]]
-        place = len(after) - after.index(tokenizer.mask_token_id)
-        count = len(examples)
-        table = table.with_values(
-            **{ANSWERS: answers.expand(count, -1), FROM_END: torch.full((count,), place)}
-        )
+        places = torch.tensor([len(after) - after.index(tokenizer.mask_token_id), len(after)])
+        values = {ANSWERS: answers, FROM_END: places}
+        table = table.with_values(**{n: v.expand(len(examples), -1) for n, v in values.items()})
         return self.numbered(table, examples) if labelled else table
 
     def run(self, model: nn.Module, inputs: Batch, batch: Batch, **options: Any) -> Any:
         """The full output for rows of tokens; its logits are those of the label words."""
-        places = inputs["attention_mask"].sum(-1) - batch[FROM_END][0]
+        places = ends(inputs["attention_mask"]) - batch[FROM_END][0, 0]
         with only_at(body_of(model), places.clamp(min=0)):
             out = model(**inputs, **options)
         out.logits = out.logits[:, 0].index_select(-1, batch[ANSWERS][0])
         return out
+
+
+def ends(mask: Tensor) -> Tensor:
+    """The place after each row's last visible token; tokens before it may be hidden."""
+    return (mask * torch.arange(1, mask.shape[-1] + 1, device=mask.device)).amax(-1)
+
+
+def outside_prompt(batch: Batch) -> Tensor:
+    """True for the tokens of a batch that no prompt has added."""
+    mask = batch["attention_mask"]
+    if FROM_END not in batch:
+        return torch.ones_like(mask, dtype=torch.bool)
+    text = ends(mask) - batch[FROM_END][0, 1]
+    return torch.arange(mask.shape[-1], device=mask.device) < text[..., None]
 
 
 @contextmanager
