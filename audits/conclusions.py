@@ -260,12 +260,15 @@ def _members_sought(trials: Sequence[AuditTrial]) -> list[AuditFinding]:
 
 
 def _epsilon(policy: PolicySettings, privacy: Sequence[PrivacyPart]) -> list[str]:
-    """Judge the smallest ε, where the policy limits it."""
+    """Judge the largest ε of all statements, where the policy limits it."""
     if policy.epsilon is None:
         return []
-    bounded = [part.epsilon for part in privacy if part.epsilon is not None]
-    if not bounded:
+    if not privacy:
         return ["policy.epsilon is set, and this run makes no differential-privacy statement"]
-    if min(bounded) > policy.epsilon:
-        return [f"ε = {min(bounded):.3g}, and policy.epsilon is {policy.epsilon:g}"]
-    return []
+    limit = f"policy.epsilon is {policy.epsilon:g}"
+    return [
+        f"{'ε has no bound' if part.epsilon is None else f'ε = {part.epsilon:.3g}'} "
+        f"per {part.unit}, and {limit}"
+        for part in privacy
+        if part.epsilon is None or part.epsilon > policy.epsilon
+    ]

@@ -154,6 +154,9 @@ def test_membership_and_epsilon_are_judged_where_the_policy_says():
     assert judged(statement=(statement,), epsilon=4.0)[0] == "within policy"
     assert judged(statement=(statement,), epsilon=3.0)[0] == "beyond policy"
     assert "no differential-privacy statement" in judged(epsilon=3.0)[1]
+    for other in (None, 50.0):  # of another unit: the smallest ε does not cover it
+        both = (statement, replace(statement, unit="hospital", epsilon=other))
+        assert judged(statement=both, epsilon=4.0)[0] == "beyond policy"
 
 
 def test_tau_counts_pairs_and_ties_tell_nothing():
