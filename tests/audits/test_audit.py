@@ -172,8 +172,11 @@ def test_a_prediction_without_noise_is_found(tmp_path, monkeypatch):
         "more": 'counted = "parties"',
         "protection": "[protection.noise]\nepsilon = 8.0\nforce = true",
     }
-    sound = _noise_trial(trained(tmp_path / "noised", **options))
-    assert sound.verdict is Verdict.HOLDS
+    noised = trained(tmp_path / "noised", **options)
+    assert _noise_trial(noised).verdict is Verdict.HOLDS
+    with monkeypatch.context() as few:  # noise that was not measured is not credited
+        few.setattr(code_trials, "ENOUGH", 10**6)
+        assert _noise_trial(noised).verdict is Verdict.INCONCLUSIVE
     grid = lambda self, x: np.rint(np.asarray(x) * self.scale).astype(np.int64)  # noqa: E731
     monkeypatch.setattr(SkellamNoise, "share", grid)
     bare = _noise_trial(trained(tmp_path / "bare", **options))
