@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,9 +14,17 @@ from secure_fl.audits.attacks import reading
 from secure_fl.audits.build_document import UPDATE, WORDS, recovered, trial_part
 from secure_fl.audits.conclusions import judge, matrix, trial_id
 from secure_fl.audits.document import PrivacyPart
-from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
+from secure_fl.audits.findings import (
+    AuditFinding,
+    AuditTrial,
+    CoordinatorView,
+    Prior,
+    Truth,
+    Verdict,
+)
 from secure_fl.audits.report import sentences
 from secure_fl.audits.roles import CODE, within_bound
+from secure_fl.data.examples import Text
 from secure_fl.settings import PolicySettings
 from tests.support.documents import privacy
 
@@ -157,6 +165,16 @@ def test_membership_and_epsilon_are_judged_where_the_policy_says():
     for other in (None, 50.0):  # of another unit: the smallest ε does not cover it
         both = (statement, replace(statement, unit="hospital", epsilon=other))
         assert judged(statement=both, epsilon=4.0)[0] == "beyond policy"
+
+
+def test_a_ranking_is_compared_with_random_orders() -> None:
+    sizes, unused = metadata_trials.PROBE_SIZES, cast(Any, None)
+    truth = {f"h{n}": Truth(f"h{n}", (Text("", ""),) * n) for n in sizes}
+    prior = Prior(unused, unused, unused, unused, unused, 0, truth)
+    view = CoordinatorView(COORDINATOR, frames=())
+    ranked = metadata_trials._ranked("sizes", view, prior, {f"h{n}": float(n) for n in sizes})
+    assert ranked.value == 1.0 and ranked.chance == pytest.approx(0.23, abs=0.03)
+    assert metadata_trials.null(ranked).value == ranked.chance
 
 
 def test_tau_counts_pairs_and_ties_tell_nothing():
