@@ -24,7 +24,7 @@ from secure_fl.audits.document import (
     TrialPart,
 )
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
-from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC, Shapes, within_bound
+from secure_fl.audits.roles import CODE, COORDINATOR, Shapes, within_bound
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.config.load import dump
@@ -287,7 +287,7 @@ def _untested(
         )
     lines += [f"{name}: skipped in this audit" for name in skipped]
     for trial in trials:
-        if trial.verdict in (Verdict.UNTESTED, Verdict.INCONCLUSIVE) and trial.role != PUBLIC:
+        if trial.verdict in (Verdict.UNTESTED, Verdict.INCONCLUSIVE):
             why = trial.reason or _why(trial)
             lines.append(f"{trial.attack} by {trial.role}: {trial.verdict.value} ({why})")
     return tuple(dict.fromkeys(lines))
