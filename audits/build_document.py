@@ -42,6 +42,11 @@ DISTRIBUTED = (
     "each hospital adds a share of the noise before its values are masked: nobody ever has a sum "
     "without noise, even if the number of hospitals given below reveal their shares to the host"
 )
+SHARED = (
+    "each hospital adds a share of the noise before its values are masked: nobody ever has a sum "
+    "without noise; a hospital knows its own share, and ε holds even if the number of colluders "
+    "given below compare theirs"
+)
 NOISE_FACTS = (
     "epsilon_of_this_run",
     "releases",
@@ -144,7 +149,7 @@ def privacy_statements(result: Mapping[str, Any]) -> tuple[PrivacyPart, ...]:
             PrivacyPart(
                 unit=dp["unit"],
                 adjacency=dp["adjacency"],
-                trust_model=LOCAL if dp.get("noise", "local") == "local" else DISTRIBUTED,
+                trust_model=SHARED if dp.get("noise") == "shared" else LOCAL,
                 mechanism=_dp_mechanism(dp),
                 epsilon=dp["overall_epsilon"],
                 delta=dp["delta"],
@@ -154,6 +159,7 @@ def privacy_statements(result: Mapping[str, Any]) -> tuple[PrivacyPart, ...]:
                     "epsilon of each hospital": dp.get("epsilon", {}),
                     "epsilon for readers of the model alone": dp.get("model"),
                     "not covered": dp["uncovered"],
+                    **_sharing(dp.get("shared")),
                 },
             )
         )
@@ -172,6 +178,13 @@ def privacy_statements(result: Mapping[str, Any]) -> tuple[PrivacyPart, ...]:
             )
         )
     return tuple(statements)
+
+
+def _sharing(shared: Mapping[str, Any] | None) -> dict[str, int]:
+    """State the members whose shares the ε does without; a member knows its own share."""
+    if shared is None:
+        return {}
+    return {"colluders": max(1, shared["colluders"]), "dropouts": shared["dropouts"]}
 
 
 def _dp_mechanism(dp: Mapping[str, Any]) -> str:

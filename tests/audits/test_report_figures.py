@@ -7,6 +7,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from secure_fl.audits.build_document import privacy_statements
 from secure_fl.audits.document import RocPart, SeriesPart
 from secure_fl.audits.report import plots, report_tables, sentences
 from secure_fl.audits.report.sentences import in_words
@@ -20,6 +21,18 @@ def roc(hits: int, members: int, strangers: int) -> RocPart:
         for k in range(strangers + 1)
     ]
     return RocPart(label="x", fpr=(0.0, *(x for x, _ in rest)), tpr=(0.0, *(y for _, y in rest)))
+
+
+def test_the_trust_model_is_that_of_the_noise() -> None:
+    """Steps with shared noise have no host, and each member knows its own share."""
+    names = ("unit", "adjacency", "delta", "budget", "assumes", "overall_epsilon", "uncovered")
+    account = dict.fromkeys(names) | {"accountant": "rdp", "clipping": "flat", "max_grad_norm": 1}
+    shared = {"noise": "shared", "shared": {"colluders": 0, "dropouts": 2}}
+    (local,) = privacy_statements({"privacy": account})
+    (steps,) = privacy_statements({"privacy": account | shared})
+    assert "host" not in steps.trust_model and steps.trust_model != local.trust_model
+    assert (steps.facts["colluders"], steps.facts["dropouts"]) == (1, 2)
+    assert "colluders" not in local.facts
 
 
 def test_areas() -> None:
