@@ -24,12 +24,14 @@ from secure_fl.audits.document import (
     TrialPart,
 )
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
+from secure_fl.audits.public_trials import RELEASED
 from secure_fl.audits.roles import CODE, COORDINATOR, Shapes, within_bound
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.config.load import dump
 from secure_fl.crypto.privacy.accounting import decode_event, epsilon
 from secure_fl.crypto.privacy.ledger import load_chain
+from secure_fl.display.learning_check import delivered_round
 
 WORDS = "which vocabulary words occur, as the coordinator finds them (F1)"
 UPDATE = "a hospital's update, as the coordinator reads it (correlation)"
@@ -194,16 +196,18 @@ def _dp_mechanism(dp: Mapping[str, Any]) -> str:
 
 
 def _accuracy(result: Mapping[str, Any]) -> dict[str, float | None]:
-    metric = result["main_metric"]
-    scores = result.get("metrics", {})
-    accuracy = {}
-    for which in ("last", "best"):
-        of_round = scores.get(which, {})
-        every = of_round.get("pooled") or of_round.get("mean", {})
-        for split in ("dev", "test"):
-            value = every.get(split, every.get(f"local/{split}", {})).get(metric)
-            accuracy[f"{which} round, {split} {metric}"] = None if value is None else _round(value)
-    return accuracy
+    metric, scores = result["main_metric"], result.get("metrics", {})
+    return {
+        f"{which} round, {split} {metric}": _score(scores.get(which, {}), split, metric)
+        for which in ("last", "best")
+        for split in ("dev", "test")
+    }
+
+
+def _score(of_round: Mapping[str, Any], split: str, metric: str) -> float | None:
+    every = of_round.get("pooled") or of_round.get("mean", {})
+    value = every.get(split, every.get(f"local/{split}", {})).get(metric)
+    return None if value is None else _round(value)
 
 
 def _deployed_point(
@@ -212,7 +216,7 @@ def _deployed_point(
     leakage, measure = recovered(trials)
     return PointPart(
         label=f"{run.algorithm}, {run.mode}",
-        accuracy=_accuracy(result)[f"last round, test {run.metric}"],
+        accuracy=_score(delivered_round(result), "test", run.metric),
         leakage=leakage,
         measure=measure,
         deployed=True,
@@ -291,6 +295,8 @@ def _untested(
         "move most; later rounds are recorded and were not attacked",
         "networks, operating systems and the people who run them",
     ]
+    released = [name for name in RELEASED if (audited.folder / name).is_dir()]
+    lines += [f"the released {n}: attacks are on the released {released[0]}" for n in released[1:]]
     if audited.round > 1:
         lines.append(f"the rounds before round {audited.round}: they were not recorded")
     if max(1, audited.bound) + 1 < len(audited.run.parties) - 1:

@@ -7,7 +7,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from secure_fl.audits.build_document import privacy_statements
+from secure_fl.audits.build_document import _deployed_point, privacy_statements
 from secure_fl.audits.document import RocPart, SeriesPart
 from secure_fl.audits.report import plots, report_tables, sentences
 from secure_fl.audits.report.sentences import in_words
@@ -33,6 +33,16 @@ def test_the_trust_model_is_that_of_the_noise() -> None:
     assert "host" not in steps.trust_model and steps.trust_model != local.trust_model
     assert (steps.facts["colluders"], steps.facts["dropouts"]) == (1, 2)
     assert "colluders" not in local.facts
+
+
+def test_the_accuracy_is_that_of_the_delivered_round() -> None:
+    """With `training.patience`, the last rounds are the worse ones."""
+    last, best = ({"pooled": {"test": {"accuracy": x}}} for x in (0.5, 0.9))
+    metrics = {"last": last | {"round": 4}, "best": best | {"round": 1}}
+    result = {"main_metric": "accuracy", "metrics": metrics, "model_round": 1}
+    run = replace(document().run, metric="accuracy")
+    assert _deployed_point(run, result, ()).accuracy == 0.9
+    assert _deployed_point(run, result | {"model_round": None}, ()).accuracy == 0.5
 
 
 def test_areas() -> None:
