@@ -220,3 +220,4 @@ def _print_verdict(document: AuditDocument, run: Path, seconds: str) -> None:
         reasons.add_row("  -", Text(reason))
     console.print(reasons)
     console.print(f"\n{seconds}; the report is {run / PAGE}")
+    console.print(f"delete views, parties/*/view and audit in {run}: they reveal records")

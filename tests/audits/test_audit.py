@@ -210,6 +210,7 @@ def test_audit_and_report_as_a_user_runs_them(documents, place):
     folder = place / "none"
     done = runner.invoke(main, ["audit", str(folder), "--quick"])
     assert done.exit_code == 3, done.output
+    assert "delete views, parties/*/view and audit" in done.output
     assert read(folder / "audit.json").status == "beyond policy"
     assert "<html" in (folder / "report.html").read_text()
     both = runner.invoke(main, ["report", str(folder), str(folder), "--out", str(place / "both")])
