@@ -11,7 +11,8 @@ from secure_fl.audits.build_document import _deployed_point, privacy_statements
 from secure_fl.audits.document import RocPart, SeriesPart
 from secure_fl.audits.report import plots, report_tables, sentences
 from secure_fl.audits.report.sentences import in_words
-from tests.support.documents import document, privacy
+from secure_fl.audits.roles import CODE
+from tests.support.documents import document, finding, privacy, trial
 
 
 def roc(hits: int, members: int, strangers: int) -> RocPart:
@@ -43,6 +44,21 @@ def test_the_accuracy_is_that_of_the_delivered_round() -> None:
     run = replace(document().run, metric="accuracy")
     assert _deployed_point(run, result, ()).accuracy == 0.9
     assert _deployed_point(run, result | {"model_round": None}, ()).accuracy == 0.5
+
+
+def test_attacks_on_other_things_are_counted_apart() -> None:
+    worked, failed = finding(0.9), finding(0.0)
+    made = document(
+        trials=(
+            trial("token bag", "coordinator", worked, failed, failed),
+            trial("span check", "one hospital", worked, finding(None), failed),
+            trial("tampering", CODE, worked, failed, failed),
+            trial("codebooks: counts", "coordinator", worked, worked, failed),
+        )
+    )
+    here, elsewhere = sentences.tally(made).split("It also tested")
+    assert "2 attacks" in here and "2 failed (1 of them had nothing to work on), 0" in here
+    assert "2 attacks" in elsewhere and "1 failed (0" in elsewhere and "1 succeeded" in elsewhere
 
 
 def test_areas() -> None:
