@@ -16,6 +16,7 @@ from secure_fl.audits.findings import Prior, Truth
 from secure_fl.audits.one_hospital import imitation_of
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
+from secure_fl.capture.recording import digest_of_records
 from secure_fl.config import toml
 from secure_fl.config.load import Settings, dump, load, silos
 from secure_fl.data.examples import Example, Tagged, Text
@@ -61,6 +62,21 @@ def recorded(settings: Settings, folder: Path, *, until: int) -> RecordedRun:
         made.until = until
         made.run()
     return RecordedRun(folder)
+
+
+def require_records(run: RecordedRun, members: Sequence[Silo]) -> None:
+    """Refuse records other than those that a run was recorded with: attacks would seem to fail."""
+    now = {silo.name: digest_of_records(silo) for silo in members}
+    for session in run.sessions:
+        for name in now.keys() & session.records.keys():
+            if session.records[name] != now[name]:
+                raise RunError(
+                    f"{name}'s records are not those that this run was recorded with",
+                    fix="restore the files that it read, or train it again with --record; delete "
+                    f"it if it is in a folder {AUDIT}",
+                    file=run.folder,
+                    reason="changed",
+                )
 
 
 def prior_of(settings: Settings, members: Sequence[Silo]) -> Prior:
@@ -179,8 +195,10 @@ class AuditedRun:
 
     @cached_property
     def silos(self) -> tuple[Silo, ...]:
-        """All members' records, which score guesses."""
-        return tuple(silos(self.settings))
+        """All members' records, which score guesses: those of the run."""
+        members = tuple(silos(self.settings))
+        require_records(self.run, members)
+        return members
 
     @cached_property
     def prior(self) -> Prior:
@@ -197,7 +215,9 @@ class AuditedRun:
         settings = unprotected(self.settings)
         if dump(settings) == dump(self.settings):
             return self.run  # it is its own control
-        return recorded(settings, self.controls_folder / CONTROL, until=1)
+        control = recorded(settings, self.controls_folder / CONTROL, until=1)
+        require_records(control, self.silos)
+        return control
 
     @cached_property
     def evidence(self) -> suite.AttackEvidence:

@@ -24,12 +24,14 @@ from secure_fl.audits.document import (
     TrialPart,
 )
 from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
-from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC, Shapes, within_bound
+from secure_fl.audits.public_trials import RELEASED
+from secure_fl.audits.roles import CODE, COORDINATOR, Shapes, within_bound
 from secure_fl.capture import readings
 from secure_fl.capture.opening import RecordedRun
 from secure_fl.config.load import dump
 from secure_fl.crypto.privacy.accounting import decode_event, epsilon
 from secure_fl.crypto.privacy.ledger import load_chain
+from secure_fl.display.learning_check import delivered_round
 
 WORDS = "which vocabulary words occur, as the coordinator finds them (F1)"
 UPDATE = "a hospital's update, as the coordinator reads it (correlation)"
@@ -41,6 +43,11 @@ LOCAL = "each hospital adds the noise itself before it sends anything, and trust
 DISTRIBUTED = (
     "each hospital adds a share of the noise before its values are masked: nobody ever has a sum "
     "without noise, even if the number of hospitals given below reveal their shares to the host"
+)
+SHARED = (
+    "each hospital adds a share of the noise before its values are masked: nobody ever has a sum "
+    "without noise; a hospital knows its own share, and ε holds even if the number of colluders "
+    "given below compare theirs"
 )
 NOISE_FACTS = (
     "epsilon_of_this_run",
@@ -144,7 +151,7 @@ def privacy_statements(result: Mapping[str, Any]) -> tuple[PrivacyPart, ...]:
             PrivacyPart(
                 unit=dp["unit"],
                 adjacency=dp["adjacency"],
-                trust_model=LOCAL if dp.get("noise", "local") == "local" else DISTRIBUTED,
+                trust_model=SHARED if dp.get("noise") == "shared" else LOCAL,
                 mechanism=_dp_mechanism(dp),
                 epsilon=dp["overall_epsilon"],
                 delta=dp["delta"],
@@ -154,6 +161,7 @@ def privacy_statements(result: Mapping[str, Any]) -> tuple[PrivacyPart, ...]:
                     "epsilon of each hospital": dp.get("epsilon", {}),
                     "epsilon for readers of the model alone": dp.get("model"),
                     "not covered": dp["uncovered"],
+                    **_sharing(dp.get("shared")),
                 },
             )
         )
@@ -174,6 +182,13 @@ def privacy_statements(result: Mapping[str, Any]) -> tuple[PrivacyPart, ...]:
     return tuple(statements)
 
 
+def _sharing(shared: Mapping[str, Any] | None) -> dict[str, int]:
+    """State the members whose shares the ε does without; a member knows its own share."""
+    if shared is None:
+        return {}
+    return {"colluders": max(1, shared["colluders"]), "dropouts": shared["dropouts"]}
+
+
 def _dp_mechanism(dp: Mapping[str, Any]) -> str:
     kind = "shared Skellam noise" if dp.get("noise") == "shared" else f"{dp['clipping']} clipping"
     accountant = dp["accountant"].upper()
@@ -181,16 +196,18 @@ def _dp_mechanism(dp: Mapping[str, Any]) -> str:
 
 
 def _accuracy(result: Mapping[str, Any]) -> dict[str, float | None]:
-    metric = result["main_metric"]
-    scores = result.get("metrics", {})
-    accuracy = {}
-    for which in ("last", "best"):
-        of_round = scores.get(which, {})
-        every = of_round.get("pooled") or of_round.get("mean", {})
-        for split in ("dev", "test"):
-            value = every.get(split, every.get(f"local/{split}", {})).get(metric)
-            accuracy[f"{which} round, {split} {metric}"] = None if value is None else _round(value)
-    return accuracy
+    metric, scores = result["main_metric"], result.get("metrics", {})
+    return {
+        f"{which} round, {split} {metric}": _score(scores.get(which, {}), split, metric)
+        for which in ("last", "best")
+        for split in ("dev", "test")
+    }
+
+
+def _score(of_round: Mapping[str, Any], split: str, metric: str) -> float | None:
+    every = of_round.get("pooled") or of_round.get("mean", {})
+    value = every.get(split, every.get(f"local/{split}", {})).get(metric)
+    return None if value is None else _round(value)
 
 
 def _deployed_point(
@@ -199,7 +216,7 @@ def _deployed_point(
     leakage, measure = recovered(trials)
     return PointPart(
         label=f"{run.algorithm}, {run.mode}",
-        accuracy=_accuracy(result)[f"last round, test {run.metric}"],
+        accuracy=_score(delivered_round(result), "test", run.metric),
         leakage=leakage,
         measure=measure,
         deployed=True,
@@ -278,6 +295,8 @@ def _untested(
         "move most; later rounds are recorded and were not attacked",
         "networks, operating systems and the people who run them",
     ]
+    released = [name for name in RELEASED if (audited.folder / name).is_dir()]
+    lines += [f"the released {n}: attacks are on the released {released[0]}" for n in released[1:]]
     if audited.round > 1:
         lines.append(f"the rounds before round {audited.round}: they were not recorded")
     if max(1, audited.bound) + 1 < len(audited.run.parties) - 1:
@@ -287,7 +306,7 @@ def _untested(
         )
     lines += [f"{name}: skipped in this audit" for name in skipped]
     for trial in trials:
-        if trial.verdict in (Verdict.UNTESTED, Verdict.INCONCLUSIVE) and trial.role != PUBLIC:
+        if trial.verdict in (Verdict.UNTESTED, Verdict.INCONCLUSIVE):
             why = trial.reason or _why(trial)
             lines.append(f"{trial.attack} by {trial.role}: {trial.verdict.value} ({why})")
     return tuple(dict.fromkeys(lines))

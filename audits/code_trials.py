@@ -140,7 +140,8 @@ def _noised(noise: NDArray[np.float64], std: float, target: str) -> AuditFinding
         NOISE, CODE, target, "noise is missing", None, NOISE_LEVEL, 1.0, noise.size
     )
     if noise.size < ENOUGH:
-        return blank.at(note="too few predictions were opened to measure their noise")
+        note = "too few predictions were opened to measure their noise"
+        return blank.at(note=note, could_run=False)
     square = float((noise**2).sum())
     p = float(chi2.cdf(square / std**2, noise.size))  # of noise as small as this
     details = {"promised std": std, "measured std": float(np.sqrt(square / noise.size))}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from secure_fl.audits import metadata_trials
 from secure_fl.audits.attacks import membership, predictions, reading
 from secure_fl.audits.document import BAG, Access, CellPart, PrivacyPart, RowPart, Status
-from secure_fl.audits.findings import AuditTrial, Verdict
+from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
 from secure_fl.audits.roles import CODE, COORDINATOR, PUBLIC
 from secure_fl.audits.selftest import one_run
 from secure_fl.settings import PolicySettings
@@ -201,6 +201,10 @@ def judge(
     if beyond:
         return "beyond policy", tuple(beyond)
     open_questions = _unanswered(judged)
+    if policy.membership is not None and not _members_sought(trials):
+        open_questions.append(
+            "policy.membership is set, and no membership attack came to a verdict"
+        )
     if open_questions:
         return "inconclusive", tuple(open_questions)
     return "within policy", ()
@@ -237,12 +241,9 @@ def _unanswered(judged: Sequence[AuditTrial]) -> list[str]:
 
 def _membership(trials: Sequence[AuditTrial], policy: PolicySettings) -> list[str]:
     """Judge attacks on the released model, where the policy limits them."""
-    if policy.membership is None:
+    measured = _members_sought(trials)
+    if policy.membership is None or not measured:
         return []
-    findings = [t.deployed for t in trials if t.attack in MEMBERSHIP and t.deployed is not None]
-    measured = [f for f in findings if f.interval is not None]
-    if not measured:
-        return ["policy.membership is set, and no membership attack was run"]
     worst = max(measured, key=lambda f: f.interval[0] if f.interval else 0.0)
     low = worst.interval[0] if worst.interval else 0.0
     if low <= policy.membership:
@@ -251,13 +252,23 @@ def _membership(trials: Sequence[AuditTrial], policy: PolicySettings) -> list[st
     return [f"{worst.attack}: AUC of at least {low:.2f}, and {limit}"]
 
 
+def _members_sought(trials: Sequence[AuditTrial]) -> list[AuditFinding]:
+    """List the findings of membership attacks that came to a verdict."""
+    decided = [t for t in trials if t.verdict in (Verdict.HOLDS, Verdict.LEAKS)]
+    found = [t.deployed for t in decided if t.attack in MEMBERSHIP and t.deployed is not None]
+    return [finding for finding in found if finding.interval is not None]
+
+
 def _epsilon(policy: PolicySettings, privacy: Sequence[PrivacyPart]) -> list[str]:
-    """Judge the smallest ε, where the policy limits it."""
+    """Judge the largest ε of all statements, where the policy limits it."""
     if policy.epsilon is None:
         return []
-    bounded = [part.epsilon for part in privacy if part.epsilon is not None]
-    if not bounded:
+    if not privacy:
         return ["policy.epsilon is set, and this run makes no differential-privacy statement"]
-    if min(bounded) > policy.epsilon:
-        return [f"ε = {min(bounded):.3g}, and policy.epsilon is {policy.epsilon:g}"]
-    return []
+    limit = f"policy.epsilon is {policy.epsilon:g}"
+    return [
+        f"{'ε has no bound' if part.epsilon is None else f'ε = {part.epsilon:.3g}'} "
+        f"per {part.unit}, and {limit}"
+        for part in privacy
+        if part.epsilon is None or part.epsilon > policy.epsilon
+    ]

@@ -34,7 +34,7 @@ ABOUT = {
 PROBE, PROBE_CONTROL = "probe", "probe-control"
 PROBE_SIZES = (8, 12, 18, 27, 40, 60, 90, 135)  # records of each hospital
 PROBE_LENGTH = 48  # tokens
-THRESHOLD = 0.5  # |Kendall's tau|: three of four pairs of hospitals in order
+THRESHOLD = 0.5  # |Kendall's tau|: three of four pairs in order; 11 % of random orders reach it
 FEWEST = 6  # hospitals; in any order, fewer come out ranked too often
 NULLS = 500
 
@@ -55,7 +55,7 @@ def metadata_trials(settings: Settings, place: Path) -> tuple[AuditTrial, ...]:
         if measured.value is None:  # too few hospitals to rank: no protection is to be credited
             trials.append(AuditTrial(None, measured, None, reason or measured.note))
         else:
-            trials.append(AuditTrial(known, measured, null(known, prior)))
+            trials.append(AuditTrial(known, measured, null(known)))
     return tuple(trials)
 
 
@@ -112,12 +112,14 @@ def timing(view: CoordinatorView, prior: Prior) -> AuditFinding:
     return _ranked(TIMING, view, prior, spent)
 
 
-def null(finding: AuditFinding, prior: Prior) -> AuditFinding:
+def null(finding: AuditFinding) -> AuditFinding:
     """Deal the record counts out at random: the mean over many deals."""
-    counts = np.array([len(truth.records) for truth in prior.truth.values()], float)
-    rng = prior.rng("null", finding.attack)
-    dealt = [abs(tau(counts, rng.permutation(counts))) for _ in range(NULLS)]
-    return finding.at(value=float(np.mean(dealt)), evidence=(), details={"deals": NULLS})
+    return finding.at(value=finding.chance, evidence=(), details={"deals": NULLS})
+
+
+def _guessed(attack: str, prior: Prior, counts: np.ndarray) -> float:
+    rng = prior.rng("null", attack)
+    return float(np.mean([abs(tau(counts, rng.permutation(counts))) for _ in range(NULLS)]))
 
 
 def tau(x: np.ndarray, y: np.ndarray) -> float:
@@ -136,4 +138,5 @@ def _ranked(
     if len(names) < FEWEST:
         return blank.at(note=f"{len(names)} hospitals are too few to distinguish rank from chance")
     counts = np.array([len(prior.truth[name].records) for name in names], float)
-    return blank.at(value=abs(tau(counts, np.array([measured[name] for name in names]))))
+    value = abs(tau(counts, np.array([measured[name] for name in names])))
+    return blank.at(value=value, chance=_guessed(attack, prior, counts))

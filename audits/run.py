@@ -57,7 +57,7 @@ def audit(
     what takes minutes, `code=False` what does not depend on the run; the document lists both.
     """
     audited = AuditedRun(folder, quick, code, controls)
-    audited.run, audited.result  # noqa: B018 - missing files are reported before any attack
+    audited.run, audited.result, audited.silos  # noqa: B018 - errors come before any attack
     with few_threads(audited.settings.model.name):
         trials = run_trials(audited, progress)
         return build(audited, trials, ABOUT, steps_left_out(audited))

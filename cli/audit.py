@@ -63,17 +63,18 @@ Examples:
       its page, with the audit if there is one
   secure-fl report runs/clear runs/study --out both    runs side by side
   secure-fl report runs/study --shared --out public
-      without figures of a single hospital"""
+      without figures of a single hospital, so without the audit"""
 )
 @click.argument("runs", type=FOLDER, nargs=-1, required=True)
 @click.option("--out", type=FOLDER,
               help="Output folder.  [default: the run's folder, or . for several]")  # fmt: skip
-@click.option("--shared", is_flag=True, help="Omit all figures of a single hospital.")
+@click.option("--shared", is_flag=True, help="Omit figures of single hospitals, paths and audits.")
 def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
     """Write a page about RUNS: learning curves, costs and audits."""
     folder = out or (runs[0] if len(runs) == 1 else Path())
-    if any((run / "audit.json").is_file() for run in runs):
-        _audited_pages(runs, folder, shared=shared)
+    # An audit's attacks are on single hospitals, and so are most of its figures.
+    if not shared and any((run / "audit.json").is_file() for run in runs):
+        _audited_pages(runs, folder)
         return
     from secure_fl.display.compare_page import comparison_page
     from secure_fl.display.run_history import read_run_history
@@ -90,7 +91,7 @@ def report(runs: tuple[Path, ...], out: Path | None, shared: bool) -> None:
     click.echo(folder / PAGE)
 
 
-def _audited_pages(runs: tuple[Path, ...], folder: Path, *, shared: bool) -> None:
+def _audited_pages(runs: tuple[Path, ...], folder: Path) -> None:
     from secure_fl.audits.report.page import read_documents, write_page
     from secure_fl.display.run_history import read_run_history
 
@@ -98,7 +99,7 @@ def _audited_pages(runs: tuple[Path, ...], folder: Path, *, shared: bool) -> Non
     trained = [run / "settings.toml" for run in runs]
     histories = [read_run_history(f.parent) if f.is_file() else None for f in trained]
     folder.mkdir(parents=True, exist_ok=True)
-    click.echo(write_page(documents, folder, histories, shared=shared))
+    click.echo(write_page(documents, folder, histories))
 
 
 @click.command(
@@ -219,3 +220,4 @@ def _print_verdict(document: AuditDocument, run: Path, seconds: str) -> None:
         reasons.add_row("  -", Text(reason))
     console.print(reasons)
     console.print(f"\n{seconds}; the report is {run / PAGE}")
+    console.print(f"delete views, parties/*/view and audit in {run}: they reveal records")

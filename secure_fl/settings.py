@@ -419,6 +419,6 @@ class PolicySettings(Section):
     """Maximum AUC of the worst membership attack on the released model, at the lower end of its
     confidence interval. Default: reported, not judged."""
     epsilon: PositiveReal | None = None
-    """Maximum epsilon of the DP statement; with this limit, a statement is required."""
+    """Maximum epsilon of every DP statement; with this limit, one is required."""
     accept: tuple[str, ...] = ()
     """Names of trials, as in the report, that may leak."""

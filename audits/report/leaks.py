@@ -86,8 +86,8 @@ def _reader(document: AuditDocument, role: str, subject: str) -> Leak:
     cells = _cells(document, role)
     single: dict[Access, list[str]] = {}
     for what, phrase in SINGLE.items():
-        if what in cells:
-            single.setdefault(cells[what].access, []).append(phrase)
+        access = cells[what].access if what in cells else "not tested"  # it may be left out
+        single.setdefault(access, []).append(phrase)
     unknown = single.get("inconclusive", []) + single.get("not tested", [])
     hidden = single.get("nothing", []) + single.get("of a sum", [])
     sizes = single.get("sizes", [])

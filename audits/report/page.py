@@ -17,7 +17,7 @@ from secure_fl.audits.report.sentences import ABSENT, ACCESS, Term
 from secure_fl.display.charts import Chart
 from secure_fl.display.compare_page import comparison
 from secure_fl.display.html import STYLE
-from secure_fl.display.run_history import RunHistory, read_run_history, shareable
+from secure_fl.display.run_history import RunHistory, read_run_history
 from secure_fl.display.run_page import article
 from secure_fl.files import write_whole
 
@@ -60,23 +60,19 @@ def render(
     documents: Sequence[AuditDocument],
     histories: Sequence[RunHistory | None] = (),
     *,
-    shared: bool = False,
     unaudited: Sequence[RunHistory] = (),
 ) -> str:
     """Write the page of one run or of several: the same documents give the same bytes.
 
     `histories`: the training of each audited run; `unaudited`: runs without an audit, with which
-    the others' learning is compared; `shared`: leave out figures of a single hospital.
+    the others' learning is compared.
     """
     if not documents:
         raise ValueError("a report is about one run at least")
     named = _anchors(documents)
-    if shared:
-        histories = [history and shareable(history) for history in histories]
-        unaudited = [shareable(history) for history in unaudited]
     padded = [*histories, *[None] * (len(documents) - len(histories))]
     runs = [
-        _run(document, place, anchors, _trained(history, place, shared))
+        _run(document, place, anchors, _trained(history, place))
         for place, (document, anchors, history) in enumerate(
             zip(documents, named, padded, strict=True), start=1
         )
@@ -102,17 +98,16 @@ def write_page(
     folder: Path,
     histories: Sequence[RunHistory | None] = (),
     *,
-    shared: bool = False,
     unaudited: Sequence[RunHistory] = (),
 ) -> Path:
     """Write the page of some audits into a folder; the arguments are those of `render`."""
     page = folder / PAGE
-    write_whole(page, render(documents, histories, shared=shared, unaudited=unaudited))
+    write_whole(page, render(documents, histories, unaudited=unaudited))
     return page
 
 
-def _trained(history: RunHistory | None, place: int, shared: bool) -> Markup:
-    page = article(history, f"run{place}-trained", shared=shared, level=4) if history else ""
+def _trained(history: RunHistory | None, place: int) -> Markup:
+    page = article(history, f"run{place}-trained", level=4) if history else ""
     return Markup(page)  # noqa: S704
 
 

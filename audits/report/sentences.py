@@ -9,10 +9,12 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from secure_fl.audits.attacks.reading import CODEBOOKS, EVALUATION
+from secure_fl.audits.conclusions import METADATA
 from secure_fl.audits.document import (
     ENTITIES,
     AuditDocument,
@@ -22,6 +24,7 @@ from secure_fl.audits.document import (
     encode,
 )
 from secure_fl.audits.findings import verdict_of
+from secure_fl.audits.roles import CODE
 from secure_fl.display.figures import counted
 
 
@@ -253,14 +256,33 @@ def standing(document: AuditDocument) -> str:
 
 
 def tally(document: AuditDocument) -> str:
-    """Count the attacks by verdict, every verdict named."""
-    count = Counter(verdict(trial) for trial in document.trials)
+    """Count the attacks on this run, and those on anything else, by verdict."""
+    elsewhere = [trial for trial in document.trials if _elsewhere(trial)]
+    here = [trial for trial in document.trials if not _elsewhere(trial)]
     return (
-        f"The audit ran {counted(len(document.trials), 'attack')} three times each: on this run, "
-        "on the same settings without protection, and where there is nothing to find. "
-        f"{count['holds']} failed here, {count['leaks']} succeeded, {count['inconclusive']} gave "
-        f"no answer and {count['not tested']} could not be run. An attack counts only if it "
+        f"The audit ran {counted(len(here), 'attack')} three times each, for each role: on this "
+        "run, on the same settings without protection, and where there is nothing to find. "
+        f"{_verdicts(here)} It also tested the installed code and made-up hospitals in "
+        f"{counted(len(elsewhere), 'attack')}. {_verdicts(elsewhere)} An attack counts only if it "
         "succeeds without protection and fails where there is nothing to find."
+    )
+
+
+def _elsewhere(trial: TrialPart) -> bool:
+    """True if a trial uses the code alone, or hospitals that the audit made up."""
+    task = trial.attack.partition(":")[0]
+    return trial.role == CODE or task in (*METADATA, CODEBOOKS, EVALUATION)
+
+
+def _verdicts(trials: Sequence[TrialPart]) -> str:
+    """Count trials by verdict, every verdict named."""
+    count = Counter(verdict(trial) for trial in trials)
+    held = [t.deployed for t in trials if verdict(t) == "holds"]
+    blank = sum(finding is not None and finding.value is None for finding in held)
+    return (
+        f"{count['holds']} failed ({blank} of them had nothing to work on), {count['leaks']} "
+        f"succeeded, {count['inconclusive']} gave no answer and {count['not tested']} could not "
+        "be run."
     )
 
 

@@ -214,8 +214,10 @@ def neighbours(prior: Prior, model: nn.Module, loss: Loss, rows: int) -> tuple[N
 
 def composition_trials(prior: Prior, quick: bool = False) -> tuple[AuditTrial, ...]:
     """Lint the plain model and FedKD's pair; the controls lack clipping, or weigh by batch."""
-    if prior.task.head == "ranking":
-        why = "DP-SGD trains tasks of texts and sentences"
+    why = "DP-SGD trains tasks of texts and sentences" if prior.task.head == "ranking" else ""
+    if prior.algorithm.step_rate is not None:  # `shared_steps` tests how its integers are clipped
+        why = "this run trains by single steps, not by batches"
+    if why:
         blank = AuditFinding(
             NAME, ROLE, "any model", MEASURE, None, 1.0, 1 + TOLERANCE, 0, note=why
         )

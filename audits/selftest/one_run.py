@@ -77,6 +77,8 @@ def one_run(
     dp = prior.training.dp
     if dp is None:
         return _nothing(view, "the run claims no ε for records: there is no [training.dp]")
+    if prior.algorithm.step_rate is not None:  # `shared_steps` tests these steps
+        return _nothing(view, "not tested: this run trains by single steps, not by batches")
     count = min(count, int(0.5 / dp.delta))  # δ must stay below 1/canaries
     known, records = canaries(prior, count, dp.max_grad_norm)
     inside = flips(prior, count, "coins")

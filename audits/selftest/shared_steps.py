@@ -1,11 +1,11 @@
-"""Self-test of shared noise: what members and readers of the model learn about records in steps.
+"""Self-test of noised steps: what members and readers of the model learn about records in steps.
 
 The attacker knows everything but one bit of each canary: whether its gradient is in the steps of a
 hospital. Canaries are longer than the bound, and each has a value of its own, so all coins of one
 run are tested at once (Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run, arXiv
 2305.08846). A member subtracts its own share of the noise, as planned colluders do. A reader of the
-model knows no share. Integers are tested without noise: one record may move the sum of a hospital
-by its bound at most.
+model knows no share. Local noise is that of one hospital, which nobody else knows. Integers are
+tested without noise: one record may move the sum of a hospital by its bound at most.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from secure_fl.crypto.privacy.shared_noise import SharedNoise, on_grid
 
 NAME = "shared noise self-test"
 ABOUT = (
-    "Puts made-up gradients into steps with shared noise by coin flips, and guesses the coins from "
+    "Puts made-up gradients into noised steps by coin flips, and guesses the coins from "
     "the opened sums; success would mean that they reveal more than the stated epsilon allows."
 )
 ROLE = "party"
+LOCAL = {"hospitals": 1, "dropouts": 0, "colluders": 0}  # noise that no other hospital shares
 INTEGERS = "integers of a hospital's sum"
 CANARIES, BLOCKS = 512, 16  # values of a run, and runs
 MOST_STEPS = 4000
@@ -95,8 +96,11 @@ def shared_trials(
 ) -> tuple[AuditTrial, ...]:
     """Test the noise of a run's steps towards members and readers, and the integers.
 
-    `privacy` is the section of the run's result. Without shared noise, nothing is tested.
+    `privacy` is the section of the run's result. Local noise is tested where each round is one
+    step; where hospitals train by batches, `one_run` tests it.
     """
+    if privacy and not privacy.get("shared") and prior.algorithm.step_rate is not None:
+        privacy = {**privacy, "shared": LOCAL}
     if not privacy.get("shared"):
         return ()
     blocks, delta = (BLOCKS // 2 if quick else BLOCKS), float(privacy["delta"])

@@ -1,6 +1,6 @@
 """Recorders of a run: one that records nothing, and one of each role's view, in the run's folder.
 
-RUN/views/run.jsonl              the members and the protection
+RUN/views/run.jsonl              the members, digests of their records, and the protection
 RUN/views/wire.{jsonl,bin}       the coordinator's: all frames
 RUN/parties/NAME/view/           a party's: notes.{jsonl,bin}, and the keys that open sums
 """
@@ -8,9 +8,10 @@ RUN/parties/NAME/view/           a party's: notes.{jsonl,bin}, and the keys that
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from secure_fl.capture import party_view
 from secure_fl.capture.blobs import Blobs, Journal, Span, lines
 from secure_fl.coordinator.machine import Engine
 from secure_fl.crypto.sealing.envelopes import PartyKeys
+from secure_fl.data.silo import Silo
 from secure_fl.errors import RunError
 from secure_fl.files import replace_whole
 from secure_fl.protocol.frames import Envelope, Frame, digest, peek
@@ -59,20 +61,22 @@ class SessionLine(msgspec.Struct, frozen=True):
     host: str | None
     members: tuple[str, ...]
     run: str
+    records: dict[str, str]  # the digest of each hospital's, because an audit reads them again
 
 
 class FolderCapture(Capture):
     """A recorder that writes all views to the run's folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, hospitals: Sequence[Silo]) -> None:
+        self._folder, self._hospitals = folder, hospitals
         self._journals: dict[Path, Journal] = {}
         self._session = max((line.session for line in sessions(folder)), default=0)
 
     def begin(self, mode: str, host: str | None, members: tuple[str, ...], run: bytes) -> None:
         """Record the members."""
         self._session += 1
-        line = SessionLine(self._session, mode, host, members, run.hex())
+        records = {silo.name: digest_of_records(silo) for silo in self._hospitals}
+        line = SessionLine(self._session, mode, host, members, run.hex(), records)
         self._journal(self._folder / VIEWS / RUN).line(line)
 
     def engine(self, engine: Engine) -> Engine:
@@ -106,6 +110,16 @@ class FolderCapture(Capture):
 def view_of(folder: Path, party: str) -> Path:
     """Return the folder of a party's view in a run's folder."""
     return folder / "parties" / party / VIEW
+
+
+def digest_of_records(silo: Silo) -> str:
+    """Return the SHA-256 of a hospital's records with their labels, in order and by split."""
+    state = sha256()
+    for split in (silo.train, silo.dev, silo.test):
+        state.update(f"{len(split)}\n".encode())
+        for record in split:
+            state.update(msgspec.json.encode(record) + b"\n")
+    return state.hexdigest()
 
 
 def sessions(folder: Path) -> tuple[SessionLine, ...]:

@@ -58,8 +58,8 @@ EMBEDDINGS = (
     "can find out which words occur in the other hospitals' notes together."
 )
 NOT_ATTACKED = (
-    "This is what the design promises. Nothing was attacked: `secure-fl audit` attacks a run that "
-    "was recorded (`secure-fl train --record`)."
+    "This is what the design promises. This page has no attacks: `secure-fl audit` makes them on a "
+    "run that was recorded (`secure-fl train --record`)."
 )
 
 
@@ -150,7 +150,7 @@ def article(history: RunHistory, at: str, *, shared: bool = False, level: int = 
         section(f"{at}-cost", "What it cost", _cost(history, at, shared), level),
         section(f"{at}-who", "Members", _presence(history, at) + _layers(history), level),
         paragraph("" if shared else approved(history.document)),
-        section(f"{at}-set", "Settings and versions", _settings(history), level),
+        section(f"{at}-set", "Settings and versions", _settings(history, shared), level),
     ]
     return "".join(parts)
 
@@ -401,9 +401,11 @@ def _presence(history: RunHistory, at: str) -> str:
     return body + "".join(paragraph(note) for note in history.notes[-20:])
 
 
-def _settings(history: RunHistory) -> str:
+def _settings(history: RunHistory, shared: bool) -> str:
     versions = history.document.get("versions", {})
     rows = [[name, str(value)] for name, value in versions.items()]
     body = paragraph(f"Seed {history.settings.get('run', {}).get('seed', 0)}.")
     body += folded("Versions", table("Versions", ["package", "version"], rows, figures=False))
+    if shared:  # settings name the files and folders of hospitals
+        return body
     return body + folded("All settings", code(history.text, "Settings"))

@@ -255,7 +255,7 @@ class Federation:
         stack.push(folder.withdraw)
         stack.callback(folder.close)
         records = self._options.get("record", False)
-        capture: Capture = FolderCapture(folder.path) if records else NoCapture()
+        capture: Capture = FolderCapture(folder.path, self.hospitals) if records else NoCapture()
         stack.callback(capture.close)
         return folder, capture
 

@@ -17,12 +17,16 @@ from secure_fl.audits.findings import Verdict
 from secure_fl.audits.run import TrialCache, audit
 from secure_fl.audits.selftest.masks import mask_trials
 from secure_fl.cli.main import main
+from secure_fl.config.load import loads
 from secure_fl.crypto.privacy.noise import SkellamNoise
 from secure_fl.crypto.sealing.masking import StreamId, mask_key
 from secure_fl.crypto.sealing.step_keys import StepKeys
+from secure_fl.errors import RunError
+from secure_fl.federation.federation import Federation
 from secure_fl.protocol.frames import digest
 from tests.support.audited_runs import train
 from tests.support.matrices import cells
+from tests.support.raising import raises
 from tests.support.unmasked import without_masks
 
 UNMASKED = "secagg without its masks"  # a planted defect
@@ -168,8 +172,11 @@ def test_a_prediction_without_noise_is_found(tmp_path, monkeypatch):
         "more": 'counted = "parties"',
         "protection": "[protection.noise]\nepsilon = 8.0\nforce = true",
     }
-    sound = _noise_trial(trained(tmp_path / "noised", **options))
-    assert sound.verdict is Verdict.HOLDS
+    noised = trained(tmp_path / "noised", **options)
+    assert _noise_trial(noised).verdict is Verdict.HOLDS
+    with monkeypatch.context() as few:  # noise that was not measured is not credited
+        few.setattr(code_trials, "ENOUGH", 10**6)
+        assert _noise_trial(noised).verdict is Verdict.INCONCLUSIVE
     grid = lambda self, x: np.rint(np.asarray(x) * self.scale).astype(np.int64)  # noqa: E731
     monkeypatch.setattr(SkellamNoise, "share", grid)
     bare = _noise_trial(trained(tmp_path / "bare", **options))
@@ -203,6 +210,7 @@ def test_audit_and_report_as_a_user_runs_them(documents, place):
     folder = place / "none"
     done = runner.invoke(main, ["audit", str(folder), "--quick"])
     assert done.exit_code == 3, done.output
+    assert "delete views, parties/*/view and audit" in done.output
     assert read(folder / "audit.json").status == "beyond policy"
     assert "<html" in (folder / "report.html").read_text()
     both = runner.invoke(main, ["report", str(folder), str(folder), "--out", str(place / "both")])
@@ -256,3 +264,36 @@ def test_what_a_quick_or_another_audit_kept_is_not_taken(tmp_path: Path) -> None
     file = next((tmp_path / "work").rglob("*.msgpack"))
     file.write_bytes(b"half a fi")
     assert one.get("token bag") is None
+
+
+PARTIES = """
+[run]
+record = true
+[task]
+labels = ["no", "yes"]
+max_length = 8
+[model]
+layers = 1
+[training]
+device = "cpu"
+[protection]
+mode = "none"
+[algorithm]
+name = "fedavg"
+rounds = 1
+"""
+
+
+def test_records_that_changed_since_the_run_are_refused(tmp_path: Path) -> None:
+    """Attacks on the run fail if their guesses are scored with other records."""
+    text = PARTIES
+    for name in ("a", "b", "c"):
+        file = tmp_path / f"{name}.csv"
+        rows = [f"{name}{n},note {n} of {name},{('no', 'yes')[n % 2]}" for n in range(8)]
+        file.write_text("\n".join(["id,text,label", *rows]))
+        text += f'[[data.party]]\nname = "{name}"\ntrain = "{file}"\ndev = 0\ntest = 0\n'
+    Federation.of(loads(text), tmp_path / "run").run()
+    assert len(AuditedRun(tmp_path / "run").silos) == 3
+    file.write_text(file.read_text().replace("c0,note 0 of c,no", "c0,note 0 of c,yes"))
+    with raises(RunError, "c's records", "--record", reason="changed"):
+        audit(tmp_path / "run", quick=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,9 +14,17 @@ from secure_fl.audits.attacks import reading
 from secure_fl.audits.build_document import UPDATE, WORDS, recovered, trial_part
 from secure_fl.audits.conclusions import judge, matrix, trial_id
 from secure_fl.audits.document import PrivacyPart
-from secure_fl.audits.findings import AuditFinding, AuditTrial, Verdict
+from secure_fl.audits.findings import (
+    AuditFinding,
+    AuditTrial,
+    CoordinatorView,
+    Prior,
+    Truth,
+    Verdict,
+)
 from secure_fl.audits.report import sentences
 from secure_fl.audits.roles import CODE, within_bound
+from secure_fl.data.examples import Text
 from secure_fl.settings import PolicySettings
 from tests.support.documents import privacy
 
@@ -147,11 +155,26 @@ def test_membership_and_epsilon_are_judged_where_the_policy_says():
     assert judged(leak)[0] == "within policy"
     assert judged(leak, membership=0.75)[0] == "within policy"
     assert judged(leak, membership=0.6)[0] == "beyond policy"
-    assert "no membership attack" in judged(membership=0.6)[1]
+    for none in ((), (AuditTrial(result.at(value=0.1), result, result.at(value=0.1)),)):
+        status, why = judged(*none, membership=0.75)  # a broken attack keeps no limit
+        assert status == "inconclusive" and "no membership attack" in why
     (statement,) = (replace(part, epsilon=4.0) for part in privacy())
     assert judged(statement=(statement,), epsilon=4.0)[0] == "within policy"
     assert judged(statement=(statement,), epsilon=3.0)[0] == "beyond policy"
     assert "no differential-privacy statement" in judged(epsilon=3.0)[1]
+    for other in (None, 50.0):  # of another unit: the smallest ε does not cover it
+        both = (statement, replace(statement, unit="hospital", epsilon=other))
+        assert judged(statement=both, epsilon=4.0)[0] == "beyond policy"
+
+
+def test_a_ranking_is_compared_with_random_orders() -> None:
+    sizes, unused = metadata_trials.PROBE_SIZES, cast(Any, None)
+    truth = {f"h{n}": Truth(f"h{n}", (Text("", ""),) * n) for n in sizes}
+    prior = Prior(unused, unused, unused, unused, unused, 0, truth)
+    view = CoordinatorView(COORDINATOR, frames=())
+    ranked = metadata_trials._ranked("sizes", view, prior, {f"h{n}": float(n) for n in sizes})
+    assert ranked.value == 1.0 and ranked.chance == pytest.approx(0.23, abs=0.03)
+    assert metadata_trials.null(ranked).value == ranked.chance
 
 
 def test_tau_counts_pairs_and_ties_tell_nothing():

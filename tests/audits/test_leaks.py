@@ -42,6 +42,7 @@ def sealed(**changes: Access) -> dict[str, dict[str, Access]]:
         "a sum of updates": {COORDINATOR: "nothing", MEMBER: "of a sum"},
         module.WORDS: hidden | {two: "nothing"},
     }
+    rows = {what: dict(hidden) for what in module.SINGLE} | rows
     for role, access in changes.items():
         rows[module.WORDS][{"member": MEMBER, "coordinator": COORDINATOR}[role]] = access
     return rows
@@ -88,6 +89,10 @@ def test_what_gave_no_answer_is_never_called_safe() -> None:
     unknown = {what: dict.fromkeys(cells, "not tested") for what, cells in sealed().items()}
     found = leaks(made(unknown))  # type: ignore[arg-type]
     assert {leak.icon for leak in found} == {"doubt"}
+    rows = sealed()
+    del rows["how many records a hospital has"]  # as in a quick audit
+    coordinator = leaks(made(rows))[0].text
+    assert "anything" not in coordinator and "For roughly its number of records" in coordinator
     assert [leak.icon for leak in leaks(made({}))] == ["doubt", "doubt"]
 
 

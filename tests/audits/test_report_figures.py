@@ -7,10 +7,12 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from secure_fl.audits.build_document import _deployed_point, privacy_statements
 from secure_fl.audits.document import RocPart, SeriesPart
 from secure_fl.audits.report import plots, report_tables, sentences
 from secure_fl.audits.report.sentences import in_words
-from tests.support.documents import document, privacy
+from secure_fl.audits.roles import CODE
+from tests.support.documents import document, finding, privacy, trial
 
 
 def roc(hits: int, members: int, strangers: int) -> RocPart:
@@ -20,6 +22,43 @@ def roc(hits: int, members: int, strangers: int) -> RocPart:
         for k in range(strangers + 1)
     ]
     return RocPart(label="x", fpr=(0.0, *(x for x, _ in rest)), tpr=(0.0, *(y for _, y in rest)))
+
+
+def test_the_trust_model_is_that_of_the_noise() -> None:
+    """Steps with shared noise have no host, and each member knows its own share."""
+    names = ("unit", "adjacency", "delta", "budget", "assumes", "overall_epsilon", "uncovered")
+    account = dict.fromkeys(names) | {"accountant": "rdp", "clipping": "flat", "max_grad_norm": 1}
+    shared = {"noise": "shared", "shared": {"colluders": 0, "dropouts": 2}}
+    (local,) = privacy_statements({"privacy": account})
+    (steps,) = privacy_statements({"privacy": account | shared})
+    assert "host" not in steps.trust_model and steps.trust_model != local.trust_model
+    assert (steps.facts["colluders"], steps.facts["dropouts"]) == (1, 2)
+    assert "colluders" not in local.facts
+
+
+def test_the_accuracy_is_that_of_the_delivered_round() -> None:
+    """With `training.patience`, the last rounds are the worse ones."""
+    last, best = ({"pooled": {"test": {"accuracy": x}}} for x in (0.5, 0.9))
+    metrics = {"last": last | {"round": 4}, "best": best | {"round": 1}}
+    result = {"main_metric": "accuracy", "metrics": metrics, "model_round": 1}
+    run = replace(document().run, metric="accuracy")
+    assert _deployed_point(run, result, ()).accuracy == 0.9
+    assert _deployed_point(run, result | {"model_round": None}, ()).accuracy == 0.5
+
+
+def test_attacks_on_other_things_are_counted_apart() -> None:
+    worked, failed = finding(0.9), finding(0.0)
+    made = document(
+        trials=(
+            trial("token bag", "coordinator", worked, failed, failed),
+            trial("span check", "one hospital", worked, finding(None), failed),
+            trial("tampering", CODE, worked, failed, failed),
+            trial("codebooks: counts", "coordinator", worked, worked, failed),
+        )
+    )
+    here, elsewhere = sentences.tally(made).split("It also tested")
+    assert "2 attacks" in here and "2 failed (1 of them had nothing to work on), 0" in here
+    assert "2 attacks" in elsewhere and "1 failed (0" in elsewhere and "1 succeeded" in elsewhere
 
 
 def test_areas() -> None:

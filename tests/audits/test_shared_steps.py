@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
+from secure_fl import FedAvg, TrainingSettings
+from secure_fl.algorithms.base import Algorithm
+from secure_fl.algorithms.settings import FedSGD, Probe
 from secure_fl.audits.audit_statistics import gdp_epsilon
-from secure_fl.audits.findings import AuditTrial, Verdict
+from secure_fl.audits.findings import AuditTrial, PublicView, Verdict
+from secure_fl.audits.roles import CODE
 from secure_fl.audits.run import ABOUT
 from secure_fl.audits.selftest import shared_steps
+from secure_fl.audits.selftest.composition import composition_trials
+from secure_fl.audits.selftest.one_run import one_run
 from secure_fl.audits.selftest.shared_steps import (
     PLANTED,
     Steps,
@@ -27,9 +35,11 @@ from secure_fl.audits.selftest.shared_steps import (
 )
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
 from secure_fl.crypto.privacy.shared_noise import SharedNoise, on_grid
-from tests.support.readings import seeded
+from secure_fl.settings import DPSettings
+from tests.support.readings import ADE, seeded
 
 DELTA = 1e-5
+DP = DPSettings(epsilon=1.0, noise_multiplier=4.0)
 
 
 def privacy(**shared: Any) -> dict[str, Any]:
@@ -101,6 +111,22 @@ def test_a_bug_in_the_shipped_code_is_a_leak(monkeypatch: pytest.MonkeyPatch) ->
         assert all(t.deployed and t.deployed.succeeded for t in shared_trials(privacy(), seeded(3)))
 
 
+@pytest.mark.parametrize("algorithm", [FedSGD(), Probe()])
+def test_local_noise_of_single_steps_is_tested(
+    algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These algorithms never call the DP-SGD of batches, which the one-run audit tests."""
+    local = privacy() | {"shared": None}
+    training = TrainingSettings(dp=DP)
+    prior = replace(seeded(3), algorithm=algorithm, training=training, task=ADE)
+    sound = shared_trials(local, prior, quick=True)
+    assert [t.verdict for t in sound] == [Verdict.HOLDS] * 2
+    assert one_run(PublicView(CODE, nn.Identity()), prior).value is None
+    assert [t.verdict for t in composition_trials(prior)] == [Verdict.UNTESTED]
+    monkeypatch.setattr(SharedNoise, "noised", lambda self, total, *_: total)
+    assert shared_trials(local, prior, quick=True)[0].verdict is Verdict.LEAKS
+
+
 def test_nothing_is_found_where_there_is_nothing() -> None:
     steps = Steps(SharedNoise(1.0, 512, 512, 4, 0, 1), 1, 1)
     options: dict[str, Any] = {"blocks": 1, "null": True}
@@ -128,5 +154,6 @@ def test_views_are_those_of_the_plan() -> None:
 
 @pytest.mark.parametrize("given", [{}, privacy() | {"shared": None}])
 def test_a_run_without_shared_noise_is_not_tested(given: Any) -> None:
-    assert shared_trials(given, seeded(3)) == ()
+    by_batches = replace(seeded(3), algorithm=FedAvg())
+    assert shared_trials(given, by_batches) == ()
     assert shared_steps.NAME in ABOUT

@@ -207,7 +207,7 @@ def test_a_failed_run_leaves_readable_views(tmp_path):
 
 def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path):
     journal = Journal(tmp_path / "run")
-    line = SessionLine(1, "none", None, ("a", "b"), "00")
+    line = SessionLine(1, "none", None, ("a", "b"), "00", {})
     journal.line(line)
     journal.close()
     with (tmp_path / "run.jsonl").open("a") as handle:

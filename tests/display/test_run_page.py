@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from secure_fl import FedAvg
+from secure_fl.audits.document import encode
 from secure_fl.cli.main import main
 from secure_fl.display.compare_page import comparison_page, difference, other_data, side_by_side
 from secure_fl.display.run_history import LEAD, by_class, confusion, read_run_history
@@ -20,6 +21,7 @@ from secure_fl.display.run_page import PAGE, PageWriter, run_page, write_run_pag
 from secure_fl.errors import RunError
 from secure_fl.events import RoundSaved, RoundStarted
 from secure_fl.testing.hospitals import silos, small
+from tests.support.documents import document
 from tests.support.pages import Page
 from tests.support.raising import raises
 from tests.support.screens import require_screen
@@ -58,6 +60,20 @@ def test_what_is_shared_tells_of_no_single_hospital(tmp_path: Path) -> None:
     for text in ("north, dev", "Per hospital"):
         assert text in own and text not in handed_on
     assert "all dev records" in handed_on and "predicted ade" in handed_on
+
+
+def test_a_shared_page_has_no_audit_and_no_paths(tmp_path: Path) -> None:
+    """Attacks are on single hospitals; settings name their files."""
+    run = written(tmp_path / "r")
+    settings = (run / "settings.toml").read_text() + '\n[[data.party]]\ntrain = "/srv/north.csv"\n'
+    (run / "settings.toml").write_text(settings)
+    (run / "audit.json").write_bytes(encode(document()))
+    pages = []
+    for more in ([], ["--shared"]):
+        main(["report", str(run), *more, "--out", str(tmp_path)], standalone_mode=False)
+        pages.append((tmp_path / PAGE).read_text())
+    for text in ("the update of north", "/srv/north.csv"):
+        assert text in pages[0] and text not in pages[1]
 
 
 def test_a_hospitals_shared_page_has_only_pooled_figures(tmp_path: Path) -> None:

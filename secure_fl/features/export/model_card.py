@@ -23,6 +23,7 @@ from secure_fl.files import write_whole
 from secure_fl.runs.folder import RESULT, SETTINGS
 
 CARD, TASK, AUDIT = "README.md", "secure_fl.json", "audit.json"
+PUBLIC, VERDICTS = "the public", ("holds", "leaks")  # as audit.json names them
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 ADAPTERS = "adapter_config.json"
 PIPELINES = {
@@ -217,13 +218,17 @@ def _protection(run: Path, result: Mapping[str, Any]) -> str:
 
 
 def _audit(run: Path) -> str:
+    """The audit's status, with counts alone: its reasons and targets name hospitals."""
     if not (run / AUDIT).exists():
         return "It was not audited."
     found = _read(run / AUDIT)
     verdicts = [trial["verdict"] for trial in found["trials"]]
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(sorted(verdicts)))
-    reasons = "".join(f" {reason}." for reason in found["reasons"])
-    return f"Audit: **{found['status']}** ({counts}).{reasons}"
+    said = f"Audit: **{found['status']}** ({counts})."
+    if number := len(found["reasons"]):
+        said += f" Its report has {number} reason{'s' * (number > 1)}."
+    attacked = any(t["role"] == PUBLIC and t["verdict"] in VERDICTS for t in found["trials"])
+    return said if attacked else f"{said} No attack on the released model came to a verdict."
 
 
 def _lineage(run: Path, model: Path, result: Mapping[str, Any]) -> str:

@@ -119,16 +119,23 @@ def test_a_hospital_s_own_figures_stay_out_of_the_card(run: Path, tmp_path: Path
     assert "| roster | 12345 67890 |" in card
 
 
-def test_an_audit_is_told_with_its_verdict(run: Path, tmp_path: Path) -> None:
-    trials = [{"verdict": "holds"}, {"verdict": "holds"}, {"verdict": "leaks"}]
-    audit = {"status": "not within policy", "trials": trials, "reasons": ["one leaks"]}
+@pytest.mark.parametrize("role", ["the public", "coordinator"])
+def test_an_audit_is_told_with_its_verdict(run: Path, role: str) -> None:
+    """Reasons and untested parts name hospitals, and stay in the report."""
+    trials = [{"verdict": "holds", "role": "coordinator"}] * 2 + [
+        {"verdict": "leaks", "role": role}
+    ]
+    reasons = ["coordinator: one hospital's update, correlation 1.00 (hospital-2)"]
+    audit = {"status": "beyond policy", "trials": trials, "reasons": reasons}
     (run / "audit.json").write_text(json.dumps(audit))
     try:
         write_card(run, run / "model")
     finally:
         (run / "audit.json").unlink()
     card = (run / "model" / "README.md").read_text()
-    assert "**not within policy** (2 holds, 1 leaks). one leaks." in card
+    assert "**beyond policy** (2 holds, 1 leaks). Its report has 1 reason." in card
+    assert "hospital-" not in card and "correlation" not in card
+    assert ("No attack on the released model" in card) is (role != "the public")
     write_cards(run)
 
 
