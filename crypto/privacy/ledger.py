@@ -244,6 +244,12 @@ def events_of(chain: Chain, dataset: str, unit: str, run: str | None = None) -> 
     ]
 
 
+def unfinished(chain: Chain, dataset: str, unit: str, run: str) -> LedgerRow | None:
+    """Return a run's last reservation, if it is not committed."""
+    of_run = [e for e in chain.entries if (e.dataset, e.unit, e.run) == (dataset, unit, run)]
+    return of_run[-1] if of_run and of_run[-1].state == "reserved" else None
+
+
 def required(chain: Chain | None, path: Path) -> Chain:
     """Refuse a file without a ledger's tables."""
     if chain is None:

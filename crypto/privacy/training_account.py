@@ -34,6 +34,7 @@ from secure_fl.crypto.privacy.ledger import (
     Reservation,
     events_of,
     load_chain,
+    unfinished,
 )
 from secure_fl.crypto.privacy.planning import TrainingBudget, training_warning
 from secure_fl.crypto.privacy.shared_noise import MORE_NOISE, SharedNoise
@@ -43,7 +44,7 @@ from secure_fl.settings import DPSettings
 ADJACENCY: Literal["add-remove"] = "add-remove"  # the neighbouring data sets of the accounting
 
 Units = Sequence[Sequence[int]]
-BLOCKS = 10  # in which the single steps of a run are reserved
+BLOCKS = 10  # one of so many parts of the remaining steps is reserved at a time
 MOST_NOISE = (
     50.0  # σ with which a nearly spent budget may be used; a pretrained model learns nothing
 )
@@ -105,6 +106,8 @@ class DpAccount:
         self._passes, self._done = passes, 0  # over the units: planned for the run, finished
         self._given = settings.noise_multiplier if own_epsilon is None else None
         self._noise = self._given  # σ; None: it is calibrated
+        if sample_rate is not None:
+            self._reuse_unfinished()
         self._planned: float | None = None
         self._composed: dict[tuple[Event, ...], float] = {}
         self._of_run = self._of_run_in_ledger()  # spent by this run, including earlier sessions
@@ -183,19 +186,37 @@ class DpAccount:
         """Count one step, of a block of steps that is reserved durably before its first one.
 
         Return the spending where a block begins. What is left of a block ends with the process: an
-        older checkpoint could return it, although its steps are opened.
+        older checkpoint could return it, although its steps are opened. So blocks become smaller,
+        and the last ones have one step, which `_reuse_unfinished` gives back.
         """
         spending = None
         if not self._left:
-            planned = self._passes or 1
-            steps = max(1, min(planned - self._done, -(-planned // BLOCKS)))
+            steps = max(1, -(-((self._passes or 1) - self._done) // BLOCKS))
             spending, self._block = self._reserve(steps, round)
             self._left = steps
         self._left -= 1
         self._done += 1
+        return spending
+
+    def finish_step(self) -> None:
+        """Note, durably, where a block ends, before the values of its last step are stored."""
         if self.ledger is not None and self._block is not None and not self._left:
             self.ledger.commit(self._block)
-        return spending
+            self._block = None
+
+    def _reuse_unfinished(self) -> None:
+        """Use the block of this run that ended in a crash, if its only step was not finished.
+
+        Nothing of that step was stored or sent. It keeps its noise, and so do all later steps.
+        """
+        if self.ledger is None or not self.ledger.path.exists():
+            return
+        chain = load_chain(self.ledger.path)
+        row = unfinished(chain, self.account.dataset, self.account.unit, self.run)
+        event = None if row is None else decode_event(row.event)
+        if row is not None and isinstance(event, DpSgdSteps) and event.steps == 1:
+            self._block, self._left = Reservation(row.sequence, 0.0, 0.0), 1
+            self._noise = event.noise_multiplier
 
     def planned_multiplier(self) -> float:
         """σ of the plan, equal at all hospitals: it depends on settings alone, and on no ledger."""
@@ -280,7 +301,9 @@ class DpAccount:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint; noise is calibrated again, because a crash wastes ε."""
         self.opacus, self._done = state["opacus"], state["done"]
-        self._noise, self._planned = self._given, None
+        self._planned = None
+        if not self._left:
+            self._noise = self._given
         for values in state.get("noises", ()):
             self.share(SharedNoise(*values))
         if self.ledger is not None:

@@ -124,6 +124,7 @@ class NoisedSteps:
                     )
                 total += on_grid(rows.double().numpy(), self.bound, noise.grid).sum(axis=0)
             integers = noise.noised(total, account.noise_multiplier)
+        account.finish_step()
         if account.trainings is not None:
             kept = {"integers": torch.from_numpy(integers), "account": account.state_dict()}
             account.trainings.keep(number, key, kept)

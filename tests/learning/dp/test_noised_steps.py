@@ -15,7 +15,7 @@ from torch import Tensor
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Budget, load_chain
 from secure_fl.crypto.privacy.shared_noise import SharedNoise, variance_for
-from secure_fl.crypto.privacy.training_account import document
+from secure_fl.crypto.privacy.training_account import DpAccount, document
 from secure_fl.errors import BudgetError, CryptoError, SecureFLError
 from secure_fl.learning.dp.noised_steps import UNSIZED, NoisedSteps, per_patient
 from secure_fl.learning.dp.scope import open_ledger, privacy_of, sampling_units
@@ -191,6 +191,43 @@ def test_a_block_of_steps_ends_with_its_process(tmp_path: Path) -> None:
     assert states == ["opened", "reserved", "committed", "reserved"]
     stepped(four(tmp_path), 1, first=5)  # two reserved steps were left, and never return
     assert [e.steps for e in reserved(tmp_path)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("noise", ["shared", "local"])
+@pytest.mark.parametrize("crash", [55, 58, 60])
+def test_a_crash_near_the_end_leaves_enough_for_the_last_steps(
+    noise: Any, crash: int, tmp_path: Path
+) -> None:
+    """All planned steps cost the target, and a lost step has to be computed."""
+    dp = DPSettings(epsilon=3, noise=noise, colluders=1, dropouts=0)
+
+    def account() -> DpAccount:
+        ledger = open_ledger(tmp_path, "north")
+        units = [(k,) for k in range(500)]
+        return DpAccount("north", dp, units, 32, passes=60, sample_rate=1.0, ledger=ledger, run="r")
+
+    def step(one: DpAccount, number: int) -> None:
+        if noise == "shared":
+            one.require_own(SharedNoise(one.planned_multiplier(), 100, 500, 8, 0, 1))
+        one.next_step(number)
+
+    first = account()
+    for number in range(1, crash):
+        step(first, number)
+        first.finish_step()
+    state = first.state_dict()
+    step(first, crash)  # never finished, and nothing of it is stored
+    resumed = account()
+    resumed.require_left()
+    resumed.load_state_dict(state)
+    for number in range(crash, 61):
+        step(resumed, number)
+        resumed.finish_step()
+    (spent, steps) = resumed.spent(), resumed.statement()["steps"]
+    assert spent is not None and spent <= 3 and steps == 60
+    chain = load_chain(tmp_path / "ledger.sqlite")
+    states = [row.state for row in chain.entries]
+    assert states.count("reserved") == states.count("committed")
 
 
 def test_a_checkpoint_returns_no_steps(tmp_path: Path) -> None:
