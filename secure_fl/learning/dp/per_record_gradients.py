@@ -49,6 +49,9 @@ class RecordGradients(Protocol):
     def weighted(self, weights: Tensor) -> Tensor:
         """Their weighted sum."""
 
+    def of(self, records: Tensor) -> RecordGradients:
+        """The same gradients, with zeros for all other records."""
+
 
 Gradients: TypeAlias = dict[nn.Parameter, RecordGradients]
 
@@ -77,6 +80,10 @@ class DenseGradients:
         """Their weighted sum."""
         return (weights @ self.rows.flatten(1)).view(self.rows.shape[1:])
 
+    def of(self, records: Tensor) -> DenseGradients:
+        """The same gradients, with zeros for all other records."""
+        return DenseGradients(_only(self.rows, records))
+
 
 @dataclass(frozen=True, slots=True)
 class ProductGradients:
@@ -102,6 +109,10 @@ class ProductGradients:
         """Their weighted sum."""
         left = self.left * weights[:, None, None]
         return left.flatten(0, 1).T @ self.right.flatten(0, 1)
+
+    def of(self, records: Tensor) -> ProductGradients:
+        """The same gradients, with zeros for all other records."""
+        return ProductGradients(_only(self.left, records), _only(self.right, records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +147,10 @@ class LookupGradients:
         scaled = self.slopes * weights[:, None, None]
         return table.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1))
 
+    def of(self, records: Tensor) -> LookupGradients:
+        """The same gradients, with zeros for all other records."""
+        return LookupGradients(self.ids, _only(self.slopes, records), self.words)
+
 
 def _squares(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """The squared norms of products, from the inner products of their places, and their errors."""
@@ -154,6 +169,11 @@ def _terms(left: Tensor, right: Tensor) -> Tensor:
     lost = FLUSHED / ROUNDING * WIDEST
     a, b = (gram.diagonal(dim1=1, dim2=2) + lost for gram in (left, right))
     return (a.sqrt() * b.sqrt()).sum(1)
+
+
+def _only(values: Tensor, records: Tensor) -> Tensor:
+    """Set the values of other records to zero, also infinite ones."""
+    return torch.where(records.view(-1, *(1 for _ in values.shape[1:])), values, 0)
 
 
 def _float64(values: Tensor, records: Tensor) -> Tensor:
@@ -232,8 +252,12 @@ class GradientBook:
                 yield parameter, DenseGradients(rows.detach())
 
 
-def clip_and_sum(gradients: Gradients, bound: float) -> None:
-    """Set each parameter's gradient to the sum over records, each clipped over all parameters."""
+def clip_and_sum(gradients: Gradients, bound: float) -> int:
+    """Set each parameter's gradient to the sum over records, each clipped over all parameters.
+
+    A record whose gradient is infinite or not a number counts as zero, because all hospitals
+    would see an error that depends on one record. Return how many there are.
+    """
     squares, errors = zip(*(part.squares() for part in gradients.values()), strict=True)
     total, error = torch.stack(squares).sum(0), torch.stack(errors).sum(0)
     norms = total.sqrt()
@@ -241,9 +265,14 @@ def clip_and_sum(gradients: Gradients, bound: float) -> None:
     if len(unsure):
         bounds = torch.stack([part.norms(unsure) for part in gradients.values()])
         norms[unsure] = bounds.norm(dim=0).to(norms)
+    finite = torch.isfinite(norms)
+    if lost := len(finite) - int(finite.sum()):
+        gradients = {parameter: part.of(finite) for parameter, part in gradients.items()}
+        norms = _only(norms, finite)
     weights = (bound / (norms + EPSILON)).clamp(max=1.0)
     for parameter, part in gradients.items():
         parameter.grad = part.weighted(weights).to(parameter.dtype)
+    return lost
 
 
 def add_norm_samplers(model: nn.Module, samplers: dict[type[nn.Module], Sampler]) -> None:
