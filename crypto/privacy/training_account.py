@@ -137,7 +137,7 @@ class DpAccount:
             if self.noise_multiplier > most:
                 raise self._too_little_left()
         else:
-            self._noise = self._calibrated()
+            self._noise = max(self._calibrated(), self.settings.noise_multiplier or 0.0)
 
     def require_own(self, noise: SharedNoise) -> None:
         """Refuse a step for which this hospital would have to add too much noise of its own."""
