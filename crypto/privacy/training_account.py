@@ -274,15 +274,22 @@ class DpAccount:
     def towards(self, colluders: int) -> float | None:
         """ε of this and all earlier runs for a view with so many colluders; None: none is promised.
 
-        Earlier runs count with the colluders of their plans.
+        Shared noise of earlier runs counts as noted in the ledger; earlier versions noted σ alone.
         """
-        events = self._held()
+        earlier, events = self._held(), list[Event]()
         for event in self._of_run:
+            del earlier[len(earlier) - 1 - earlier[::-1].index(event)]
             if isinstance(event, DpSgdSteps) and self._noises:
                 left = [n.towards(event.noise_multiplier, colluders) for n in self._noises.values()]
                 if not min(left):
                     return None
-                events[events.index(event)] = replace(event, noise_multiplier=min(left))
+                event = replace(event, noise_multiplier=min(left), views=())
+            events.append(event)
+        for event in earlier:
+            seen = event.towards(colluders) if isinstance(event, DpSgdSteps) else event
+            if seen is None:
+                return None
+            events.append(seen)
         return self._epsilon(events) if self._of_run else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -314,7 +321,10 @@ class DpAccount:
     def _reserve(self, steps: int, round: int) -> tuple[Spending, Reservation | None]:
         """Enter steps into the ledger, durably, or raise before anything is computed."""
         planned = self.planned()
-        event = DpSgdSteps(self.noise_multiplier, self.sample_rate, steps)
+        σ, noise = self.noise_multiplier, next(reversed(self._noises.values()), None)
+        seen = range(0 if noise is None else noise.parties - noise.dropouts)
+        views = tuple(noise.towards(σ, c) for c in seen) if noise is not None else ()
+        event = DpSgdSteps(σ, self.sample_rate, steps, views)
         spent, reservation = self._allowed(event, round), None
         if self.ledger is not None:
             reservation = self.ledger.reserve(

@@ -397,6 +397,28 @@ def test_every_member_knows_its_own_noise_whatever_the_plan_counts() -> None:
     assert found["shared"]["epsilon_by_colluders"]["1"] == found["members"]
 
 
+@pytest.mark.parametrize("colluders", [1, 2])
+def test_earlier_runs_count_towards_the_same_colluders(colluders: int, tmp_path: Path) -> None:
+    """Members know their own noise of both runs, whatever the earlier one counted on."""
+    runs = []
+    for name, planned in (("a", 0), ("b", 1)):
+        dp = DPSettings(epsilon=50, noise_multiplier=3.0, noise="shared", colluders=planned)
+        ledger = open_ledger(tmp_path, "north")
+        account = DpAccount(
+            "north", dp, [(0,)], 1, passes=2, sample_rate=1.0, ledger=ledger, run=name
+        )
+        noise = SharedNoise(3.0, 100, 500, 4, 0, planned)
+        account.share(noise)
+        account.next_step(1)
+        account.next_step(2)
+        runs.append(noise.towards(3.0, colluders))
+    events = [DpSgdSteps(σ, 1.0, 2) for σ in runs]
+    assert account.towards(colluders) == pytest.approx(epsilon(events, dp.delta))
+    assert account.towards(4) is None
+    spent = account.spent()
+    assert spent is not None and spent < (account.towards(1) or 0)
+
+
 def test_more_own_noise_is_not_multiplied_for_readers_of_the_model(tmp_path: Path) -> None:
     spend_before(tmp_path, DpSgdSteps(6.0, 1.0, 5))
     sites = four(tmp_path, **FIELDS)
@@ -432,7 +454,9 @@ def test_a_run_that_lost_a_hospital_counts_the_smaller_gain(tmp_path: Path) -> N
 
 def test_nothing_is_promised_to_members_where_one_hospital_adds_all_noise() -> None:
     sites = four(colluders=0, dropouts=3)
-    stepped(sites, threshold=3)
+    for site in sites.values():
+        account_of(site).share(SharedNoise(2.0, VALUES, 1000, 4, 3, 0))
+        account_of(site).next_step(1)
     found = results(sites)
     assert found["members"] is found["overall_epsilon"] is None and found["model"] is not None
 
