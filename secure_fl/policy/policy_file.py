@@ -206,7 +206,8 @@ class KeysSettings(Section):
 
     folder: Source = "keys"
     ledger: Source = "ledger"
-    """Folder of the privacy ledger: the cost of all runs on this site's records."""
+    """Folder of the privacy ledger: the cost of all runs on this site's records. Training,
+    codebooks and evaluations have budgets of their own, which add up."""
 
 
 @dataclass(frozen=True, slots=True)

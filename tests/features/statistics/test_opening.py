@@ -159,6 +159,15 @@ def test_a_codebook_with_noise_hides_nothing_and_spends_the_budget(tmp_path: Pat
     assert "the limit is 0.5" in again.refusals[0]
 
 
+def test_records_have_one_budget_with_and_without_patients(tmp_path: Path) -> None:
+    frames = {name: frame.assign(patient=range(len(frame))) for name, frame in hospitals().items()}
+    options: dict[str, Any] = {"protection": SECAGG, "epsilon": 0.5, "notes": tmp_path}
+    assert opened(frames, **options).to_json()["status"] == "answered"
+    bare = {name: frame.drop(columns="patient") for name, frame in frames.items()}
+    found = opened(bare, **options)
+    assert found.to_json()["status"] == "refused" and "second budget" in found.refusals[0]
+
+
 def test_one_refusal_refuses_all_and_spends_nothing(tmp_path: Path) -> None:
     """Finding 9: the refusal of one hospital spent the budget of all others."""
     tables = hospitals()
