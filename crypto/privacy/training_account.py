@@ -503,9 +503,7 @@ def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str
         "uncovered": uncovered,
         "assumes": f"no {settings.unit} is at two parties; the numbers of records and the set of "
         "labels are public; losses and scores in the parties' logs, and dev and test records, are "
-        "not covered"
-        + _colluding(settings)
-        + _unprotected(uncovered),
+        "not covered" + _colluding(settings) + _unprotected(uncovered),
     } | {key: {n: s[key] for n, s in statements.items()} for key in next(iter(statements.values()))}
 
 
