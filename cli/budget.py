@@ -345,10 +345,10 @@ def _shared_answer(settings: Settings, parties: Sequence[Silo]) -> BudgetAnswer:
     """Answer for steps with shared noise."""
     plan = shared_plan(settings, parties)
     dp = plan.dp
-    members, model = plan.epsilon(dp.colluders), plan.epsilon(0)
-    assert members is not None  # noqa: S101 - checked in the plan
+    ledger, model = plan.epsilon(dp.colluders), plan.epsilon(0)
+    assert ledger is not None  # noqa: S101 - checked in the plan
     facts = {
-        "members": members,
+        "members": plan.epsilon(max(1, dp.colluders)),  # every hospital knows its own noise
         "model": model,
         "delta": dp.delta,
         "noise_multiplier": plan.multiplier,
@@ -360,7 +360,7 @@ def _shared_answer(settings: Settings, parties: Sequence[Silo]) -> BudgetAnswer:
     }
     over = f", over {plan.hospitals} hospitals{_repeated(settings)}"
     title = f"shared noise, per {dp.unit}{over}"
-    return BudgetAnswer(title, plan.rows(), facts, _over(members, dp.epsilon, dp.unit))
+    return BudgetAnswer(title, plan.rows(), facts, _over(ledger, dp.epsilon, dp.unit))
 
 
 def shared_plan(settings: Settings, parties: Sequence[Silo]) -> SharedPlan:

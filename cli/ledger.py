@@ -43,7 +43,7 @@ def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None
     """  # noqa: D301
     from dataclasses import asdict
 
-    from secure_fl.crypto.privacy.ledger import notes, totals
+    from secure_fl.crypto.privacy.ledger import notes, of_records, totals
     from secure_fl.display.figures import counted
 
     chain = _load(file, card, head)
@@ -56,6 +56,11 @@ def show(file: Path, card: Path | None, head: str | None, as_json: bool) -> None
             f"{t.dataset} per {t.unit} ({t.adjacency}): ε = {t.spent:.4g} of {t.budget:g} at "
             f"δ = {t.delta:g}; {counted(t.events, 'event')} in {counted(t.runs, 'run')}, "
             f"{t.unfinished} unfinished"
+        )
+    if (together := of_records(chain)) is not None:
+        click.echo(
+            f"a record or patient that is in all accounts above, except per hospital: "
+            f"ε = {together[0]:.4g} at δ = {together[1]:g}"
         )
     if not spent:
         click.echo("no privacy budget has been spent")

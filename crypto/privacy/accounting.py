@@ -16,7 +16,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -37,12 +37,22 @@ class DpSgdSteps:
     noise_multiplier: float  # σ: noise std over clip norm
     sample_rate: float  # q: the chance of a record to be in a batch
     steps: int
+    views: tuple[float, ...] = field(default=(), compare=False)  # σ towards 0, 1, 2, ... colluders
 
     def __post_init__(self) -> None:
-        _noise(self, self.noise_multiplier)
+        for σ in (self.noise_multiplier, *self.views):
+            _noise(self, σ)
         _count(self, self.steps)
         if not LEAST <= self.sample_rate <= 1:
             raise _bad(self, f"sample rate {self.sample_rate}")
+
+    def towards(self, colluders: int) -> DpSgdSteps | None:
+        """Return the steps as so many colluders see them; None: no noise may be left."""
+        if not self.views:  # the noise is this hospital's alone
+            return self
+        if colluders >= len(self.views):
+            return None
+        return DpSgdSteps(self.views[colluders], self.sample_rate, self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,8 @@ def encode_event(event: Event) -> str:
     for kind, cls in KINDS.items():
         if type(event) is cls:
             fields = {"kind": kind, **dataclasses.asdict(event)}
+            if fields.get("views") == ():  # not in ledgers of local noise
+                del fields["views"]
             return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
     raise unsupported(type(event).__name__)
 
@@ -110,7 +122,8 @@ def decode_event(text: str) -> Event:
     try:
         fields = json.loads(text)
         cls = KINDS[fields.pop("kind")]
-        if set(fields) != {f.name for f in dataclasses.fields(cls)}:
+        names = {f.name for f in dataclasses.fields(cls)}
+        if not names - {"views"} <= set(fields) <= names:
             raise ValueError
         return msgspec.convert(fields, type=cls)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):

@@ -43,6 +43,7 @@ from secure_fl.crypto.privacy.opacus_accountants import orders
 from secure_fl.errors import BudgetError, TamperError
 
 Unit = Literal["record", "patient", "hospital"]
+RECORDS: frozenset[Unit] = frozenset({"record", "patient"})  # units whose ε add up
 Note = Literal["approved", "erased"]  # a plan approved by a person; a run's folder erased
 
 
@@ -106,7 +107,7 @@ class Ledger:
             chain = read_chain(db) or self._begin(db)
             chain.check(self.identity.public, pinned=self.pinned)
             _check_adjacency(chain, account)
-            _check_unit(chain, account, event)
+            _check_unit(chain, account)
             recorded = events_of(chain, account.dataset, account.unit)
             before = epsilon(recorded, budget.delta) if recorded else 0.0
             spent = epsilon([*recorded, event], budget.delta)
@@ -151,6 +152,11 @@ class Ledger:
             chain = read_chain(db) or self._begin(db)
             chain.check(self.identity.public, pinned=self.pinned)
             self._append(db, row, chain)
+
+    def require_unit(self, account: Account) -> None:
+        """Refuse an account whose records are accounted per another unit."""
+        if self.path.exists():
+            _check_unit(load_chain(self.path), account)
 
     def noted(self, kind: Note, *, run: str) -> int:
         """Count the decisions of this kind about a run."""
@@ -244,6 +250,12 @@ def events_of(chain: Chain, dataset: str, unit: str, run: str | None = None) -> 
     ]
 
 
+def unfinished(chain: Chain, dataset: str, unit: str, run: str) -> LedgerRow | None:
+    """Return a run's last reservation, if it is not committed."""
+    of_run = [e for e in chain.entries if (e.dataset, e.unit, e.run) == (dataset, unit, run)]
+    return of_run[-1] if of_run and of_run[-1].state == "reserved" else None
+
+
 def required(chain: Chain | None, path: Path) -> Chain:
     """Refuse a file without a ledger's tables."""
     if chain is None:
@@ -285,17 +297,18 @@ def _check_adjacency(chain: Chain, account: Account) -> None:
             )
 
 
-def _check_unit(chain: Chain, account: Account, event: Event) -> None:
-    """Refuse a second account for training on the same records with another unit."""
-    if not isinstance(event, DpSgdSteps):
+def _check_unit(chain: Chain, account: Account) -> None:
+    """Refuse a second account per record or patient for the same records."""
+    if account.unit not in RECORDS:
         return
     for e in chain.entries[1:]:
-        other = e.state == "reserved" and e.dataset == account.dataset and e.unit != account.unit
-        if other and isinstance(decode_event(e.event), DpSgdSteps):
+        other = e.state == "reserved" and e.dataset == account.dataset and e.unit in RECORDS
+        if other and e.unit != account.unit:
             raise BudgetError(
-                f"DP-SGD on {account.dataset!r} is accounted per {e.unit} here, this training per "
+                f"{account.dataset!r} is accounted per {e.unit} here, this event per "
                 f"{account.unit}: it would spend from a second budget for the same records",
-                fix=f'keep unit = "{e.unit}" for these records',
+                fix=f'keep unit = "{e.unit}" for these records; codebooks count per patient if '
+                "the records have a column of patients",
                 reason="second-budget",
             )
 
@@ -354,6 +367,18 @@ def totals(chain: Chain) -> list[AccountTotal]:
         )
         accounts.append(total)
     return accounts
+
+
+def of_records(chain: Chain) -> tuple[float, float] | None:
+    """ε and δ of all accounts per record or patient together; None: there are fewer than two.
+
+    Records may be in several of them, such as those of training and of codebooks.
+    """
+    rows = [e for e in chain.entries if e.state == "reserved" and e.unit in RECORDS]
+    if len({(e.dataset, e.unit) for e in rows}) < 2:
+        return None
+    δ = max(e.delta for e in rows if e.delta is not None)
+    return epsilon([decode_event(e.event) for e in rows], δ), δ
 
 
 def _is_sum(row: LedgerRow) -> bool:

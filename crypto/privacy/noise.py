@@ -29,6 +29,7 @@ from secure_fl.crypto.privacy.accounting import (
     epsilon,
 )
 from secure_fl.errors import BudgetError, CryptoError
+from secure_fl.thresholds import collusion_bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,5 +282,7 @@ def share_variance(release: SkellamRelease, parties: int, threshold: int) -> flo
     """Return the variance of one site's share of the noise.
 
     The shares of any `threshold` sites, without those of colluders, add up to the release's noise.
+    Each is all of it where colluders and a coordinator that lies about dropouts open a single one.
     """
-    return release.mu / (max(1, threshold - COLLUDERS) if parties > 1 else 1)
+    masked = collusion_bound(parties, min(threshold, parties)).lying >= COLLUDERS
+    return release.mu / (max(1, threshold - COLLUDERS) if masked else 1)

@@ -8,10 +8,16 @@ from typing import Any
 from secure_fl.crypto.privacy.accounting import Adjacency, Event, SkellamRelease, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, Unit
 from secure_fl.crypto.privacy.noise import SkellamNoise
-from secure_fl.crypto.privacy.planning import SizedNoise, plan_for_settings, size_for_settings
-from secure_fl.errors import BudgetError
+from secure_fl.crypto.privacy.planning import (
+    PredictionPlan,
+    SizedNoise,
+    plan_for_settings,
+    size_for_settings,
+)
+from secure_fl.errors import BudgetError, SettingsError
 from secure_fl.protocol.ports import Noise
 from secure_fl.settings import NoiseSettings
+from secure_fl.thresholds import collusion_bound
 
 UNIT: Unit = "hospital"
 ADJACENCY: Adjacency = "add-remove"
@@ -53,6 +59,7 @@ class NoiseLedger:
             parties=parties,
             threshold=self._threshold,
         )
+        self._require_masked(plan)
         sized = size_for_settings(self.settings, plan)
         if not self.settings.force:
             sized.require_useful()
@@ -105,6 +112,20 @@ class NoiseLedger:
         """Continue from a checkpoint; refuse a ledger that lacks events from before it."""
         if self.ledger is not None:
             self.ledger = self.ledger.pinned_to(state, self.account)
+
+    def _require_masked(self, plan: PredictionPlan) -> None:
+        """Refuse colluders that masks do not withstand, if a share is less than all noise."""
+        threshold = min(self._threshold, plan.parties)
+        most = max(0, collusion_bound(plan.parties, threshold).lying)
+        if plan.parties - plan.dropouts - plan.colluders > 1 and plan.colluders > most:
+            raise SettingsError(
+                f"with a threshold of {threshold}, {plan.colluders} colluders and a lying "
+                f"coordinator could open the predictions of single hospitals of {plan.parties}, "
+                "which have a share of the noise only",
+                fix=f"set protection.noise.colluders to {most} at most, or raise "
+                "protection.threshold",
+                field="protection.noise.colluders",
+            )
 
     def _require_room(self, noise: SkellamNoise, releases: int) -> None:
         """Refuse a run that could not be finished, before anything is sent."""

@@ -34,6 +34,7 @@ from secure_fl.crypto.privacy.ledger import (
     Reservation,
     events_of,
     load_chain,
+    unfinished,
 )
 from secure_fl.crypto.privacy.planning import TrainingBudget, training_warning
 from secure_fl.crypto.privacy.shared_noise import MORE_NOISE, SharedNoise
@@ -43,7 +44,7 @@ from secure_fl.settings import DPSettings
 ADJACENCY: Literal["add-remove"] = "add-remove"  # the neighbouring data sets of the accounting
 
 Units = Sequence[Sequence[int]]
-BLOCKS = 10  # in which the single steps of a run are reserved
+BLOCKS = 10  # one of so many parts of the remaining steps is reserved at a time
 MOST_NOISE = (
     50.0  # σ with which a nearly spent budget may be used; a pretrained model learns nothing
 )
@@ -105,6 +106,8 @@ class DpAccount:
         self._passes, self._done = passes, 0  # over the units: planned for the run, finished
         self._given = settings.noise_multiplier if own_epsilon is None else None
         self._noise = self._given  # σ; None: it is calibrated
+        if sample_rate is not None:
+            self._reuse_unfinished()
         self._planned: float | None = None
         self._composed: dict[tuple[Event, ...], float] = {}
         self._of_run = self._of_run_in_ledger()  # spent by this run, including earlier sessions
@@ -134,7 +137,7 @@ class DpAccount:
             if self.noise_multiplier > most:
                 raise self._too_little_left()
         else:
-            self._noise = self._calibrated()
+            self._noise = max(self._calibrated(), self.settings.noise_multiplier or 0.0)
 
     def require_own(self, noise: SharedNoise) -> None:
         """Refuse a step for which this hospital would have to add too much noise of its own."""
@@ -183,19 +186,37 @@ class DpAccount:
         """Count one step, of a block of steps that is reserved durably before its first one.
 
         Return the spending where a block begins. What is left of a block ends with the process: an
-        older checkpoint could return it, although its steps are opened.
+        older checkpoint could return it, although its steps are opened. So blocks become smaller,
+        and the last ones have one step, which `_reuse_unfinished` gives back.
         """
         spending = None
         if not self._left:
-            planned = self._passes or 1
-            steps = max(1, min(planned - self._done, -(-planned // BLOCKS)))
+            steps = max(1, -(-((self._passes or 1) - self._done) // BLOCKS))
             spending, self._block = self._reserve(steps, round)
             self._left = steps
         self._left -= 1
         self._done += 1
+        return spending
+
+    def finish_step(self) -> None:
+        """Note, durably, where a block ends, before the values of its last step are stored."""
         if self.ledger is not None and self._block is not None and not self._left:
             self.ledger.commit(self._block)
-        return spending
+            self._block = None
+
+    def _reuse_unfinished(self) -> None:
+        """Use the block of this run that ended in a crash, if its only step was not finished.
+
+        Nothing of that step was stored or sent. It keeps its noise, and so do all later steps.
+        """
+        if self.ledger is None or not self.ledger.path.exists():
+            return
+        chain = load_chain(self.ledger.path)
+        row = unfinished(chain, self.account.dataset, self.account.unit, self.run)
+        event = None if row is None else decode_event(row.event)
+        if row is not None and isinstance(event, DpSgdSteps) and event.steps == 1:
+            self._block, self._left = Reservation(row.sequence, 0.0, 0.0), 1
+            self._noise = event.noise_multiplier
 
     def planned_multiplier(self) -> float:
         """σ of the plan, equal at all hospitals: it depends on settings alone, and on no ledger."""
@@ -253,15 +274,22 @@ class DpAccount:
     def towards(self, colluders: int) -> float | None:
         """ε of this and all earlier runs for a view with so many colluders; None: none is promised.
 
-        Earlier runs count with the colluders of their plans.
+        Shared noise of earlier runs counts as noted in the ledger; earlier versions noted σ alone.
         """
-        events = self._held()
+        earlier, events = self._held(), list[Event]()
         for event in self._of_run:
+            del earlier[len(earlier) - 1 - earlier[::-1].index(event)]
             if isinstance(event, DpSgdSteps) and self._noises:
                 left = [n.towards(event.noise_multiplier, colluders) for n in self._noises.values()]
                 if not min(left):
                     return None
-                events[events.index(event)] = replace(event, noise_multiplier=min(left))
+                event = replace(event, noise_multiplier=min(left), views=())
+            events.append(event)
+        for event in earlier:
+            seen = event.towards(colluders) if isinstance(event, DpSgdSteps) else event
+            if seen is None:
+                return None
+            events.append(seen)
         return self._epsilon(events) if self._of_run else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -280,7 +308,9 @@ class DpAccount:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint; noise is calibrated again, because a crash wastes ε."""
         self.opacus, self._done = state["opacus"], state["done"]
-        self._noise, self._planned = self._given, None
+        self._planned = None
+        if not self._left:
+            self._noise = self._given
         for values in state.get("noises", ()):
             self.share(SharedNoise(*values))
         if self.ledger is not None:
@@ -291,7 +321,10 @@ class DpAccount:
     def _reserve(self, steps: int, round: int) -> tuple[Spending, Reservation | None]:
         """Enter steps into the ledger, durably, or raise before anything is computed."""
         planned = self.planned()
-        event = DpSgdSteps(self.noise_multiplier, self.sample_rate, steps)
+        σ, noise = self.noise_multiplier, next(reversed(self._noises.values()), None)
+        seen = range(0 if noise is None else noise.parties - noise.dropouts)
+        views = tuple(noise.towards(σ, c) for c in seen) if noise is not None else ()
+        event = DpSgdSteps(σ, self.sample_rate, steps, views)
         spent, reservation = self._allowed(event, round), None
         if self.ledger is not None:
             reservation = self.ledger.reserve(
@@ -468,10 +501,9 @@ def document(settings: DPSettings, parties: Mapping[str, DpAccount]) -> dict[str
         "max_grad_norm": min(account.bound for account in parties.values()),
         "overall_epsilon": _largest(members),
         "uncovered": uncovered,
-        "assumes": f"no {settings.unit} is at two parties; the numbers of records are public; "
-        "losses and scores in the parties' logs, and dev and test records, are not covered"
-        + _colluding(settings)
-        + _unprotected(uncovered),
+        "assumes": f"no {settings.unit} is at two parties; the numbers of records and the set of "
+        "labels are public; losses and scores in the parties' logs, and dev and test records, are "
+        "not covered" + _colluding(settings) + _unprotected(uncovered),
     } | {key: {n: s[key] for n, s in statements.items()} for key in next(iter(statements.values()))}
 
 

@@ -53,7 +53,7 @@ def document_of(
         "task": spec.task.model_dump(mode="json"),
         "model": spec.model.model_dump(mode="json"),
         "parties": list(run.parties),
-        "records": _records(sites) if run.whole else None,
+        "records": _records(sites) if run.whole and not _noised(sites) else None,
         "roster": run.roster or None,
         "seed": spec.seed,
         "rounds": spec.algorithm.rounds,
@@ -96,7 +96,8 @@ def _measurements(run: ResultContext, parties: Sequence[Prepared]) -> dict[str, 
     # A run that waits for a better score delivers the models of its best round.
     best = next((hook.delivers for hook in parties[0].hooks if hook.delivers is not None), None)
     pool = task.pooled if run.whole else None
-    metrics = summarise(recorders, task.metric, pool, task, best=best)
+    own = not (run.whole and _noised(sites))  # exact figures of single hospitals
+    metrics = summarise(recorders, task.metric, pool, task, best=best, own=own)
     delivered = metrics.get("last" if best is None else "best", {})
     return {
         "main_metric": task.metric,
@@ -105,11 +106,21 @@ def _measurements(run: ResultContext, parties: Sequence[Prepared]) -> dict[str, 
         "local_heads": run.local_heads,
         "metrics": metrics,
         "use": to_use(sites[0].delivered, delivered, task.metric),
-        "history": [{"party": r.party} | entry for r in recorders for entry in r.history],
+        "history": [
+            {"party": r.party} | entry
+            for r in recorders
+            for entry in r.history
+            if own or "pooled" in entry
+        ],
         "model_round": delivered.get("round", best),
         "values": _values(sites),
         "layers": sites[0].findings.get("layers"),
     }
+
+
+def _noised(sites: Sequence[Site]) -> bool:
+    """Return true if scores are released with noise, so that nobody has exact ones."""
+    return "noise" in sites[0].findings
 
 
 def _values(sites: Sequence[Site]) -> int | None:

@@ -27,7 +27,7 @@ class SiteLimits:
     max_batch: int | None = None  # records in memory at once; None: as the algorithm asks
     options: Mapping[str, Any] = field(default_factory=dict)  # of optional features, by name
     ledger: Callable[[], Ledger] | None = None  # the site's own, for all runs
-    own_epsilon: float | None = None  # of one run with shared noise; None: the plan's target
+    own_epsilon: float | None = None  # of one run; None: the plan's target
 
 
 class RunFeature:

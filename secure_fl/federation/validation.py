@@ -65,7 +65,13 @@ def check_model(spec: RunSpec, model: ModelSettings) -> None:
         feature.check_model(spec, model)
 
 
-def check_members(spec: RunSpec, tiers: Mapping[str, str | None], rules: CoordinatorRules) -> None:
+def check_members(
+    spec: RunSpec,
+    tiers: Mapping[str, str | None],
+    rules: CoordinatorRules,
+    *,
+    resumed: bool = False,
+) -> None:
     """Refuse parties that are too few for the run's noise, its tiers or a feature.
 
     `tiers`: the tier of each party but the host; None: by its name.
@@ -73,17 +79,19 @@ def check_members(spec: RunSpec, tiers: Mapping[str, str | None], rules: Coordin
     dp, parties = spec.training.dp, len(tiers)
     spec.algorithm.check_tiers(tiers, spec.model, rules.min_cohort)
     if dp is not None and dp.noise == "shared":
-        require_noise_sources(dp, parties, rules.threshold)
+        require_noise_sources(dp, parties, rules.threshold, resumed=resumed)
     for feature in run_features():
         feature.check_members(spec, parties, rules.min_cohort)
 
 
-def noise_plan(spec: RunSpec, hospitals: int, units: int, threshold: int) -> SharedPlan:
+def noise_plan(
+    spec: RunSpec, hospitals: int, units: int, threshold: int, *, resumed: bool = False
+) -> SharedPlan:
     """Make the plan of steps with shared noise; refuse settings without enough noise."""
     dp, algorithm, rate = spec.training.dp, spec.algorithm, spec.algorithm.step_rate
     assert dp is not None  # noqa: S101 - checked by the caller
     require_shared(algorithm.name, spec.protection.mode, steps=rate is not None)
-    require_noise_sources(dp, hospitals, threshold)
+    require_noise_sources(dp, hospitals, threshold, resumed=resumed)
     return SharedPlan(
         dp,
         hospitals=hospitals,
@@ -101,7 +109,8 @@ def noise_warning(spec: RunSpec, silo: Silo, hospitals: int, threshold: int) -> 
     if dp is None or dp.noise != "shared" or silo.role == "host" or spec.entry.trains_nothing:
         return None
     units = len(sampling_units(silo.train, dp, silo.name))
-    text = noise_plan(spec, hospitals, hospitals * units, threshold).warning()
+    plan = noise_plan(spec, hospitals, hospitals * units, threshold, resumed=True)
+    text = plan.warning()
     return text and f"if each hospital has {units} {dp.unit}s, as this one has: {text}"
 
 

@@ -113,7 +113,9 @@ class SiteRun:
         rules = rules_of_roster(context.roster, plan, self._members)
         self._rules = replace(rules, goes_back=context.goes_back)
         present = [m for m in context.roster.members if m.name in self._members]
-        check_members(spec, {m.name: m.tier for m in present if m.name != rules.host}, rules)
+        tiers = {m.name: m.tier for m in present if m.name != rules.host}
+        resumed = (context.folder / plan.run.name / "settings.toml").exists()
+        check_members(spec, tiers, rules, resumed=resumed)
         require_ready(silo, spec.entry, spec.task)
         tasks = tasks_of(spec.task, [silo], spec.entry)
         require_labels([silo], tasks)

@@ -84,8 +84,8 @@ class DPLimits(Section):
     min_colluders: Annotated[int, Field(ge=0)] = 1
     """Minimum number of colluding sites that shared noise must tolerate."""
     own_epsilon: PositiveReal | None = None
-    """With shared noise: a run may cost this site's records this ε at most, and the site adds more
-    noise than its share if the plan's target is larger. Default: the plan's target."""
+    """A run may cost this site's records this ε at most. The site adds more noise, or more than its
+    share, if the plan's target is larger. Default: the plan's target."""
     unit: Literal["record", "patient"] = "patient"
     """record: both units are allowed."""
 
@@ -206,7 +206,8 @@ class KeysSettings(Section):
 
     folder: Source = "keys"
     ledger: Source = "ledger"
-    """Folder of the privacy ledger: the cost of all runs on this site's records."""
+    """Folder of the privacy ledger: the cost of all runs on this site's records. Training,
+    codebooks and evaluations have budgets of their own, which add up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ def summarise(
     reader: Reader | None = None,
     *,
     best: int | None = None,
+    own: bool = True,
 ) -> dict[str, Any]:
     """Summarise metrics of the last round, and of the round with the best dev metric.
 
@@ -53,12 +54,13 @@ def summarise(
     `pool`: computes metrics from the sum of counts, if the recorders are all hospitals'.
     `reader`: computes intervals and bounds of pooled metrics. `best`: the best round if the run has
     chosen it; a party that joined later has no metrics of it. None: by the dev metric.
+    `own`: with figures of single parties.
     """
     numbers = sorted({entry["round"] for r in recorders for entry in r.history})
     if not numbers:
         return {}
     chosen = () if best is None else (best,)
-    rounds = {n: _round(recorders, n, pool) for n in {*numbers, *chosen}}
+    rounds = {n: _round(recorders, n, pool, own=own) for n in {*numbers, *chosen}}
     best = _best(rounds, metric) if best is None else best
     shown = {n: rounds[n] | _sure(rounds[n], reader) for n in {numbers[-1], best}}
     return {"last": shown[numbers[-1]], "best": dict(shown[best])}
@@ -109,7 +111,9 @@ def to_use(delivered: Collection[str], scores: Mapping[str, Any], metric: str) -
     return max(delivered, key=dev)
 
 
-def _round(recorders: Sequence[EventLog], number: int, pool: Pool | None) -> dict[str, Any]:
+def _round(
+    recorders: Sequence[EventLog], number: int, pool: Pool | None, *, own: bool
+) -> dict[str, Any]:
     party: dict[str, Scores] = {}
     pooled: Scores = {}
     sums: dict[str, Counts] = {}
@@ -122,6 +126,8 @@ def _round(recorders: Sequence[EventLog], number: int, pool: Pool | None) -> dic
                 if "pooled" in entry:
                     pooled[split] = values
                     sums |= {split: entry["counts"]} if "counts" in entry else {}
+                    continue
+                if not own:
                     continue
                 party.setdefault(entry.get("party", recorder.party), {})[split] = values
                 counted.setdefault(split, []).append(entry["counts"])

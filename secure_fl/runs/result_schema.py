@@ -34,8 +34,8 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "parties": "names of the parties whose results these are",
         "seed": "seed of the run",
         "rounds": "rounds of the algorithm",
-        "records": "split → records of all parties together; `null` in a pilot, where a hospital's "
-        "count is not shared",
+        "records": "split → records of all parties together; `null` with noise on scores, and in "
+        "a pilot, where a hospital's count is not shared",
         "roster": "fingerprint of the roster; `null` in one process",
         "approvals": "in a pilot whose site requires approvals: {`who`, `fingerprint`, `time`, "
         "`plan`, `rules`, `programs`}; the last three are digests",

@@ -297,6 +297,8 @@ def test_options_that_the_file_s_answer_does_not_use_are_refused(study: Path) ->
     plain = json.loads(run(str(study), "--json").stdout)
     two = json.loads(run(str(study), "--json", "--colluders", "2", "--dropouts", "0").stdout)
     assert (plain["colluders"], two["colluders"], two["dropouts"]) == (1, 2, 0)
+    none = json.loads(run(str(study), "--json", "--colluders", "0").stdout)
+    assert none["members"] > none["model"]  # every member knows its own noise
     fewer = json.loads(run(str(study), "--json", "--dropouts", "0").stdout)
     assert plain["dropouts"] == 1 and fewer["signal"] > plain["signal"]
     wrong = run(str(study), "--records", "99", "--parties", "50", code=2).stderr

@@ -22,7 +22,15 @@ from secure_fl.crypto.privacy.accounting import (
     SkellamRelease,
     epsilon,
 )
-from secure_fl.crypto.privacy.ledger import Account, Budget, Ledger, export, load_chain, totals
+from secure_fl.crypto.privacy.ledger import (
+    Account,
+    Budget,
+    Ledger,
+    export,
+    load_chain,
+    of_records,
+    totals,
+)
 from secure_fl.errors import BudgetError, TamperError
 from tests.support.key_sites import site
 from tests.support.raising import raises
@@ -355,3 +363,5 @@ def test_training_on_the_same_records_has_one_account(tmp_path):
         ledger.reserve(event, Account("notes", "patient"), budget, run="b")
     ledger.reserve(event, Account("others", "patient"), budget, run="c")
     assert ledger.spent(Account("notes", "patient"), 1e-5) == 0.0
+    both = of_records(load_chain(ledger.path))  # one patient may be in both
+    assert both == (epsilon([event, event], 1e-5), 1e-5)

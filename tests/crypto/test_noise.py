@@ -132,6 +132,7 @@ def test_shares_of_a_threshold_less_one_colluder_add_up_to_the_release() -> None
         share = share_variance(release, parties, threshold)
         assert share * (threshold - 1) == pytest.approx(release.mu)
     assert share_variance(release, 1, 1) == release.mu
+    assert share_variance(release, 5, 3) == release.mu  # one colluder could open one hospital's
 
 
 def test_a_share_is_the_rounded_clipped_vector_plus_noise() -> None:

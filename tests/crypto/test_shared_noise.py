@@ -115,10 +115,13 @@ def test_nothing_to_clip_and_nothing_at_all() -> None:
     ("row", "bound"),
     [([math.nan, 0.0], 0.5), ([math.inf, 0.0], 0.5), ([1e200, 1e200], 0.5), ([0.0, 0.0], 1e-320)],
 )
-def test_gradients_that_no_bound_covers_are_refused(row: list[float], bound: float) -> None:
-    """A norm that overflows, and a bound so small that its inverse does, too."""
-    with raises(CryptoError, "NaN or infinity"):
-        on_grid(np.array([[0.1, 0.1], row]), bound, FINEST)
+def test_gradients_that_no_bound_covers_are_zero(row: list[float], bound: float) -> None:
+    """A norm that overflows, and a bound so small that its inverse does, too.
+
+    An error would tell all hospitals about the record.
+    """
+    found = on_grid(np.array([[0.1, 0.1], row]), bound, FINEST)
+    assert found[0].any() and not found[1].any()
 
 
 @pytest.mark.parametrize("dimension", [1, 193, 4096, 4097, 1_000_000])

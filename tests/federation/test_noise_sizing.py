@@ -99,6 +99,8 @@ def test_noise_is_refused_where_shares_or_other_values_would_be_seen() -> None:
         Federation(silos, FedAvg(), protection=protection)
     with raises(BudgetError, reason="no-noise-source"):
         account(forced(dropouts=3)).size(EXAMPLES, CLASSES, 1, 4)
+    with raises(SettingsError, "colluders to 1 at most", field="protection.noise.colluders"):
+        account(forced(dropouts=0, colluders=2)).size(EXAMPLES, CLASSES, 1, 4)
 
 
 # --- slots --------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from secure_fl.crypto.sealing.packing import SLOT_BYTES, to_slots
 from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.errors import BudgetError, CohortError, SecureFLError, SettingsError, TooFewParties
 from secure_fl.events import EventLog
-from secure_fl.learning.dp.scope import require_noise_sources
+from secure_fl.learning.dp.scope import dropouts_of, require_noise_sources
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.hooks import RoundHook
 from secure_fl.protocol import messages
@@ -162,6 +162,15 @@ def test_noise_for_dropouts_that_no_sum_survives_is_refused() -> None:
     with raises(SettingsError, "dropouts = 1", field="training.dp.dropouts"):
         require_noise_sources(dp, 6, 5)
     require_noise_sources(dp, 6, 4)
+
+
+def test_a_run_resumes_without_the_dropouts_of_its_plan() -> None:
+    dp = DPSettings(epsilon=8.0, noise="shared", dropouts=1)
+    require_noise_sources(dp, 4, 3)
+    require_noise_sources(dp, 3, 3, resumed=True)
+    assert dropouts_of(dp, 4, 3) == 1 and dropouts_of(dp, 3, 3) == 0
+    with raises(SettingsError, "dropouts = 0", field="training.dp.dropouts"):
+        require_noise_sources(dp, 3, 3)  # a new run
 
 
 @pytest.mark.parametrize(("threshold", "colluders"), [(3, 2), (5, 4)])

@@ -2,7 +2,7 @@
 
 A codebook names the finest partition of each column. A release merges cells of it into blocks. A
 record without a readable value is in the last cell of its variable, so a codebook covers any
-records. A column that no codebook should name is refused, with its reason, at this hospital alone.
+records. A column that no codebook should name is refused; only this hospital knows the reason.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def counts_of(codebook: Codebook, table: RecordTable) -> tuple[Integers, dict[st
     """
     rows = _counted_rows(codebook, table)
     codes = {
-        name: codes_of(codebook.column(name), variable, table)
+        name: codes_of(codebook.column(name), variable, table, exact=codebook.epsilon is None)
         for name, variable in codebook.variables.items()
     }
     counts = []
@@ -141,26 +141,22 @@ def partition_of(variable: Variable) -> Partition:
     return Partition(None, named, variable.size - 1)
 
 
-def codes_of(column: str, variable: Variable, table: RecordTable) -> Integers:
-    """Return the cell of each record; refuse identifiers, texts, and columns that do not fit."""
+def codes_of(column: str, variable: Variable, table: RecordTable, *, exact: bool) -> Integers:
+    """Return the cell of each record; refuse a missing column.
+
+    All members learn of a refusal, so no patient's values may decide about it. With `exact` counts,
+    identifiers and texts of many patients are refused: members learn counts of listed values.
+    """
     series = _column(table, column)
     if variable.values is not None:
-        written = _written(series, column)
-        _require_categories(written, column, table)
+        written = _written(series)
+        if exact:
+            _require_categories(written, column, table)
         cells = pd.Index(variable.values).get_indexer(pd.Index(written))
         missing = cells < 0
     else:
         read = _numbers(series, dated=variable.dated)
         cells, missing = np.searchsorted(variable.points, read, side="right"), np.isnan(read)
-    if len(table) and missing.all():
-        wanted = "categories" if variable.values is not None else "days" if variable.dated else ""
-        raise DataError(
-            f"none of {len(table)} values is one of its {wanted or 'numbers'}",
-            fix="correct the column: days are written 2025-01-31"
-            if wanted == "days"
-            else f"correct the column, or write a codebook for {wanted or 'numbers'} like these",
-            field=column,
-        )
     return np.where(missing, variable.size - 1, cells).astype(np.int64)
 
 
@@ -206,31 +202,38 @@ def _has(cell: Any, label: str) -> str:
     return str(label in labels_in(cell)).lower() if known else ""
 
 
-def _written(series: Any, column: str) -> Sequence[str]:
-    """Return values as a codebook writes them: true, 3 for 3.0, text without outer spaces."""
-    if pd.api.types.is_bool_dtype(series) or series.dtype == object:  # object: some are missing
-        series = series.map(lambda v: str(v).lower() if isinstance(v, bool | np.bool_) else v)
-    if pd.api.types.is_numeric_dtype(series):
-        whole = bool((series.dropna() % 1 == 0).all())
-        series = series.astype("Int64") if whole else series
-        return list(series.astype("string").fillna(""))
-    texts = series.astype("string").str.strip().fillna("")
+def _written(series: Any) -> Sequence[str]:
+    """Return values as a codebook writes them: true, 3 for 3.0, text without outer spaces.
+
+    Each value by itself: one 2.5 in a column must not change how all others are written.
+    """
+    if not pd.api.types.is_datetime64_any_dtype(series):
+        series = series.map(_as_written)
+    return list(series.astype("string").str.strip().fillna(""))
+
+
+def _as_written(value: Any) -> Any:
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    number = isinstance(value, int | float | np.integer | np.floating)
+    return str(int(value)) if number and float(value).is_integer() else value
+
+
+def _require_categories(written: Sequence[str], column: str, table: RecordTable) -> None:
+    """Refuse texts, and a column with nearly as many values as patients."""
+    texts = pd.Series(written)
     given = texts[texts != ""]
     words = given.str.count(r"\s+") + 1
-    if len(given) and (given.str.len().quantile(0.9) > LONGEST or words.quantile(0.9) > MOST_WORDS):
+    if len(given) < NAMES_FROM:
+        return
+    if given.str.len().quantile(0.9) > LONGEST or words.quantile(0.9) > MOST_WORDS:
         raise DataError(
             "this column has texts, which no codebook counts",
             fix="count lengths instead: words or characters",
             field=column,
         )
-    return list(texts)
-
-
-def _require_categories(written: Sequence[str], column: str, table: RecordTable) -> None:
-    """Refuse a column with nearly as many values as patients."""
-    given = pd.Series(written)
-    people = len(np.unique(table.patients[(given != "").to_numpy()]))
-    if (values := given[given != ""].nunique()) >= max(NAMES_FROM, people / 2):
+    people = len(np.unique(table.patients[(texts != "").to_numpy()]))
+    if (values := given.nunique()) >= max(NAMES_FROM, people / 2):
         raise DataError(
             f"{values} different values of {people} patients: they are identifiers",
             fix="remove the variable from the codebook, or count it in bins",

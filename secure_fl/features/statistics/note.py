@@ -86,7 +86,9 @@ class Note:
                 codebooks.append(Codebook.model_validate_json(json.dumps(line["codebook"])))
                 _require_like(codebooks[-1], codebook)
                 _require_hospitals(line["hospitals"], sorted(hospitals))
-        _require_separate_labels(table, set().union(*(one.forms for one in codebooks)))
+        _require_separate_labels(
+            table, set().union(*(one.forms for one in codebooks)), codebook.least
+        )
 
     def begin(self, table: RecordTable) -> None:
         """Note the patients before a sum over their records is opened."""
@@ -164,15 +166,18 @@ def _require_like(earlier: Codebook, now: Codebook) -> None:
             )
 
 
-def _require_separate_labels(table: RecordTable, columns: set[str]) -> None:
-    """Refuse counts of one label that follow from other counts: the audit compares no labels."""
+def _require_separate_labels(table: RecordTable, columns: set[str], least: int) -> None:
+    """Refuse counts of one label that nearly follow from others: the audit compares no labels.
+
+    Members learn of the refusal, so it depends on no fewer records than a released count.
+    """
     single = sorted(column for column in columns if column.startswith(OF_LABEL))
     if not single or "label" not in table.frame:
         return
-    if all(len(set(labels_in(cell))) < 2 for cell in table.frame["label"]):
+    if sum(len(set(labels_in(cell))) > 1 for cell in table.frame["label"]) < least:
         raise DataError(
-            "no record has two labels, so this count and those of other labels would tell of the "
-            "rest",
+            f"fewer than {least} records have two labels, so the count of the rest nearly follows "
+            "from this count and those of other labels",
             fix="count the values of label instead",
             field=single[0],
         )

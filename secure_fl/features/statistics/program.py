@@ -60,6 +60,8 @@ class NoiseBudget:
     def check(self) -> None:
         """Raise BudgetError if the budget cannot pay; nothing is spent."""
         before = [] if self._ledger is None else self._ledger.events(self._account)
+        if self._ledger is not None:
+            self._ledger.require_unit(self._account)
         after = epsilon([*before, release_of(self._codebook)], self._budget.delta)
         if not after <= self._budget.epsilon:
             raise BudgetError(

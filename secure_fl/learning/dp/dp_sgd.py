@@ -190,12 +190,19 @@ def _run(
         for drawn in private.batches:
             pace(private.optimizer, site.training, round.at(done, steps))
             losses = _step(site, private, drawn, privacy)
+            losses = losses[torch.isfinite(losses)]
             total, seen, done = total + losses.sum(), seen + len(losses), done + 1
             if reports(done, steps):
-                loss = float(total) / max(seen, 1)
-                if not math.isfinite(loss):
-                    raise _diverged(site, f"the training loss is {loss}").at(step=done)
-                report(site, loss, done, steps)
+                report(site, float(total) / max(seen, 1), done, steps)
+    warn_of_lost(site, private.lost)
+
+
+def warn_of_lost(site: TrainingContext, lost: int) -> None:
+    """Log how many gradients were no numbers; an error would show it to all hospitals."""
+    if lost:
+        text = f"{lost} gradients of records were infinite or not a number, and counted as zero"
+        fix = "lower training.learning_rate, or look at the data"
+        site.recorder.event(Warned(code="lost gradients", text=f"{text}: {fix}"))
 
 
 def _step(
@@ -242,7 +249,7 @@ def _count(state: dict[str, object]) -> int:
 
 
 def _require_finite(model: nn.Module, site: TrainingContext) -> None:
-    """Refuse to send weights that a single record made infinite."""
+    """Refuse to send noised weights that are no numbers; no record can make them so alone."""
     for parameter in model.parameters():
         if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
             raise _diverged(site, "training made weights that are infinite or not a number")

@@ -25,7 +25,13 @@ from torch import Tensor, nn
 from secure_fl.crypto.privacy.shared_noise import SharedNoise, on_grid
 from secure_fl.errors import CryptoError
 from secure_fl.events import UpdateResent
-from secure_fl.learning.dp.dp_sgd import account_of, announce, checked_clipping, checked_records
+from secure_fl.learning.dp.dp_sgd import (
+    account_of,
+    announce,
+    checked_clipping,
+    checked_records,
+    warn_of_lost,
+)
 from secure_fl.learning.dp.private_model import Bounds, Clipping, privately, trained
 from secure_fl.learning.dp.scope import dropouts_of
 from secure_fl.learning.dp.secret_randomness import Coins, PoissonBatches, secret_dropout
@@ -113,7 +119,7 @@ class NoisedSteps:
         self._spend(number)
         with site.recorder.phase("train"):
             sample = self.coins.sample(len(account.units), account.sample_rate)
-            total, units = np.zeros(noise.dimension, np.int64), 0
+            total, units, lost = np.zeros(noise.dimension, np.int64), 0, 0
             for rows in gradients(sample, self.coins):
                 units += len(rows)
                 if rows.shape[1:] != total.shape or units > len(sample):
@@ -122,8 +128,11 @@ class NoisedSteps:
                         f"has one row of {len(total)} values for each of {len(sample)} units",
                         fix="report this as a bug of the algorithm; the step is spent",
                     )
+                lost += int((~torch.isfinite(rows).all(1)).sum())
                 total += on_grid(rows.double().numpy(), self.bound, noise.grid).sum(axis=0)
             integers = noise.noised(total, account.noise_multiplier)
+        warn_of_lost(site, lost)
+        account.finish_step()
         if account.trainings is not None:
             kept = {"integers": torch.from_numpy(integers), "account": account.state_dict()}
             account.trainings.keep(number, key, kept)

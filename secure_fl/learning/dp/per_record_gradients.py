@@ -4,7 +4,8 @@ Bu, Wang, Zha, Karypis: Differentially Private Optimization on Large Model at Sm
 2023, arXiv 2210.00038. One backward pass stops at the layers' outputs, so gradients of whole
 batches are never computed. Opacus' samplers give the gradients of a layer's weights per record. A
 linear layer's gradient is a product, whose norm and weighted sum need no gradient of a record in
-memory (Li, Tramèr, Liang, Hashimoto, arXiv 2110.05679).
+memory (Li, Tramèr, Liang, Hashimoto, arXiv 2110.05679). The norm is a sum over pairs of places,
+which can cancel: then float32 loses it, and it is computed again with an upper bound (`norms`).
 
 Opacus 1.6 has no samplers for RMSNorms and requires a bias of layer norms, so both are here.
 """
@@ -24,6 +25,10 @@ from secure_fl.errors import ModelError
 from secure_fl.learning.anatomy import is_norm
 
 EPSILON = 1e-6  # added to norms, as Opacus does, to avoid divisions by 0
+ROUNDING = 2.0**-20  # error of float32 products and sums, relative to the norms of their terms
+FLUSHED = 2.0**-126  # squares below this are 0 on some processors
+WIDEST = 2.0**20  # values of a place
+TRUSTED = 2.0**-10  # larger relative errors of squared norms need `norms`
 
 Samples: TypeAlias = dict[nn.Parameter, Tensor]
 Sampler: TypeAlias = Callable[[nn.Module, list[Tensor], Tensor], Samples]
@@ -35,11 +40,17 @@ class RecordGradients(Protocol):
     def each(self) -> Tensor:
         """One gradient per record."""
 
-    def squares(self) -> Tensor:
-        """The squared norm of each."""
+    def squares(self) -> tuple[Tensor, Tensor]:
+        """The squared norm of each, and a bound of its error."""
+
+    def norms(self, records: Tensor) -> Tensor:
+        """Upper bounds of the norms of some records, in float64."""
 
     def weighted(self, weights: Tensor) -> Tensor:
         """Their weighted sum."""
+
+    def of(self, records: Tensor) -> RecordGradients:
+        """The same gradients, with zeros for all other records."""
 
 
 Gradients: TypeAlias = dict[nn.Parameter, RecordGradients]
@@ -55,14 +66,23 @@ class DenseGradients:
         """One gradient per record."""
         return self.rows
 
-    def squares(self) -> Tensor:
-        """The squared norm of each."""
+    def squares(self) -> tuple[Tensor, Tensor]:
+        """The squared norm of each, and a bound of its error."""
         norms: Tensor = torch.linalg.vector_norm(self.rows.flatten(1), dim=1)
-        return norms.square()
+        return norms.square(), torch.zeros_like(norms)
+
+    def norms(self, records: Tensor) -> Tensor:
+        """Upper bounds of the norms of some records, in float64."""
+        norms: Tensor = torch.linalg.vector_norm(_float64(self.rows, records).flatten(1), dim=1)
+        return norms
 
     def weighted(self, weights: Tensor) -> Tensor:
         """Their weighted sum."""
         return (weights @ self.rows.flatten(1)).view(self.rows.shape[1:])
+
+    def of(self, records: Tensor) -> DenseGradients:
+        """The same gradients, with zeros for all other records."""
+        return DenseGradients(_only(self.rows, records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +96,23 @@ class ProductGradients:
         """One gradient per record."""
         return self.left.mT @ self.right
 
-    def squares(self) -> Tensor:
-        """The squared norm of each."""
-        both = (self.left @ self.left.mT) * (self.right @ self.right.mT)
-        return both.sum((1, 2)).clamp(min=0)
+    def squares(self) -> tuple[Tensor, Tensor]:
+        """The squared norm of each, and a bound of its error."""
+        return _squares(self.left @ self.left.mT, self.right @ self.right.mT)
+
+    def norms(self, records: Tensor) -> Tensor:
+        """Upper bounds of the norms of some records, in float64."""
+        left, right = _float64(self.left, records), _float64(self.right, records)
+        return _bounded(left @ left.mT, right @ right.mT)
 
     def weighted(self, weights: Tensor) -> Tensor:
         """Their weighted sum."""
         left = self.left * weights[:, None, None]
         return left.flatten(0, 1).T @ self.right.flatten(0, 1)
+
+    def of(self, records: Tensor) -> ProductGradients:
+        """The same gradients, with zeros for all other records."""
+        return ProductGradients(_only(self.left, records), _only(self.right, records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +128,56 @@ class LookupGradients:
         alone = torch.eye(len(self.ids), dtype=self.slopes.dtype, device=self.slopes.device)
         return torch.stack([self.weighted(row) for row in alone])
 
-    def squares(self) -> Tensor:
-        """The squared norm of each."""
-        same = self.ids[:, :, None] == self.ids[:, None, :]
-        return (self.slopes @ self.slopes.mT * same).sum((1, 2)).clamp(min=0)
+    def squares(self) -> tuple[Tensor, Tensor]:
+        """The squared norm of each, and a bound of its error."""
+        return _squares(self.slopes @ self.slopes.mT, self._same(self.ids))
+
+    def norms(self, records: Tensor) -> Tensor:
+        """Upper bounds of the norms of some records, in float64."""
+        slopes = _float64(self.slopes, records)
+        return _bounded(slopes @ slopes.mT, self._same(self.ids[records].cpu()))
+
+    @staticmethod
+    def _same(ids: Tensor) -> Tensor:
+        return ids[:, :, None] == ids[:, None, :]
 
     def weighted(self, weights: Tensor) -> Tensor:
         """Their weighted sum."""
         table = self.slopes.new_zeros(self.words, self.slopes.shape[2])
         scaled = self.slopes * weights[:, None, None]
         return table.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1))
+
+    def of(self, records: Tensor) -> LookupGradients:
+        """The same gradients, with zeros for all other records."""
+        return LookupGradients(self.ids, _only(self.slopes, records), self.words)
+
+
+def _squares(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """The squared norms of products, from the inner products of their places, and their errors."""
+    squares = (left * right).sum((1, 2)).clamp(min=0)
+    return squares, ROUNDING * _terms(left, right).square()
+
+
+def _bounded(left: Tensor, right: Tensor) -> Tensor:
+    """Upper bounds of the norms of products as float32 computes them, from float64."""
+    squares = (left * right).sum((1, 2)).clamp(min=0)
+    return squares.sqrt() + ROUNDING * _terms(left, right)
+
+
+def _terms(left: Tensor, right: Tensor) -> Tensor:
+    """The sum of the norms of each place's product; squares that were lost count as `FLUSHED`."""
+    lost = FLUSHED / ROUNDING * WIDEST
+    a, b = (gram.diagonal(dim1=1, dim2=2) + lost for gram in (left, right))
+    return (a.sqrt() * b.sqrt()).sum(1)
+
+
+def _only(values: Tensor, records: Tensor) -> Tensor:
+    """Set the values of other records to zero, also infinite ones."""
+    return torch.where(records.view(-1, *(1 for _ in values.shape[1:])), values, 0)
+
+
+def _float64(values: Tensor, records: Tensor) -> Tensor:
+    return values[records].cpu().double()  # some accelerators have no float64
 
 
 class GradientBook:
@@ -184,12 +252,27 @@ class GradientBook:
                 yield parameter, DenseGradients(rows.detach())
 
 
-def clip_and_sum(gradients: Gradients, bound: float) -> None:
-    """Set each parameter's gradient to the sum over records, each clipped over all parameters."""
-    norms = torch.stack([part.squares() for part in gradients.values()]).sum(0).sqrt()
+def clip_and_sum(gradients: Gradients, bound: float) -> int:
+    """Set each parameter's gradient to the sum over records, each clipped over all parameters.
+
+    A record whose gradient is infinite or not a number counts as zero, because all hospitals
+    would see an error that depends on one record. Return how many there are.
+    """
+    squares, errors = zip(*(part.squares() for part in gradients.values()), strict=True)
+    total, error = torch.stack(squares).sum(0), torch.stack(errors).sum(0)
+    norms = total.sqrt()
+    unsure = torch.nonzero(~(error <= TRUSTED * (total + EPSILON**2))).flatten()
+    if len(unsure):
+        bounds = torch.stack([part.norms(unsure) for part in gradients.values()])
+        norms[unsure] = bounds.norm(dim=0).to(norms)
+    finite = torch.isfinite(norms)
+    if lost := len(finite) - int(finite.sum()):
+        gradients = {parameter: part.of(finite) for parameter, part in gradients.items()}
+        norms = _only(norms, finite)
     weights = (bound / (norms + EPSILON)).clamp(max=1.0)
     for parameter, part in gradients.items():
         parameter.grad = part.weighted(weights).to(parameter.dtype)
+    return lost
 
 
 def add_norm_samplers(model: nn.Module, samplers: dict[type[nn.Module], Sampler]) -> None:

@@ -56,6 +56,7 @@ class PrivateModel:
     batches: PoissonBatches
     accountant: Any
     coins: Coins
+    lost: int = 0  # records that counted as zero
 
     def step(self, batch: Batch | None, owners: Tensor | None, *, last: bool = True) -> Tensor:
         """Add a batch (None: an empty one) to the clipped sum; step after the last part."""
@@ -72,7 +73,7 @@ class PrivateModel:
             parts = {
                 p: DenseGradients(_mean_per_owner(part.each(), owners)) for p, part in parts.items()
             }
-        clip_and_sum(parts, self.optimizer.max_grad_norm)
+        self.lost += clip_and_sum(parts, self.optimizer.max_grad_norm)
         return losses.detach()
 
     def each(self, batch: Batch) -> Tensor:

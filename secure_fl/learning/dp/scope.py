@@ -95,7 +95,7 @@ def privacy_of(
         training.batch_size,
         passes=passes,
         sample_rate=step_rate,
-        own_epsilon=own_epsilon if dp.noise == "shared" else None,
+        own_epsilon=own_epsilon,
         ledger=ledger,
         run=_run_name(folder, ledger, identity),
     )
@@ -123,12 +123,17 @@ def require_shared(algorithm: str, mode: str, *, steps: bool) -> None:
         )
 
 
-def require_noise_sources(dp: DPSettings, parties: int, threshold: int) -> None:
+def require_noise_sources(
+    dp: DPSettings, parties: int, threshold: int, *, resumed: bool = False
+) -> None:
     """Refuse dropouts and colluders that leave no noise, and colluders that masks do not withstand.
 
-    If only one hospital is sure to add noise, each adds all of it, and needs no masks.
+    If only one hospital is sure to add noise, each adds all of it, and needs no masks. In a
+    `resumed` run, some of the planned dropouts may have happened.
     """
     dropouts = dropouts_of(dp, parties, threshold)
+    if dp.dropouts is not None and not resumed:
+        dropouts = dp.dropouts
     honest = parties - dropouts - dp.colluders
     most = max(0, collusion_bound(parties, threshold).lying)
     if honest > 1 and dp.colluders > most:
@@ -156,8 +161,9 @@ def require_noise_sources(dp: DPSettings, parties: int, threshold: int) -> None:
 
 
 def dropouts_of(dp: DPSettings, parties: int, threshold: int) -> int:
-    """Return how many hospitals may drop out of a step with shared noise."""
-    return max(0, parties - threshold) if dp.dropouts is None else dp.dropouts
+    """Return how many hospitals may drop out of a step with shared noise, or still may."""
+    possible = max(0, parties - threshold)
+    return possible if dp.dropouts is None else min(dp.dropouts, possible)
 
 
 def require_predictions(algorithm: str, *, noised: bool) -> None:

@@ -19,7 +19,7 @@ from secure_fl.errors import CryptoError, PartyFailed, SettingsError
 from secure_fl.features.evaluation import noise
 from secure_fl.features.evaluation.algorithm import Evaluate, unpaired
 from secure_fl.features.evaluation.evaluation import Evaluation, pinned
-from secure_fl.features.evaluation.page import evaluation_page, noise_line
+from secure_fl.features.evaluation.page import evaluation_page, hospital_table, noise_line
 from secure_fl.learning import builtin
 from secure_fl.learning.metric_counts import SCORED, TRULY, Contributions, Counts
 from secure_fl.learning.noised_counts import NOISE, noised_intervals, noised_rates
@@ -90,6 +90,10 @@ def test_a_model_made_for_one_note_shows_its_label_only_without_noise(tmp_path: 
     assert column(evaluate([model], without, task=TASK)) == [0, 0]
     seen = evaluate([model], hospitals, task=TASK, epsilon=1.0)
     std = seen.document["evaluation"]["noise"]["std"]
+    last = seen.document["metrics"]["last"]  # without exact figures of single hospitals
+    assert last["party"] == last["mean"] == {} and seen.document["records"] is None
+    assert all("pooled" in entry for entry in seen.document["history"])
+    assert hospital_table(seen.document) is None
     assert std > 5 and NOISE in seen.document["metrics"]["last"]["counts"]["m/test"]
     assert "metrics" in seen.document and "shared" not in seen.document["evaluation"]
 

@@ -14,6 +14,7 @@ from secure_fl import Codebook, Silo, Tables, open_codebook
 from secure_fl.cli.main import main
 from secure_fl.corpora import make
 from secure_fl.errors import CohortError, Disagreement, SecureFLError, SettingsError
+from secure_fl.features.statistics.counting import counts_of
 from secure_fl.features.statistics.feature import StatisticsRules
 from secure_fl.features.statistics.note import Note
 from secure_fl.features.statistics.tables import table_of
@@ -88,7 +89,7 @@ def test_labels_are_counted_in_one_way(tmp_path: Path) -> None:
 
     alone = asked(single, "b")
     assert alone.to_json()["status"] == "refused" and len(alone.refusals) == 3
-    assert "field label:B: no record has two labels" in alone.refusals[0]
+    assert "field label:B: fewer than 10 records have two labels" in alone.refusals[0]
     noised = asked(single, "b", epsilon=0.5, protection=SECAGG)
     assert noised.to_json()["status"] == "answered"
     mixed = asked(several, "b", "label")
@@ -96,6 +97,38 @@ def test_labels_are_counted_in_one_way(tmp_path: Path) -> None:
     assert asked(several, "b", notes=tmp_path).to_json()["status"] == "answered"
     later = asked(several, "label", notes=tmp_path)
     assert "the values of label are counted as well" in later.refusals[0]
+
+
+@pytest.mark.parametrize("epsilon", [None, 0.5])
+def test_no_refusal_depends_on_one_patient(epsilon: float | None) -> None:
+    """A refusal is an exact answer, and nobody pays for it."""
+    frame = pd.DataFrame({"label": ["a", "b"] * 20, "ward": [f"w{k % 9}" for k in range(40)]})
+    frame["grade"], frame["remark"], frame["day"] = 1.0, "", None
+    if epsilon is None:  # 10 values of 20 patients are identifiers
+        frame["id"] = range(40)
+    variables = {
+        "label": {"values": ("rare",)},
+        "ward": {"values": ("w0", "w1")},
+        "grade": {"values": ("1",)},
+        "remark": {"values": ("x",)},
+        "day": {"edges": ("2025-01-01",)},
+    }
+    other = frame.copy()
+    other.loc[3, list(variables)] = [
+        "rare",
+        "w9",
+        2.5,
+        "one two three four five six seven eight",
+        "2025-03-01",
+    ]
+    asked = Codebook(
+        variables=variables, tables={name: (name,) for name in variables}, epsilon=epsilon
+    )
+    near = [counts_of(asked, table_of(one))[0] for one in (frame, other)]
+    assert np.abs(near[0] - near[1]).sum() <= 2 * len(variables)  # one patient changes two cells
+    few = opened(dict.fromkeys("abc", frame), SECAGG, variables=variables, tables=asked.tables,
+                 epsilon=epsilon)  # fmt: skip
+    assert few.to_json()["status"] == "answered"
 
 
 def test_small_categories_are_merged_and_small_counts_hidden() -> None:
@@ -124,6 +157,15 @@ def test_a_codebook_with_noise_hides_nothing_and_spends_the_budget(tmp_path: Pat
     again = opened(protection=SECAGG, epsilon=0.5, notes=tmp_path, rules=rules)  # 0.5 is spent
     assert again.to_json()["status"] == "refused" and len(again.refusals) == 3
     assert "the limit is 0.5" in again.refusals[0]
+
+
+def test_records_have_one_budget_with_and_without_patients(tmp_path: Path) -> None:
+    frames = {name: frame.assign(patient=range(len(frame))) for name, frame in hospitals().items()}
+    options: dict[str, Any] = {"protection": SECAGG, "epsilon": 0.5, "notes": tmp_path}
+    assert opened(frames, **options).to_json()["status"] == "answered"
+    bare = {name: frame.drop(columns="patient") for name, frame in frames.items()}
+    found = opened(bare, **options)
+    assert found.to_json()["status"] == "refused" and "second budget" in found.refusals[0]
 
 
 def test_one_refusal_refuses_all_and_spends_nothing(tmp_path: Path) -> None:

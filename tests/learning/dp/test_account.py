@@ -26,7 +26,7 @@ from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.dp.dp_sgd import fit_privately
 from secure_fl.learning.dp.scope import open_ledger, privacy_of
 from secure_fl.settings import DPSettings, ModelSettings, ProtectionSettings, TrainingSettings
-from secure_fl.testing.hospitals import small
+from secure_fl.testing.hospitals import silos, small
 from tests.support.event_documents import into
 from tests.support.private import dp_settings, make_site, notes
 from tests.support.processes import this_code
@@ -68,6 +68,18 @@ def test_a_target_above_the_plans_noise_costs_no_more_than_the_noise() -> None:
     assert account(8.0).noise_multiplier == 6.0  # it is in the sums, so it is charged
     assert account(8.0).planned() == account(None).planned()
     assert account(2.0).noise_multiplier > 6.0 and (account(2.0).planned() or 9) <= 2
+
+
+def test_a_site_asks_for_more_local_noise_too() -> None:
+    training = TrainingSettings(dp=DPSettings(epsilon=8.0, delta=1e-3, noise="local"))
+    silo = silos(1, 16)[0]
+    plain, own = (
+        privacy_of(silo, training, 10, None, step_rate=1.0, own_epsilon=epsilon)
+        for epsilon in (None, 0.5)
+    )
+    assert plain is not None and own is not None
+    assert own.noise_multiplier > plain.noise_multiplier and (own.planned() or 9) <= 0.5
+    assert own.planned_multiplier() == plain.planned_multiplier()
 
 
 def ledger_events(ledger: Ledger) -> list[Any]:

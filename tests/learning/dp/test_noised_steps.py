@@ -15,7 +15,7 @@ from torch import Tensor
 from secure_fl.crypto.privacy.accounting import DpSgdSteps, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Budget, load_chain
 from secure_fl.crypto.privacy.shared_noise import SharedNoise, variance_for
-from secure_fl.crypto.privacy.training_account import document
+from secure_fl.crypto.privacy.training_account import DpAccount, document
 from secure_fl.errors import BudgetError, CryptoError, SecureFLError
 from secure_fl.learning.dp.noised_steps import UNSIZED, NoisedSteps, per_patient
 from secure_fl.learning.dp.scope import open_ledger, privacy_of, sampling_units
@@ -193,6 +193,43 @@ def test_a_block_of_steps_ends_with_its_process(tmp_path: Path) -> None:
     assert [e.steps for e in reserved(tmp_path)] == [3, 3, 3]
 
 
+@pytest.mark.parametrize("noise", ["shared", "local"])
+@pytest.mark.parametrize("crash", [55, 58, 60])
+def test_a_crash_near_the_end_leaves_enough_for_the_last_steps(
+    noise: Any, crash: int, tmp_path: Path
+) -> None:
+    """All planned steps cost the target, and a lost step has to be computed."""
+    dp = DPSettings(epsilon=3, noise=noise, colluders=1, dropouts=0)
+
+    def account() -> DpAccount:
+        ledger = open_ledger(tmp_path, "north")
+        units = [(k,) for k in range(500)]
+        return DpAccount("north", dp, units, 32, passes=60, sample_rate=1.0, ledger=ledger, run="r")
+
+    def step(one: DpAccount, number: int) -> None:
+        if noise == "shared":
+            one.require_own(SharedNoise(one.planned_multiplier(), 100, 500, 8, 0, 1))
+        one.next_step(number)
+
+    first = account()
+    for number in range(1, crash):
+        step(first, number)
+        first.finish_step()
+    state = first.state_dict()
+    step(first, crash)  # never finished, and nothing of it is stored
+    resumed = account()
+    resumed.require_left()
+    resumed.load_state_dict(state)
+    for number in range(crash, 61):
+        step(resumed, number)
+        resumed.finish_step()
+    (spent, steps) = resumed.spent(), resumed.statement()["steps"]
+    assert spent is not None and spent <= 3 and steps == 60
+    chain = load_chain(tmp_path / "ledger.sqlite")
+    states = [row.state for row in chain.entries]
+    assert states.count("reserved") == states.count("committed")
+
+
 def test_a_checkpoint_returns_no_steps(tmp_path: Path) -> None:
     sites = four(tmp_path)
     stepped(sites, 1)
@@ -360,6 +397,28 @@ def test_every_member_knows_its_own_noise_whatever_the_plan_counts() -> None:
     assert found["shared"]["epsilon_by_colluders"]["1"] == found["members"]
 
 
+@pytest.mark.parametrize("colluders", [1, 2])
+def test_earlier_runs_count_towards_the_same_colluders(colluders: int, tmp_path: Path) -> None:
+    """Members know their own noise of both runs, whatever the earlier one counted on."""
+    runs = []
+    for name, planned in (("a", 0), ("b", 1)):
+        dp = DPSettings(epsilon=50, noise_multiplier=3.0, noise="shared", colluders=planned)
+        ledger = open_ledger(tmp_path, "north")
+        account = DpAccount(
+            "north", dp, [(0,)], 1, passes=2, sample_rate=1.0, ledger=ledger, run=name
+        )
+        noise = SharedNoise(3.0, 100, 500, 4, 0, planned)
+        account.share(noise)
+        account.next_step(1)
+        account.next_step(2)
+        runs.append(noise.towards(3.0, colluders))
+    events = [DpSgdSteps(σ, 1.0, 2) for σ in runs]
+    assert account.towards(colluders) == pytest.approx(epsilon(events, dp.delta))
+    assert account.towards(4) is None
+    spent = account.spent()
+    assert spent is not None and spent < (account.towards(1) or 0)
+
+
 def test_more_own_noise_is_not_multiplied_for_readers_of_the_model(tmp_path: Path) -> None:
     spend_before(tmp_path, DpSgdSteps(6.0, 1.0, 5))
     sites = four(tmp_path, **FIELDS)
@@ -395,7 +454,9 @@ def test_a_run_that_lost_a_hospital_counts_the_smaller_gain(tmp_path: Path) -> N
 
 def test_nothing_is_promised_to_members_where_one_hospital_adds_all_noise() -> None:
     sites = four(colluders=0, dropouts=3)
-    stepped(sites, threshold=3)
+    for site in sites.values():
+        account_of(site).share(SharedNoise(2.0, VALUES, 1000, 4, 3, 0))
+        account_of(site).next_step(1)
     found = results(sites)
     assert found["members"] is found["overall_epsilon"] is None and found["model"] is not None
 

@@ -79,7 +79,7 @@ def test_norms_and_sums_are_those_of_autograd(ghost: bool) -> None:
     held = torch.cat([parts[p].each().flatten(1) for p in model.parameters()], 1)
     torch.testing.assert_close(held, each, rtol=1e-4, atol=1e-5)
     norms = each.norm(dim=1)
-    squares = torch.stack([part.squares() for part in parts.values()]).sum(0)
+    squares = torch.stack([part.squares()[0] for part in parts.values()]).sum(0)
     torch.testing.assert_close(squares.sqrt(), norms, rtol=1e-4, atol=1e-5)
     bound = float(norms.median())
     clip_and_sum(parts, bound)
@@ -97,8 +97,44 @@ def test_a_layer_used_twice_by_two_sums_of_squares_would_miss_the_bound() -> Non
         next(part for p, part in book._of_layer(layer, inputs, slope, RECORDS) if p is weight)
         for layer, inputs, slope in _uses(book, model, ids)
     )
-    together = DenseGradients(first.each() + second.each()).squares()
-    assert float((together / (first.squares() + second.squares()) - 1).abs().max()) > 0.1
+    together = DenseGradients(first.each() + second.each()).squares()[0]
+    apart = first.squares()[0] + second.squares()[0]
+    assert float((together / apart - 1).abs().max()) > 0.1
+
+
+class RareWord(nn.Module):
+    """A layer whose places' slopes cancel, and a word that adds a large part to all its inputs."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 64).requires_grad_(False)
+        self.layer = nn.Linear(64, 64, bias=False)
+        nn.init.normal_(self.layer.weight, std=1e-6)
+        slopes = torch.randn(32, 64)
+        self.slopes, self.added = slopes - slopes.mean(0), torch.randn(64) * size
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rare = (ids == 0).any(1).float()[:, None, None]
+        losses: Tensor = (self.layer(self.words(ids) + rare * self.added) * self.slopes).sum((1, 2))
+        return losses
+
+
+@pytest.mark.parametrize("size", [1e4, 1e7, 1e15])
+def test_no_record_passes_unclipped_where_the_fast_norm_cancels(size: float) -> None:
+    torch.manual_seed(0)
+    model, ids = RareWord(size), torch.randint(1, WORDS, (6, 32))
+    ids[2, 5] = ids[4, 1] = 0
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        found: Tensor = model(batch["ids"])
+        return found
+
+    assert checked_clipping(model, loss, {"ids": ids[[0, 5]]}, "ghost") == "ghost"
+    for row in range(len(ids)):
+        norm = float(clipped_sum(model, loss, {"ids": ids[row : row + 1]}, Bounds(1.0)).norm())
+        assert norm < 1.001
+        if size == 1e4:
+            assert norm > 0.9  # the record counts, too
 
 
 def _uses(
