@@ -115,6 +115,7 @@ def test_wrong_settings_are_refused() -> None:
         ("regression", Text("9", "SECRET", label=float("nan")), {"record": 2, "field": "label"}),
         ("ner", Tagged("9", ("SECRET",), ("B-SECRET",)), {"record": 2, "field": "tags[0]"}),
         ("ner", Tagged("9", ("SECRET",), ()), {"record": 2, "field": "tags"}),
+        ("ner", Tagged("9", ("a", "SECRET"), ("O", "I-S")), {"record": 2, "field": "tags[1]"}),
         ("ranking", Impression("9", (), ("SECRET",), ()), {"record": 2, "field": "clicks"}),
         ("ranking", Text("9", "SECRET"), {"record": 2}),
     ],

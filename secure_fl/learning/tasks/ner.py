@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from secure_fl.data.examples import Example, Tagged
+from secure_fl.data.records import first_fault
 from secure_fl.errors import DataError
 from secure_fl.learning.metric_counts import ALL, ROW, Contributions, Counts, by_name
 from secure_fl.learning.metrics import Interval, delta, span_rates, wilson
@@ -87,7 +88,7 @@ class NER(Task):
         ]
 
     def check_labels(self, examples: Examples) -> None:
-        """Refuse a sentence without tags, or with a tag that is not the task's."""
+        """Refuse a sentence without tags, or with one that is not IOB2 or not the task's."""
         self._numbers([sentence(example, row, True) for row, example in enumerate(examples)])
 
     def _numbers(self, sentences: Sequence[Tagged]) -> list[list[int]]:
@@ -97,6 +98,7 @@ class NER(Task):
             tags = [ids.get(tag, -1) for tag in tagged.tags or ()]
             if -1 in tags:
                 raise wrong_label(row, f"tags[{tags.index(-1)}]", self.labels)
+            check_starts(tagged.tags or (), row)
             numbers.append(tags)
         return numbers
 
@@ -185,6 +187,17 @@ def sentence(example: Example, row: int, labelled: bool) -> Tagged:
     return tagged
 
 
+def check_starts(tags: Sequence[str], row: int) -> None:
+    """Refuse an I- tag that continues nothing: its entity would not be scored."""
+    if (fault := first_fault(tags, "IOB2")) is not None:
+        raise DataError(
+            "an I- tag continues no entity of its type",
+            record=row + 1,
+            field=f"tags[{fault}]",
+            fix="start each entity with B-; Silo.from_files and from_dataset convert IOB1",
+        )
+
+
 def first_pieces(word_ids: Sequence[int | None]) -> list[int]:
     """For each piece: its token if it is that token's first piece, else -100."""
     before = (None, *word_ids)
@@ -242,7 +255,8 @@ def entity_labels(examples: Examples) -> tuple[str, ...]:
     """The tags of the entity types that occur, sorted by type."""
     types = set()
     for row, example in enumerate(examples):
-        for at, tag in enumerate(sentence(example, row, labelled=True).tags or ()):
+        tags = sentence(example, row, labelled=True).tags or ()
+        for at, tag in enumerate(tags):
             if tag != "O" and not (tag[:2] in ("B-", "I-") and tag[2:]):
                 raise DataError(
                     "a tag is not IOB2",
@@ -251,4 +265,5 @@ def entity_labels(examples: Examples) -> tuple[str, ...]:
                     fix="use O, B-… and I-…",
                 )
             types.add(tag)
+        check_starts(tags, row)
     return tag_labels(sorted({tag[2:] for tag in types - {"O"}}))
