@@ -192,7 +192,8 @@ def test_hospitals_that_are_alike_share_a_threshold_and_few_records_lean_on_it()
     apart = [abs(sums.own(one, WANTED) - sums.pooled(WANTED)) for one in alike]
     alone = [abs(added([one]).pooled(WANTED) - sums.pooled(WANTED)) for one in alike]
     assert apart.count(0.0) >= 3
-    assert all(one < single for one, single in zip(apart, alone, strict=True))
+    assert sum(apart) < sum(alone)
+    assert all(one <= single for one, single in zip(apart, alone, strict=True))
     assert sums.records == 1800
 
     unlike = [drawn(rng, level, 2000) for level in (0.5, 1.5, 2.5, 3.5)]
@@ -207,6 +208,13 @@ def test_losses_are_counted_at_every_threshold() -> None:
     assert own.losses()[THRESHOLDS == 0.0] == 1.0  # a label at the threshold is an answer
     assert own.coverage(0.0) == 0.75
     assert probability(RiskSums.of(own).pooled(WANTED)) == 0.0  # all labels are answers
+
+
+@pytest.mark.parametrize("at", [0.03, 0.7, 1.0, 1.99])
+def test_records_with_equal_odds_are_covered_too(at: float) -> None:
+    """A model that has barely learned has few values of odds, all between two grid points."""
+    own = TrueOdds(300, np.repeat([-at, at], [60, 240]), np.ones(300))
+    assert own.coverage(added([own]).pooled(WANTED)) >= WANTED
 
 
 def test_true_odds_are_those_of_the_probabilities() -> None:
