@@ -154,6 +154,21 @@ def test_ner_labels_first_pieces_only(tokenizer: Any) -> None:
     assert task.decode(z, batch) == [["B-S", "O", "B-S"]]
 
 
+def test_tokens_that_the_tokenizer_drops_break_no_entity(tokenizer: Any) -> None:
+    task = make_task(TaskSettings(kind="ner", labels=("S",)))
+    sentence = Tagged(
+        "0",
+        ("no", "\u200b", "old", "\u00ad", "\ufeff", "rash", "\u200b", "has"),
+        ("O", "B-S", "I-S", "I-S", "I-S", "I-S", "O", "O"),
+    )
+    batch = next(task.encode([sentence], tokenizer).batches(1))
+    z = torch.nn.functional.one_hot(batch["labels"].clamp(min=0), 3).float()
+    assert task.score([z], [batch])["f1"] == 1.0 and task.counts([z], [batch])["of S"][0] == 1
+    found = task.describe(sentence, z, batch)
+    assert found["tags"] == ["O", "O", "B-S", "I-S", "I-S", "I-S", "O", "O"]
+    assert [(one["start"], one["end"]) for one in found["entities"]] == [(2, 6)]
+
+
 def test_byte_level_tokenizers_see_the_spaces_between_words() -> None:
     from tokenizers import Tokenizer, pre_tokenizers
     from tokenizers import models as kinds

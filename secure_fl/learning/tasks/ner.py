@@ -81,11 +81,18 @@ class NER(Task):
     def _tags(
         self, sentences: Sequence[Tagged], firsts: Sequence[Sequence[int]]
     ) -> list[list[int]]:
-        """The tag's id at each token's first piece."""
-        return [
-            [IGNORED if word == IGNORED else tags[word] for word in words]
-            for tags, words in zip(self._numbers(sentences), firsts, strict=True)
-        ]
+        """The tag's id at each token's first piece.
+
+        Tokenizers drop tokens such as U+200B. If one starts an entity, the next token starts it.
+        """
+        rows = []
+        for tags, words in zip(self._numbers(sentences), firsts, strict=True):
+            for at in sorted({*range(len(tags) - 1)}.difference(words)):
+                before, after = (self.labels[tag] for tag in tags[at : at + 2])
+                if before.startswith("B-") and after.startswith("I-"):
+                    tags[at + 1] = tags[at]
+            rows.append([IGNORED if word == IGNORED else tags[word] for word in words])
+        return rows
 
     def check_labels(self, examples: Examples) -> None:
         """Refuse a sentence without tags, or with one that is not IOB2 or not the task's."""
@@ -159,14 +166,21 @@ class NER(Task):
         return intervals | delta(self.rates, cells, names)
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
-        """Entities with type, text, first token and token after the last; unseen tokens are "O"."""
+        """Entities with type, text, first token and token after the last; unseen tokens are "O".
+
+        An entity contains the tokens between its own that the tokenizer drops.
+        """
         assert isinstance(example, Tagged)  # noqa: S101 - for the type checker
         tags = ["O"] * len(example.tokens)
         words = batch["words"][0]
+        before = 0
         for word, tag in zip(
             words[words != IGNORED].tolist(), self.decode(logits, batch)[0], strict=True
         ):
             tags[word] = tag
+            if tag.startswith("I-") and tags[before][2:] == tag[2:]:
+                tags[before + 1 : word] = [tag] * (word - before - 1)
+            before = word
         entities = [
             {"type": kind, "start": start, "end": end, "text": " ".join(example.tokens[start:end])}
             for kind, start, end in spans(tags)
