@@ -63,14 +63,20 @@ def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = 
 
 
 def of_round(document: Mapping[str, Any], which: str) -> Mapping[str, Any]:
-    """Return the metrics of a result's "last" or "best" round; empty if nothing was measured."""
+    """Return the metrics of a result's "last", "best" or "delivered" round; empty without any.
+
+    Delivered are the models of the last round, or with `training.patience` those of the best.
+    """
+    if which == "delivered":
+        best = of_round(document, "best").get("round")
+        which = "best" if best is not None and best == document.get("model_round") else "last"
     found: Mapping[str, Any] = document.get("metrics", {}).get(which, {})
     return found
 
 
 def interval_of(document: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Look up the interval of the main metric over all hospitals' test records, last round."""
-    intervals = of_round(document, "last").get("intervals", {}).get("test", {})
+    """Look up the interval of the main metric over all hospitals' test records, delivered round."""
+    intervals = of_round(document, "delivered").get("intervals", {}).get("test", {})
     found = intervals.get(document.get("main_metric"))
     return None if found is None else (float(found[0]), float(found[1]))
 
