@@ -96,6 +96,16 @@ def test_different_label_sets_where_one_is_needed() -> None:
     small(Local(rounds=1), silos=[odd, *others], task=TaskSettings()).run()  # heads may differ
 
 
+def test_labels_that_differ_by_spelling_are_to_be_written_alike() -> None:
+    sets = (("True", "False"), ("1", "0.0"), ("TRUE", "FALSE"))
+    hospitals = [
+        Silo(f"h{k}", [Text(str(n), "a rash", label=label) for n, label in enumerate(labels)])
+        for k, labels in enumerate(sets)
+    ]
+    with raises(DataError, "different label sets", "by their spelling only: write them alike"):
+        small(silos=hospitals, task=TaskSettings())
+
+
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])
 def test_a_diverging_party_is_named_and_nothing_is_half_applied(mode: Protection) -> None:
     diverging = TrainingSettings(
