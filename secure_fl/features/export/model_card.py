@@ -165,10 +165,12 @@ def _use(model: Path, task: Mapping[str, Any]) -> str:
             f'## Use\n\n{ours}\n{answers}\nIt is a masked language model. `pipeline("fill-mask")` '
             f"answers the same for a text and the prompt `{task['prompt']}`: {words}.\n"
         )
-    every = ", top_k=None" if kind == "multilabel" else ""
+    options = ", top_k=None" if kind == "multilabel" else ""
+    if PIPELINES[kind] == "text-classification":  # saved tokenizers have the model's own limit
+        options += f", truncation=True, max_length={task['max_length']}"
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
-        f'ask = pipeline("{PIPELINES[kind]}", model="THIS FOLDER"{every})\n```\n\n{answers}'
+        f'ask = pipeline("{PIPELINES[kind]}", model="THIS FOLDER"{options})\n```\n\n{answers}'
     )
 
 
