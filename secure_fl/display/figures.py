@@ -12,6 +12,7 @@ from secure_fl.events import metric_name as metric_name
 
 # A copy from the registry, which would load torch for a table of runs.
 WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
+ALL = "all"  # name of counts over different label sets, as in learning.metric_counts
 LOCAL = "local/"  # prefix of the splits of models that hospitals keep for themselves
 
 
@@ -56,9 +57,10 @@ def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = 
     with its own model besides the run's is judged by its own.
     """
     found = of_round(document, which)
-    scores = found.get("party", {}).get(party, {}) if party else overall(found)
+    metric = document.get("main_metric", "")
+    scores = found.get("party", {}).get(party, {}) if party else overall(found, metric)
     own = scores.get(LOCAL + split, {}) if party else {}
-    value: float | None = scores.get(split, own).get(document.get("main_metric", ""))
+    value: float | None = scores.get(split, own).get(metric)
     return value
 
 
@@ -81,10 +83,16 @@ def interval_of(document: Mapping[str, Any]) -> tuple[float, float] | None:
     return None if found is None else (float(found[0]), float(found[1]))
 
 
-def overall(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the scores of a round over all hospitals: pooled scores, or else their mean."""
-    scores: Mapping[str, Any] = found.get("pooled") or found.get("mean", {})
-    return scores
+def overall(found: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
+    """Return the scores of a round over all hospitals: pooled scores, or else their mean.
+
+    Pooled scores over different label sets lack the metric of one class, which the mean has.
+    """
+    pooled: Mapping[str, Any] = found.get("pooled") or {}
+    differ = any(ALL in counts for counts in found.get("counts", {}).values())
+    lacks = differ and not any(metric in scores for scores in pooled.values())
+    mean: Mapping[str, Any] = found.get("mean", {})
+    return pooled if pooled and not lacks else mean
 
 
 def traffic(document: Mapping[str, Any], party: str = "") -> tuple[float, float]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from secure_fl.display.figures import LOCAL, counted, number, of_round
+from secure_fl.display.figures import ALL, LOCAL, counted, number, of_round
 
-ALL, ROW, TRULY = "all", "of ", "truly "  # names of counts, as in learning.metric_counts
+ROW, TRULY = "of ", "truly "  # names of counts, as in learning.metric_counts
 FEW_FOUND = 0.25  # share of the entities; models that find fewer have barely learned
 GUESSING = {  # the metric that shows guessing, and its value, by the kind of task
     "classification": ("mcc", 0.0),

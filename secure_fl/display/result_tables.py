@@ -13,6 +13,7 @@ from secure_fl.display.figures import (
     metric_of,
     number,
     of_round,
+    overall,
     size,
     traffic,
 )
@@ -29,7 +30,8 @@ def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
     columns = ["hospital", *scores, "sent", "received", "training"]
     rows = [_row(document, party, party) for party in document["parties"]]
     last = document.get("metrics", {}).get("last", {})
-    every = TOGETHER if last.get("pooled") else "mean"
+    pooled = overall(last, document.get("main_metric", "")) is last.get("pooled")
+    every = TOGETHER if pooled else "mean"
     if any(split.startswith(LOCAL) for split in last.get("mean", {})):
         every = "host's model"
     named = {split.rpartition("/")[0] for split in last.get("pooled", {})} - {"", LOCAL[:-1]}

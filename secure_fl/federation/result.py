@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from secure_fl.data.examples import Example, Text
-from secure_fl.display.figures import counted, main_metric, number, of_round, overall
+from secure_fl.display.figures import counted, main_metric, metric_of, number, of_round
 from secure_fl.display.result_tables import result_table
 from secure_fl.errors import DataError, RunError, SettingsError
 from secure_fl.events import metric_name
@@ -205,7 +205,7 @@ class Result:
         """Summarise in one line."""
         d = self.document
         last = of_round(d, "last")
-        value = overall(of_round(d, "delivered")).get("test", {}).get(d["main_metric"])
+        value = metric_of(d, "delivered", "test")
         score = "nothing measured" if value is None else f"test {main_metric(d)} {number(value)}"
         mode = d["protection"]["mode"]
         return (
