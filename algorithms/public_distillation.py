@@ -170,9 +170,14 @@ def party_logits(
     rule the factor is the ratio of the shares (logit adjustment: Menon et al., arXiv 2007.07314).
     """
     z = logits(site, model, records, rows)
+    return z - log_shares(site, cfg).to(z.device)
+
+
+def log_shares(site: Site, cfg: PublicDistillation) -> Tensor:
+    """Return the logs of the class shares that this party's predictions are divided by."""
     if cfg.own_shares == "kept" or (cfg.own_shares is None and site.training.dp):
-        return z
-    return z - class_shares(site).log().to(z.device)
+        return torch.zeros(len(site.task.labels))
+    return class_shares(site).log()
 
 
 def class_shares(site: Site) -> Tensor:

@@ -29,6 +29,7 @@ from secure_fl.algorithms.public_distillation import (
     cross_entropy,
     groups,
     learn_alone,
+    log_shares,
     party_logits,
     public_optimizer,
     votes,
@@ -67,6 +68,7 @@ async def party(
     """Run lines 1, 6-8, 11-14 and 20-22."""
     model = site.model()  # line 1
     learner = Learner.of(site, cfg, model)
+    offset = log_shares(site, cfg).to(site.device)
     async for round in cohort.rounds(cfg.rounds, keep=learner.keep):  # line 3
         if not cfg.teaches(round.number):
             learn_alone(site, cfg, learner, round, ensemble.draw(round.number))
@@ -86,7 +88,7 @@ async def party(
             steps = zip(rows, progress, batches, reply["y"], reply["h"], strict=True)
             for x0, at, mine, y, h in steps:  # line 21, Eq. 15
                 optimizer = paced(site, cfg, learner, at)
-                inputs = StepInputs(y.to(site.device), mine, h.to(site.device))
+                inputs = StepInputs(y.to(site.device), mine, h.to(site.device), offset)
                 x = records.read(x0)
                 party_step(site, cfg, model, optimizer, x, inputs, ensemble.weight, metrics)
         if drawn:
@@ -273,6 +275,7 @@ class StepInputs(NamedTuple):
     y: Tensor  # the ensemble
     sent: Tensor  # the party's predictions, as it sent them
     h: Tensor  # the feedback
+    offset: Tensor | float = 0.0  # subtracted from logits before they are sent: `log_shares`
 
 
 def step_losses(z: Tensor, inputs: StepInputs, w: float, cfg: FedID) -> tuple[Tensor, Tensor]:
@@ -285,7 +288,7 @@ def step_losses(z: Tensor, inputs: StepInputs, w: float, cfg: FedID) -> tuple[Te
     distilled = cross_entropy(z, inputs.y) if cfg.distill else zero  # Eq. 13
     weight = cfg.feedback_weight * (w if printed else 1.0)
     if cfg.feedback == "exact":
-        per_record = (inputs.h * z.float().softmax(-1)).sum(-1)
+        per_record = (inputs.h * (z.float() - inputs.offset).softmax(-1)).sum(-1)
         return distilled, weight * (per_record.sum() if printed else per_record.mean())  # Eq. 14
     if cfg.feedback == "scalar":
         # Differs: the likeliest class is strengthened even if probabilities are sent, since a
