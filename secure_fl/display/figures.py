@@ -70,8 +70,9 @@ def of_round(document: Mapping[str, Any], which: str) -> Mapping[str, Any]:
     Delivered are the models of the last round, or with `training.patience` those of the best.
     """
     if which == "delivered":
-        best = of_round(document, "best").get("round")
-        which = "best" if best is not None and best == document.get("model_round") else "last"
+        last, best = (of_round(document, name).get("round") for name in ("last", "best"))
+        delivers_best = best is not None and best == document.get("model_round") != last
+        which = "best" if delivers_best else "last"
     found: Mapping[str, Any] = document.get("metrics", {}).get(which, {})
     return found
 
