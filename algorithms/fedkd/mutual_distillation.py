@@ -96,9 +96,9 @@ class Pair(nn.Module):
         Lt_s = self.task.loss(s.y, batch, reduction="none")  # Eq. 2
         w = intensity(Lt_t, Lt_s, self.cfg)
         L_t, L_s = Lt_t, Lt_s
+        kl = divergence if self.task.exclusive else divergence_of_labels
         if self.cfg.soft_labels:
             y_t, y_s = (t.y.detach(), s.y.detach()) if separate else (t.y, s.y)
-            kl = divergence if self.task.exclusive else divergence_of_labels
             L_s = L_s + w * kl(y_t, s.y, batch)  # Eq. 4
             if self.cfg.mutual:
                 L_t = L_t + w * kl(y_s, t.y, batch)  # Eq. 3
