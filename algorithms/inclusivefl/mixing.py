@@ -204,7 +204,8 @@ class SealedMixing(Mixing):
         names = PartyModel("", j, self._party.parts, self._party.weights).last(who)
         addends: dict[str, Tensor | float] = {f"{j}/last/weight": factor}
         for inner, value in self._momentum.items():
-            addends[f"{j}/{names[inner]}"] = factor * value
+            if inner in names:  # a model's first layer may lack a norm that the others have
+                addends[f"{j}/{names[inner]}"] = factor * value
         return addends
 
     def _has_teacher(self, j: str, who: Participants) -> bool:

@@ -31,6 +31,7 @@ from secure_fl.testing.harness import Federated, LossyEngine, Program, federate
 from secure_fl.testing.hospitals import silos, small
 from tests.support.equality import equal, weights
 from tests.support.event_documents import into
+from tests.support.families import save
 from tests.support.fedkd_runs import site_of
 from tests.support.killing import Killed, after, kill_when
 from tests.support.raising import raises
@@ -56,7 +57,7 @@ def tiers(
 
 
 def inclusive(rounds: int = 2, **options: Any) -> InclusiveFL:
-    return InclusiveFL(rounds=rounds, tiers=DEPTHS, **{"momentum": "unmixed"} | options)
+    return InclusiveFL(rounds=rounds, **{"tiers": DEPTHS, "momentum": "unmixed"} | options)
 
 
 @pytest.mark.parametrize("way", SERVERS)
@@ -180,6 +181,14 @@ def test_four_hospitals_in_three_tiers_share_what_enough_of_them_have(tmp_path: 
     assert "Parts of the models and their hospitals" in page
     plan = algorithm.sharing(dict(zip(ALL, FOUR, strict=True)), ModelSettings(), 3)
     assert plan == said[0]
+
+
+def test_a_first_layer_without_a_norm_takes_the_momentum_of_the_others(tmp_path: Path) -> None:
+    """ModernBERT's first layer has no attention norm, and is the last one of a tier of one."""
+    model = save(tmp_path, "modernbert")
+    algorithm = inclusive(tiers={"weak": 1, "strong": 3})
+    result = tiers(algorithm, places=("weak", "strong"), model=model).run()
+    assert [depth(one) for one in result.models.values()] == [1, 3]
 
 
 def test_own_layers_are_trained_by_themselves_and_the_rest_as_printed() -> None:
