@@ -31,7 +31,7 @@ from secure_fl.capture.opening import RecordedRun
 from secure_fl.config.load import dump
 from secure_fl.crypto.privacy.accounting import decode_event, epsilon
 from secure_fl.crypto.privacy.ledger import load_chain
-from secure_fl.display.learning_check import delivered_round
+from secure_fl.display.figures import of_round
 
 WORDS = "which vocabulary words occur, as the coordinator finds them (F1)"
 UPDATE = "a hospital's update, as the coordinator reads it (correlation)"
@@ -204,8 +204,8 @@ def _accuracy(result: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def _score(of_round: Mapping[str, Any], split: str, metric: str) -> float | None:
-    every = of_round.get("pooled") or of_round.get("mean", {})
+def _score(metrics: Mapping[str, Any], split: str, metric: str) -> float | None:
+    every = metrics.get("pooled") or metrics.get("mean", {})
     value = every.get(split, every.get(f"local/{split}", {})).get(metric)
     return None if value is None else _round(value)
 
@@ -216,7 +216,7 @@ def _deployed_point(
     leakage, measure = recovered(trials)
     return PointPart(
         label=f"{run.algorithm}, {run.mode}",
-        accuracy=_score(delivered_round(result), "test", run.metric),
+        accuracy=_score(of_round(result, "delivered"), "test", run.metric),
         leakage=leakage,
         measure=measure,
         deployed=True,

@@ -235,7 +235,7 @@ def summary(folder: Path) -> RunSummary:
         rounds=rounds,
         metric=document.get("main_metric"),
         scored_class=document.get("scored_class"),
-        value=show.metric_of(document, "last", "test") if document else None,
+        value=show.metric_of(document, "delivered", "test") if document else None,
         bytes=sum(show.traffic(document)) if document else None,
         changed=datetime.fromtimestamp(changed).astimezone().strftime("%Y-%m-%d %H:%M"),
     )

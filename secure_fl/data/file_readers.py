@@ -1,7 +1,9 @@
 """Readers of files and folders: csv, tsv, jsonl, parquet, CoNLL, BRAT and MIND.
 
-BRAT: only text-bound annotations (T lines) count. Each piece of a discontinuous span is tagged as
-an entity, because IOB2 has no gaps. Where spans overlap, the longest keeps its tokens.
+BRAT: a note is a patient, and its lines are records. Only text-bound annotations (T lines) count.
+Each piece of a discontinuous span is tagged as an entity, because IOB2 has no gaps. Where spans
+overlap, the longest keeps its tokens.
+CoNLL: if several documents start with -DOCSTART-, each is a patient, and its sentences are records.
 MIND: a folder with news.tsv and behaviors.tsv, without headers.
 """
 
@@ -23,6 +25,7 @@ from secure_fl.data.rows import Row, shown
 from secure_fl.errors import DataError
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
+DOCUMENT = "-DOCSTART-"  # the first word of CoNLL's line before a document
 NEWS_COLUMNS = 8  # id, category, subcategory, title, abstract, url, two lists of entities
 BEHAVIOR_COLUMNS = 5  # id, user, time, history, impressions
 
@@ -155,17 +158,26 @@ def parquet_rows(source: str) -> Iterator[Row]:
 def conll_rows(source: str) -> Iterator[Row]:
     """Read one token with its tag per line; blank lines separate sentences."""
     path = Path(source)
-    for number, tokens, tags in sentences(lines(path), path):
-        yield Row({"tokens": tokens, "tags": tags}, str(path), number)
+    found = list(sentences(lines(path), path))
+    several = bool(found) and found[-1][1] > 1
+    for number, document, tokens, tags in found:
+        record = {"id": f"{path.stem}:{document}/{number}"} if several else {}
+        yield Row({**record, "tokens": tokens, "tags": tags}, str(path), number)
 
 
 def sentences(
     lines: Iterable[tuple[int, str]], file: Path
-) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Split CoNLL lines into (first line, tokens, tags): the first and the last column."""
+) -> Iterator[tuple[int, int, list[str], list[str]]]:
+    """Split CoNLL lines into (first line, document, tokens, tags).
+
+    Documents count from 1; 0: no -DOCSTART- comes before. Tokens and tags are the first and the
+    last column.
+    """
+    document = 0
     stripped = ((n, text.strip("\r\n ")) for n, text in lines)
     for blank, group in groupby(stripped, key=lambda line: _separates(line[1])):
         if blank:
+            document += sum(text.startswith(DOCUMENT) for _, text in group)
             continue
         cells = [(n, _columns(text)) for n, text in group]
         for number, columns in cells:
@@ -173,11 +185,11 @@ def sentences(
                 what = f"has {len(columns)} column(s); a token first and its tag last are needed"
                 fix = "separate columns by tabs or spaces, sentences by a blank line"
                 raise DataError(what, fix=fix, file=file, line=number, field="tags")
-        yield cells[0][0], [row[0] for _, row in cells], [row[-1] for _, row in cells]
+        yield cells[0][0], document, [row[0] for _, row in cells], [row[-1] for _, row in cells]
 
 
 def _separates(text: str) -> bool:
-    return not text.strip() or text.startswith("-DOCSTART-")
+    return not text.strip() or text.startswith(DOCUMENT)
 
 
 def _columns(text: str) -> list[str]:
@@ -251,7 +263,7 @@ def _sentences(file: Path, text: str, spans: list[Annotation] | None) -> Iterato
             last += 1
         if first < last:
             values: dict[str, object] = {
-                "id": f"{file.stem}:{number}",
+                "id": f"{file.stem}/{number}",
                 "tokens": [token[0] for token in tokens[first:last]],
                 "tags": None if tags is None else _restart(tags[first:last]),
             }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Literal
@@ -27,6 +28,8 @@ LABELS = (
 )
 
 SEPARATOR = re.compile(r"[;|]")  # of labels in one text
+_TRUTH = re.compile(r"true|false", re.IGNORECASE)
+_WHOLE = re.compile(r"-?\d+(\.0)?")
 _SHAPE = re.compile(r"O|[BIESLU]-\S.*")
 _BILOU = MappingProxyType({"L": "E", "U": "S"})
 _LETTERS = MappingProxyType({"S": "B", "E": "I"})
@@ -37,7 +40,21 @@ def build(rows: Iterable[Row], kind: Kind, columns: Columns | None = None) -> tu
     columns = columns or Columns()
     if kind == "ner":
         return _tagged(list(rows), columns)
-    return tuple(BUILDERS[kind](row, k, columns) for k, row in enumerate(rows))
+    examples = tuple(BUILDERS[kind](row, k, columns) for k, row in enumerate(rows))
+    return _respelled(examples) if kind in ("classification", "pair") else examples
+
+
+def _respelled(examples: tuple[Text | Impression, ...]) -> tuple[Text | Impression, ...]:
+    """Write true for True, or 1 for 1.0, if all labels are such: formats spell them differently."""
+    labels = {e.label for e in examples if isinstance(e, Text) and isinstance(e.label, str)}
+    if not any(all(map(shape.fullmatch, labels)) for shape in (_TRUTH, _WHOLE)):
+        return examples
+    return tuple(
+        replace(e, label=e.label.lower().removesuffix(".0"))
+        if isinstance(e, Text) and isinstance(e.label, str)
+        else e
+        for e in examples
+    )
 
 
 def _text(
@@ -178,7 +195,7 @@ def _class(row: Row, value: object) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int):
-        return str(int(value))
+        return str(value).lower()
     fix = "classes are text, integers or true/false; null is unlabelled; scores need regression"
     raise row.error(f"is {_kind(value)} instead of a class", field="label", fix=fix)
 

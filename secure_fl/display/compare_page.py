@@ -48,7 +48,7 @@ def difference(
 
     pairs = []
     for name in sorted(set(ours.get("parties", ())) & set(theirs.get("parties", ()))):
-        scores = [metric_of(document, "last", "test", name) for document in (ours, theirs)]
+        scores = [metric_of(document, "delivered", "test", name) for document in (ours, theirs)]
         if None not in scores and ours.get("main_metric") == theirs.get("main_metric"):
             pairs.append(float(scores[0] or 0.0) - float(scores[1] or 0.0))
     if len(pairs) < fewest:
@@ -74,7 +74,7 @@ def side_by_side(histories: Sequence[RunHistory]) -> Grid:
                 history.algorithm,
                 history.protection,
                 f"{history.round}/{history.rounds}",
-                number(metric_of(history.document, "last", "dev")),
+                number(metric_of(history.document, "delivered", "dev")),
                 _tested(history),
                 "" if not place else "-" if found is None else str(found),
                 size(up) if up else "-",
@@ -154,7 +154,7 @@ def comparison(histories: Sequence[RunHistory]) -> str:
 
 def _tested(history: RunHistory) -> str:
     """Format the test score, with its interval if it is over all hospitals' records."""
-    value = metric_of(history.document, "last", "test")
+    value = metric_of(history.document, "delivered", "test")
     found = interval_of(history.document)
     return number(value) + (f" [{number(found[0])}, {number(found[1])}]" if found else "")
 
@@ -267,7 +267,7 @@ def scores_over_epsilon(histories: Sequence[RunHistory]) -> dict[str, list[Epsil
     found: dict[str, dict[float | None, list[EpsilonPoint]]] = {}
     for history in histories:
         document, privacy = history.document, history.document.get("privacy") or {}
-        value = metric_of(document, "last", "test")
+        value = metric_of(document, "delivered", "test")
         other = history.metric != histories[0].metric
         if value is None or other or privacy.get("withheld"):
             continue

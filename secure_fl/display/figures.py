@@ -13,6 +13,7 @@ from secure_fl.events import metric_name as metric_name
 # A copy from the registry, which would load torch for a table of runs.
 WITHOUT_SUMS: Mapping[str, str] = MappingProxyType({"local": "-", "centralized": "POOLED"})
 TRULY = "truly "  # before a class in the names of counts, as in learning.metric_counts
+ALL = "all"  # name of counts over different label sets, as in learning.metric_counts
 LOCAL = "local/"  # prefix of the splits of models that hospitals keep for themselves
 
 
@@ -66,29 +67,43 @@ def metric_of(document: Mapping[str, Any], which: str, split: str, party: str = 
     with its own model besides the run's is judged by its own.
     """
     found = of_round(document, which)
-    scores = found.get("party", {}).get(party, {}) if party else overall(found)
+    metric = document.get("main_metric", "")
+    scores = found.get("party", {}).get(party, {}) if party else overall(found, metric)
     own = scores.get(LOCAL + split, {}) if party else {}
-    value: float | None = scores.get(split, own).get(document.get("main_metric", ""))
+    value: float | None = scores.get(split, own).get(metric)
     return value
 
 
 def of_round(document: Mapping[str, Any], which: str) -> Mapping[str, Any]:
-    """Return the metrics of a result's "last" or "best" round; empty if nothing was measured."""
+    """Return the metrics of a result's "last", "best" or "delivered" round; empty without any.
+
+    Delivered are the models of the last round, or with `training.patience` those of the best.
+    """
+    if which == "delivered":
+        last, best = (of_round(document, name).get("round") for name in ("last", "best"))
+        delivers_best = best is not None and best == document.get("model_round") != last
+        which = "best" if delivers_best else "last"
     found: Mapping[str, Any] = document.get("metrics", {}).get(which, {})
     return found
 
 
 def interval_of(document: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Look up the interval of the main metric over all hospitals' test records, last round."""
-    intervals = of_round(document, "last").get("intervals", {}).get("test", {})
+    """Look up the interval of the main metric over all hospitals' test records, delivered round."""
+    intervals = of_round(document, "delivered").get("intervals", {}).get("test", {})
     found = intervals.get(document.get("main_metric"))
     return None if found is None else (float(found[0]), float(found[1]))
 
 
-def overall(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the scores of a round over all hospitals: pooled scores, or else their mean."""
-    scores: Mapping[str, Any] = found.get("pooled") or found.get("mean", {})
-    return scores
+def overall(found: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
+    """Return the scores of a round over all hospitals: pooled scores, or else their mean.
+
+    Pooled scores over different label sets lack the metric of one class, which the mean has.
+    """
+    pooled: Mapping[str, Any] = found.get("pooled") or {}
+    differ = any(ALL in counts for counts in found.get("counts", {}).values())
+    lacks = differ and not any(metric in scores for scores in pooled.values())
+    mean: Mapping[str, Any] = found.get("mean", {})
+    return pooled if pooled and not lacks else mean
 
 
 def traffic(document: Mapping[str, Any], party: str = "") -> tuple[float, float]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from secure_fl.display.figures import LOCAL, confusion_rows, counted, number, of_round
+from secure_fl.display.figures import ALL, LOCAL, confusion_rows, counted, number, of_round
 
-ALL, ROW = "all", "of "  # names of counts, as in learning.metric_counts
+ROW = "of "  # before a class in the names of counts, as in learning.metric_counts
 FEW_FOUND = 0.25  # share of the entities; models that find fewer have barely learned
 GUESSING = {  # the metric that shows guessing, and its value, by the kind of task
     "classification": ("mcc", 0.0),
@@ -63,7 +63,7 @@ def guesses(
 def below_probe(document: Mapping[str, Any], model: str | None = None) -> str | None:
     """Describe a model with a lower dev score than a probe's; None if no probe's is known."""
     probe, metric = document.get("probe"), document.get("main_metric", "")
-    pooled = delivered_round(document).get("pooled", {})
+    pooled = of_round(document, "delivered").get("pooled", {})
     scores = (pooled.get(f"{name}dev", {}).get(metric) for name in _names(document, model))
     score = next((score for score in scores if score is not None), None)
     if probe is None or score is None or score >= probe:
@@ -94,7 +94,7 @@ def _measured(
     document: Mapping[str, Any], model: str | None, *, pooled: bool
 ) -> tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]] | None:
     """Find (split, counts, scores, intervals) of the saved round, of test records if possible."""
-    chosen, names = delivered_round(document), _names(document, model)
+    chosen, names = of_round(document, "delivered"), _names(document, model)
     sources: list[Mapping[str, Any]] = [chosen.get("counts", {})]
     if not pooled and len(document.get("parties", ())) == 1:
         sources.append(_own_counts(document, chosen.get("round")))
@@ -109,13 +109,6 @@ def _measured(
                     )
                     return split, found, scores, limits
     return None
-
-
-def delivered_round(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metrics of the round whose models were delivered."""
-    saved = document.get("model_round")
-    last, best = (of_round(document, which) for which in ("last", "best"))
-    return best if saved is not None and best.get("round") == saved else last
 
 
 def _names(document: Mapping[str, Any], model: str | None) -> list[str]:

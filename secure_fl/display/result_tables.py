@@ -6,9 +6,18 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from secure_fl.display.figures import LOCAL, duration, main_metric, metric_of, number, size, traffic
+from secure_fl.display.figures import (
+    LOCAL,
+    duration,
+    main_metric,
+    metric_of,
+    number,
+    of_round,
+    overall,
+    size,
+    traffic,
+)
 from secure_fl.display.grid import TOGETHER, Grid, grid
-from secure_fl.display.learning_check import delivered_round
 
 ENTITY = "f1/"  # prefix of the F1 of an entity type or a label
 
@@ -21,7 +30,8 @@ def result_table(document: Mapping[str, Any], title: str = "") -> Grid:
     columns = ["hospital", *scores, "sent", "received", "training"]
     rows = [_row(document, party, party) for party in document["parties"]]
     last = document.get("metrics", {}).get("last", {})
-    every = TOGETHER if last.get("pooled") else "mean"
+    pooled = overall(last, document.get("main_metric", "")) is last.get("pooled")
+    every = TOGETHER if pooled else "mean"
     if any(split.startswith(LOCAL) for split in last.get("mean", {})):
         every = "host's model"
     named = {split.rpartition("/")[0] for split in last.get("pooled", {})} - {"", LOCAL[:-1]}
@@ -39,7 +49,7 @@ def _without_repetition(title: str, columns: list[str], rows: list[list[str]]) -
 
 def entity_table(document: Mapping[str, Any]) -> Grid | None:
     """Make a table of the test F1 per entity type or label, and hospital; None without these."""
-    metrics = document.get("metrics", {}).get("last", {})
+    metrics = of_round(document, "delivered")
     pooled, mean = (metrics.get(kind, {}).get("test", {}) for kind in ("pooled", "mean"))
     by_type = any(name.startswith(ENTITY) for name in pooled)  # else label sets differ
     first = {TOGETHER: pooled} if by_type else {"mean": mean}
@@ -71,7 +81,7 @@ def _row(document: Mapping[str, Any], label: str, party: str, model: str = "") -
 
 def model_line(document: Mapping[str, Any]) -> str | None:
     """Name the best of several models; None if the run has only one."""
-    metric, pooled = document["main_metric"], delivered_round(document).get("pooled", {})
+    metric, pooled = document["main_metric"], of_round(document, "delivered").get("pooled", {})
     dev = {
         split.rpartition("/")[0] or "model": scores.get(metric)
         for split, scores in pooled.items()
@@ -113,11 +123,12 @@ def layers_table(document: Mapping[str, Any]) -> list[list[str]]:
 
 def score_line(document: Mapping[str, Any]) -> str | None:
     """Format the pooled score with its interval; None if no score was pooled."""
-    metric, last = document["main_metric"], document["metrics"].get("last", {})
-    interval = last.get("intervals", {}).get("test", {}).get(metric)
+    metric, delivered = document["main_metric"], of_round(document, "delivered")
+    interval = delivered.get("intervals", {}).get("test", {}).get(metric)
     if interval is None:
         return None
-    value, records = last["pooled"]["test"][metric], last["counts"]["test"]["loss"][0]
+    value = delivered["pooled"]["test"][metric]
+    records = delivered["counts"]["test"]["loss"][0]
     low, high = map(number, interval)
     return (
         f"test {main_metric(document)} {number(value)} over {records:.0f} records of all "

@@ -287,5 +287,5 @@ def by_class(document: Mapping[str, Any]) -> dict[str, Sequence[float]] | None:
 
 
 def _counts(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    counts: Mapping[str, Any] = of_round(document, "last").get("counts", {}).get("test", {})
+    counts: Mapping[str, Any] = of_round(document, "delivered").get("counts", {}).get("test", {})
     return counts

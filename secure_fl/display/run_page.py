@@ -191,19 +191,19 @@ def _leaks(history: RunHistory) -> str:
 
 
 def _reached(document: Mapping[str, Any], metric: str) -> str:
-    """Describe the scores of the last round and of the round with the best dev score."""
-    last, best = (of_round(document, which) for which in ("last", "best"))
-    score, other = (metric_of(document, which, "test") for which in ("last", "best"))
+    """Describe the scores of the delivered round and of the round with the best dev score."""
+    delivered, best = (of_round(document, which) for which in ("delivered", "best"))
+    score, other = (metric_of(document, which, "test") for which in ("delivered", "best"))
     if score is None:
         return ""
-    over = "all records" if last.get("pooled") else "the hospitals' mean"
+    over = "all records" if delivered.get("pooled") else "the hospitals' mean"
     said = score_line(document) or f"test {metric} {number(score)} ({over})"
     best_round = "no round had a better dev score"
-    if best["round"] != last["round"]:
+    if best["round"] != delivered["round"]:
         best_round = f"after round {best['round']}, with the best dev score, {number(other)}"
     saved = document.get("model_round")
     which = f"The saved model is the one after round {saved}." if saved else ""
-    return f"After round {last['round']}: {said}; {best_round}. {which}"
+    return f"After round {delivered['round']}: {said}; {best_round}. {which}"
 
 
 def _learning(history: RunHistory, at: str, shared: bool) -> str:

@@ -11,6 +11,7 @@ from secure_fl.algorithms.public_coins import round_up
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.crypto.privacy.noise_ledger import document as noise_document
 from secure_fl.crypto.privacy.training_account import document as privacy_document
+from secure_fl.events import OF_ONE_CLASS
 from secure_fl.federation.prepared import Prepared
 from secure_fl.federation.result import Result
 from secure_fl.federation.run_feature import run_features
@@ -98,6 +99,10 @@ def _measurements(run: ResultContext, parties: Sequence[Prepared]) -> dict[str, 
     pool = task.pooled if run.whole else None
     own = not (run.whole and _noised(sites))  # exact figures of single hospitals
     metrics = summarise(recorders, task.metric, pool, task, best=best, own=own)
+    if len({one.scored_class for one in run.tasks.values()}) > 1:
+        for scores in (one for found in metrics.values() for one in found["mean"].values()):
+            for name in OF_ONE_CLASS:  # of different classes: they have no mean
+                scores.pop(name, None)
     delivered = metrics.get("last" if best is None else "best", {})
     return {
         "main_metric": task.metric,

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from secure_fl.data.examples import Example, Text
-from secure_fl.display.figures import counted, main_metric, number, overall
+from secure_fl.display.figures import counted, main_metric, metric_of, number, of_round
 from secure_fl.display.result_tables import result_table
 from secure_fl.errors import DataError, RunError, SettingsError
 from secure_fl.events import metric_name
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MODEL = "model"  # the shared model's name
 CARD = "secure_fl.json"  # in each folder that holds a model
-Which = Literal["last", "best"]
+Which = Literal["delivered", "last", "best"]
 
 
 class Entity(TypedDict):
@@ -75,16 +75,16 @@ class Result:
         """The shared model; if there are several, the recommended one."""
         return self.models[self._known(MODEL)]
 
-    def mean(self, split: str = "test", which: Which = "last") -> Mapping[str, float]:
-        """Return the metrics of the last or best round, averaged over parties."""
+    def mean(self, split: str = "test", which: Which = "delivered") -> Mapping[str, float]:
+        """Return the metrics of the delivered, last or best round, averaged over parties."""
         return self._scores(which, "mean", split)
 
-    def pooled(self, split: str = "test", which: Which = "last") -> Mapping[str, float]:
-        """Return the metrics of the last or best round, over the records of all parties."""
+    def pooled(self, split: str = "test", which: Which = "delivered") -> Mapping[str, float]:
+        """Return the metrics of the delivered, last or best round, over all parties' records."""
         return self._scores(which, "pooled", split)
 
     def intervals(
-        self, split: str = "test", which: Which = "last"
+        self, split: str = "test", which: Which = "delivered"
     ) -> Mapping[str, tuple[float, float]]:
         """Return 95 % intervals of the pooled metrics that have them: docs/evaluation.md."""
         return {
@@ -204,8 +204,8 @@ class Result:
     def __repr__(self) -> str:
         """Summarise in one line."""
         d = self.document
-        last = d["metrics"].get("last", {})
-        value = overall(last).get("test", {}).get(d["main_metric"])
+        last = of_round(d, "last")
+        value = metric_of(d, "delivered", "test")
         score = "nothing measured" if value is None else f"test {main_metric(d)} {number(value)}"
         mode = d["protection"]["mode"]
         return (
@@ -219,9 +219,10 @@ class Result:
         return f"<p>{escape(repr(self)[1:-1])}</p>{table}"
 
     def _scores(self, which: Which, kind: str, split: str) -> Mapping[str, Any]:
-        if which not in ("last", "best"):
-            raise SettingsError(f"there is no round {which!r}", fix='allowed: "last", "best"')
-        by_split = self.document["metrics"].get(which, {}).get(kind, {})
+        if which not in (allowed := get_args(Which)):
+            fix = f"allowed: {', '.join(allowed)}"
+            raise SettingsError(f"there is no round {which!r}", fix=fix)
+        by_split = of_round(self.document, which).get(kind, {})
         if split not in by_split:
             known = ", ".join(sorted(by_split)) or "nothing"
             raise DataError(

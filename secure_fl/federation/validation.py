@@ -278,13 +278,24 @@ def tasks_of(settings: TaskSettings, silos: Sequence[Silo], entry: Entry) -> dic
                 for name, labels in sets.items()
                 if set(labels) != every
             )
+            fix = (
+                "declare all labels in task.labels; only NER has local heads, in algorithms that "
+                "allow them"
+            )
+            if len({tuple(sorted(map(_folded, labels))) for labels in sets.values()}) == 1:
+                fix = "the labels differ by their spelling only: write them alike"
             raise DataError(
                 f"the parties have different label sets, and this algorithm needs one: {lacking}",
-                fix="declare all labels in task.labels; only NER has local heads, in algorithms "
-                "that allow them",
+                fix=fix,
                 field="task.labels",
             )
     return {silo.name: make_task(settings, silo.train) for silo in silos}
+
+
+def _folded(label: str) -> str:
+    """Return a form that different spellings of a class share, such as Yes and yes."""
+    text = label.lower().removesuffix(".0")
+    return {"true": "1", "false": "0"}.get(text, text)
 
 
 def require_labels(silos: Sequence[Silo], tasks: Mapping[str, Task]) -> None:

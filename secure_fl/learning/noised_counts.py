@@ -109,7 +109,7 @@ def _unclipped_rates(
     hits, false_alarms, misses = table.T
     is_clear = np.minimum(hits + misses, hits + false_alarms) >= _least_signal(std, n)
     rates = outcome_rates(table, scored)
-    hidden = [] if is_clear.all() else ["mcc"]
+    hidden = [] if is_clear.all() else ["mcc", "macro_f1"]
     hidden += [] if is_clear[scored] else ["precision", "recall", "f1"]
     rates = {name: rate for name, rate in rates.items() if name not in hidden}
     if odds_name is None:

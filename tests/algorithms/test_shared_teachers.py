@@ -181,6 +181,13 @@ def test_a_student_learns_from_made_up_records_and_its_teacher_does_not(soft_lab
     assert not equal(weights(plain, "student"), weights(made, "student"))
 
 
+def test_a_student_can_learn_from_the_soft_labels_of_made_up_records_alone() -> None:
+    taught = run(shared(rounds=1, made_up=True, soft_labels=False)).run()
+    alone = run(shared(rounds=1, soft_labels=False)).run()
+    assert equal(weights(taught), weights(alone))
+    assert not equal(weights(taught, "student"), weights(alone, "student"))
+
+
 def test_made_up_entities_have_no_loss_outside_of_their_span() -> None:
     result = ner(shared(rounds=1, made_up=True), silos=corpora(), model=LORA).run()
     assert all(w.isfinite().all() for m in result.models.values() for w in m.parameters())

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secure_fl import Silo
 from secure_fl.data.examples import Impression, Tagged
 from secure_fl.data.loaders import load
 from secure_fl.data.records import first_fault, scheme_of, to_iob2
+from secure_fl.data.splits import patient
 from tests.support.record_files import fails
 
 # Entities, as (length, type), between single O: written in each scheme by hand-made rules.
@@ -77,6 +79,12 @@ def test_conll(tmp_path: Path) -> None:
     )
 
 
+def test_sentences_of_a_document_are_one_patient_s(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("-DOCSTART- O\n\nx O\n\ny O\n\n-DOCSTART- O\n\nz O\n")
+    assert [example.id for example in load(path, "ner")] == ["a:1/3", "a:1/5", "a:2/9"]
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [("x O\nExam!ple\n", 2), ("x O\n\nExam!ple NN\n", 3), ("x B-D\nExam!ple O\ny I-D\n", 1)],
@@ -116,18 +124,27 @@ def test_brat(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("Not annotated")
     assert load(brat(tmp_path, notes), "ner") == (
         Tagged(
-            "note:1",
+            "note/1",
             ("Took", "Ibu", "-", "X", "10mg", ",", "got"),
             ("O", "B-Drug", "I-Drug", "I-Drug", "B-Dose", "O", "O"),
         ),
         Tagged(
-            "note:2",
+            "note/2",
             ("left", "and", "right", "arm", "pain", "."),
             ("B-ADR", "O", "O", "B-ADR", "I-ADR", "O"),
         ),
-        Tagged("note:4", ("Fine",), ("O",)),
-        Tagged("other:1", ("Not", "annotated"), None),
+        Tagged("note/4", ("Fine",), ("O",)),
+        Tagged("other/1", ("Not", "annotated"), None),
     )
+
+
+def test_lines_of_a_brat_note_stay_in_one_part(tmp_path: Path) -> None:
+    for note in range(12):
+        (tmp_path / f"{note}.txt").write_text("Took aspirin.\n" * 8)
+        (tmp_path / f"{note}.ann").write_text("T1\tDrug 5 12\taspirin\n")
+    silo = Silo.from_files("north", tmp_path, dev=0.2, test=0.3, kind="ner")
+    notes = [{patient(example) for example in part} for part in (silo.train, silo.dev, silo.test)]
+    assert sum(map(len, notes)) == len(set.union(*notes)) == 12
 
 
 def test_brat_spans_that_cross_a_line_begin_anew(tmp_path: Path) -> None:
@@ -140,7 +157,7 @@ def test_brat_spans_that_cross_a_line_begin_anew(tmp_path: Path) -> None:
 
 def test_brat_counts_characters_with_windows_line_ends(tmp_path: Path) -> None:
     folder = brat(tmp_path, "T1\tDrug 4 7\tIbu\n", "ü\r\n Ibu\r\n")
-    assert load(folder, "ner")[1] == Tagged("note:2", ("Ibu",), ("B-Drug",))
+    assert load(folder, "ner")[1] == Tagged("note/2", ("Ibu",), ("B-Drug",))
 
 
 @pytest.mark.parametrize(

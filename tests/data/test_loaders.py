@@ -74,8 +74,8 @@ def test_tab_separated_quotes_are_ordinary_characters(tmp_path: Path) -> None:
     ("kind", "found", "label"),
     [
         ("classification", 3, "3"),
-        ("classification", True, "1"),
-        ("classification", False, "0"),
+        ("classification", True, "true"),
+        ("classification", False, "false"),
         ("classification", 2.0, "2"),
         ("classification", " mild ", "mild"),
         ("classification", "", None),
@@ -91,6 +91,25 @@ def test_labels(tmp_path: Path, kind: Kind, found: object, label: object) -> Non
     assert isinstance(example, Text)
     assert example.label == label
     assert type(example.label) is type(label)
+
+
+@pytest.mark.parametrize(
+    ("found", "labels"),
+    [
+        ("True False True", "true false true"),
+        ("TRUE TRUE", "true true"),
+        ("1.0 0.0 -2", "1 0 -2"),
+        ("True False Perhaps", "True False Perhaps"),
+        ("1.0 1.5", "1.0 1.5"),
+        ("A a", "A a"),
+    ],
+)
+def test_a_table_spells_classes_as_typed_formats_do(
+    tmp_path: Path, found: str, labels: str
+) -> None:
+    path = put(tmp_path, "a.csv", "text,label\n" + "".join(f"x,{one}\n" for one in found.split()))
+    every = [example.label for example in load(path, "classification") if isinstance(example, Text)]
+    assert every == labels.split()
 
 
 def test_a_file_without_labels_is_unlabelled(tmp_path: Path) -> None:

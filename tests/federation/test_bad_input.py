@@ -31,6 +31,7 @@ from secure_fl.errors import (
     TooFewParties,
     TrainingError,
 )
+from secure_fl.features.tuning.tuning import dev_scores
 from secure_fl.federation.validation import rules_of
 from secure_fl.settings import DPSettings, Kind, ModelSettings, Protection
 from secure_fl.testing.hospitals import silos, small
@@ -93,7 +94,22 @@ def test_different_label_sets_where_one_is_needed() -> None:
         DataError, "hospital-1 lacks no-ade", "hospital-2 lacks nothing", field="task.labels"
     ):
         small(silos=[odd, *others], task=TaskSettings())
-    small(Local(rounds=1), silos=[odd, *others], task=TaskSettings()).run()  # heads may differ
+    local, split = Local(rounds=1), [odd, *others]  # its heads may differ
+    unlike = small(local, silos=split, task=TaskSettings()).run()
+    assert "accuracy" in unlike.mean() and "f1" not in unlike.mean()  # of different classes
+    of_one = small(local, silos=split, task=TaskSettings(positive="ade")).run()
+    assert "f1" not in of_one.pooled() and f"f1 (ade) {of_one.mean()['f1']:.3f}" in repr(of_one)
+    assert dev_scores(of_one) == of_one.mean("dev")
+
+
+def test_labels_that_differ_by_spelling_are_to_be_written_alike() -> None:
+    sets = (("True", "False"), ("1", "0.0"), ("TRUE", "FALSE"))
+    hospitals = [
+        Silo(f"h{k}", [Text(str(n), "a rash", label=label) for n, label in enumerate(labels)])
+        for k, labels in enumerate(sets)
+    ]
+    with raises(DataError, "different label sets", "by their spelling only: write them alike"):
+        small(silos=hospitals, task=TaskSettings())
 
 
 @pytest.mark.parametrize("mode", ["none", "he+secagg"])

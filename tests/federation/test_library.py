@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,9 +20,11 @@ from matplotlib.figure import Figure
 from secure_fl import Columns, FedAvg, Federation, FedKD, Local, Result, Silo, Text
 from secure_fl.config.build import RunSettings
 from secure_fl.config.load import loads
+from secure_fl.display.result_tables import score_line
 from secure_fl.display.sinks import to_csv
 from secure_fl.errors import DataError, RunError, SecureFLError, SettingsError
 from secure_fl.features import FEATURES
+from secure_fl.features.tuning.tuning import dev_scores
 from secure_fl.learning.tasks.classification import Classification
 from secure_fl.settings import ModelSettings, TrainingSettings
 from secure_fl.testing.hospitals import silos, small
@@ -193,6 +196,19 @@ def test_wrong_values_of_all_sections_are_told_at_once() -> None:
 
 
 # --- what it returns ---------------------------------------------------------
+
+
+def test_scores_are_those_of_the_models_that_are_delivered(done: Result) -> None:
+    """With `training.patience`, the last rounds are the worse ones, and the best is delivered."""
+    best = copy.deepcopy(done.document["metrics"]["last"]) | {"round": 77}
+    best["pooled"]["test"]["accuracy"] = best["pooled"]["dev"]["accuracy"] = 0.125
+    metrics = {**done.document["metrics"], "best": best}
+    document = {**done.document, "metrics": metrics, "model_round": 77}
+    waited = replace(done, document=document)
+    assert waited.pooled()["accuracy"] == dev_scores(waited)["accuracy"] == 0.125
+    assert waited.pooled(which="last") == done.pooled()
+    assert "test accuracy 0.125" in repr(waited)
+    assert (line := score_line(document)) is not None and "test accuracy 0.125" in line
 
 
 def test_a_result_is_short_and_tells_what_it_came_to(done: Result) -> None:

@@ -115,6 +115,7 @@ def test_wrong_settings_are_refused() -> None:
         ("regression", Text("9", "SECRET", label=float("nan")), {"record": 2, "field": "label"}),
         ("ner", Tagged("9", ("SECRET",), ("B-SECRET",)), {"record": 2, "field": "tags[0]"}),
         ("ner", Tagged("9", ("SECRET",), ()), {"record": 2, "field": "tags"}),
+        ("ner", Tagged("9", ("a", "SECRET"), ("O", "I-S")), {"record": 2, "field": "tags[1]"}),
         ("ranking", Impression("9", (), ("SECRET",), ()), {"record": 2, "field": "clicks"}),
         ("ranking", Text("9", "SECRET"), {"record": 2}),
     ],
@@ -151,6 +152,21 @@ def test_ner_labels_first_pieces_only(tokenizer: Any) -> None:
     z = torch.zeros(1, 8, 3)
     z[0, [1, 5, 6], [1, 0, 1]] = 5.0
     assert task.decode(z, batch) == [["B-S", "O", "B-S"]]
+
+
+def test_tokens_that_the_tokenizer_drops_break_no_entity(tokenizer: Any) -> None:
+    task = make_task(TaskSettings(kind="ner", labels=("S",)))
+    sentence = Tagged(
+        "0",
+        ("no", "\u200b", "old", "\u00ad", "\ufeff", "rash", "\u200b", "has"),
+        ("O", "B-S", "I-S", "I-S", "I-S", "I-S", "O", "O"),
+    )
+    batch = next(task.encode([sentence], tokenizer).batches(1))
+    z = torch.nn.functional.one_hot(batch["labels"].clamp(min=0), 3).float()
+    assert task.score([z], [batch])["f1"] == 1.0 and task.counts([z], [batch])["of S"][0] == 1
+    found = task.describe(sentence, z, batch)
+    assert found["tags"] == ["O", "O", "B-S", "I-S", "I-S", "I-S", "O", "O"]
+    assert [(one["start"], one["end"]) for one in found["entities"]] == [(2, 6)]
 
 
 def test_byte_level_tokenizers_see_the_spaces_between_words() -> None:

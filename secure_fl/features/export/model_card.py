@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from secure_fl.data.rows import named
-from secure_fl.display.learning_check import delivered_round, not_learned
+from secure_fl.display.figures import of_round
+from secure_fl.display.learning_check import not_learned
 from secure_fl.errors import RunError
 from secure_fl.events import metric_name
 from secure_fl.files import write_whole
@@ -165,10 +166,12 @@ def _use(model: Path, task: Mapping[str, Any]) -> str:
             f'## Use\n\n{ours}\n{answers}\nIt is a masked language model. `pipeline("fill-mask")` '
             f"answers the same for a text and the prompt `{task['prompt']}`: {words}.\n"
         )
-    every = ", top_k=None" if kind == "multilabel" else ""
+    options = ", top_k=None" if kind == "multilabel" else ""
+    if PIPELINES[kind] == "text-classification":  # saved tokenizers have the model's own limit
+        options += f", truncation=True, max_length={task['max_length']}"
     return (
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
-        f'ask = pipeline("{PIPELINES[kind]}", model="THIS FOLDER"{every})\n```\n\n{answers}'
+        f'ask = pipeline("{PIPELINES[kind]}", model="THIS FOLDER"{options})\n```\n\n{answers}'
     )
 
 
@@ -181,7 +184,7 @@ def _data(result: Mapping[str, Any]) -> str:
 
 def _scores(result: Mapping[str, Any], name: str, own: bool) -> str:
     """The delivered round's scores over all hospitals' test records."""
-    delivered = delivered_round(result)
+    delivered = of_round(result, "delivered")
     pooled = delivered.get("pooled", {})
     found = pooled.get(f"{name}/test") or (pooled.get("test") if name == "model" else None)
     if not found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -44,19 +44,24 @@ class Difference(NamedTuple):
         return {"difference": self.value, "interval": [self.low, self.high]}
 
 
-def draws(records: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def draws(records: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     """Draw how often each record occurs: once each, and then in every sample of the bootstrap."""
-    drawn = rng.multinomial(records, np.full(records, 1 / records), DRAWS)
-    return np.concatenate([np.ones((1, records), np.int64), drawn])
+    yield np.ones(records, np.int64)
+    for _ in range(DRAWS):
+        yield rng.multinomial(records, np.full(records, 1 / records))
 
 
-def resampled(task: Task, rows: Rows, drawn: NDArray[np.int64]) -> Scores:
-    """Compute a model's main metric for each draw of records.
+def resampled(
+    task: Task, models: Sequence[Rows], drawn: Iterable[NDArray[np.int64]]
+) -> list[Scores]:
+    """Compute each model's main metric for each draw of records.
 
     Metrics of binned scores are left out: no task has one of them as its main metric.
     """
-    kept = {n: r for n, r in rows.items() if n != LOSS and not n.startswith(SCORED)}
-    return np.array([_score(task, kept, weights) for weights in drawn])
+    kept = [
+        {n: r for n, r in rows.items() if n != LOSS and not n.startswith(SCORED)} for rows in models
+    ]
+    return [*np.array([[_score(task, rows, weights) for rows in kept] for weights in drawn]).T]
 
 
 def _score(task: Task, rows: Rows, weights: NDArray[np.int64]) -> float:

@@ -221,19 +221,13 @@ class RiskSums(CurveSums):
 
 
 def _threshold(losses: Array, records: float, coverage: float) -> float:
-    """Return the largest threshold whose risk, with one more lost record, is not too large.
+    """Return the grid's largest threshold whose risk, with one more lost record, is not too large.
 
-    It is interpolated between two points of the grid. If even the smallest threshold loses too
-    much, all labels are answers.
+    If even the smallest threshold loses too much, all labels are answers.
     """
     allowed = (1 - coverage) * (records + 1) - 1
     above = int(np.searchsorted(losses, allowed, side="right"))  # losses grow with the threshold
-    if above == 0:
-        return -float("inf")
-    if above == THRESHOLDS.size:
-        return float(THRESHOLDS[-1])
-    part = (allowed - losses[above - 1]) / (losses[above] - losses[above - 1])
-    return float(THRESHOLDS[above - 1] + part * (THRESHOLDS[above] - THRESHOLDS[above - 1]))
+    return float(THRESHOLDS[above - 1]) if above else -float("inf")
 
 
 def probability(odds: float) -> float:

@@ -195,13 +195,14 @@ class Comparison:
             if not (records := getattr(site.silo, split)):
                 continue
             drawn = draws(len(records), np.random.default_rng(seed_for(seed, site.name, split)))
-            losses, samples = {}, {}
+            losses, rows = {}, {}
             for name, model in models.items():
                 outcomes = site.outcomes(model, split)
                 values = site.task.score(*outcomes)
                 self.scores.setdefault(split, {})[name] = values[site.task.metric]
                 losses[name] = values["loss"]
-                samples[name] = resampled(site.task, site.task.rows(*outcomes), drawn)
+                rows[name] = site.task.rows(*outcomes)
+            samples = dict(zip(rows, resampled(site.task, [*rows.values()], drawn), strict=True))
             if split == "dev":
                 own = self.scores[split]
                 self.use = self.served = max(

@@ -26,6 +26,7 @@ from secure_fl.config.build import Settings
 from secure_fl.config.load import changed, silos
 from secure_fl.crypto.privacy.ledger import load_chain, totals
 from secure_fl.data.silo import Silo
+from secure_fl.display.figures import of_round, overall
 from secure_fl.display.learning_check import not_learned
 from secure_fl.errors import BudgetError, DataError, SettingsError, TrainingError
 from secure_fl.events import metric_name
@@ -261,9 +262,12 @@ def in_ledgers(settings: Settings) -> float | None:
 
 
 def dev_scores(result: Result) -> Mapping[str, float]:
-    """Return the scores over all dev records, of the host's model or else of the parties'."""
-    pooled = result.document["metrics"].get("last", {}).get("pooled", {})
-    scores: Mapping[str, float] | None = pooled.get("dev", pooled.get("local/dev"))
+    """Return the delivered round's scores over all dev records.
+
+    They are those of the host's model, or else of the parties'.
+    """
+    found = overall(of_round(result.document, "delivered"), result.document["main_metric"])
+    scores: Mapping[str, float] | None = found.get("dev", found.get("local/dev"))
     if scores is None:
         raise SettingsError(
             "no hospital has dev records, which score the trials",

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from secure_fl.data.examples import Example, Tagged
+from secure_fl.data.records import first_fault
 from secure_fl.errors import DataError
 from secure_fl.learning.metric_counts import ALL, ROW, Contributions, Counts, by_name
 from secure_fl.learning.metrics import Interval, delta, span_rates, wilson, wilson_f1
@@ -80,14 +81,21 @@ class NER(Task):
     def _tags(
         self, sentences: Sequence[Tagged], firsts: Sequence[Sequence[int]]
     ) -> list[list[int]]:
-        """The tag's id at each token's first piece."""
-        return [
-            [IGNORED if word == IGNORED else tags[word] for word in words]
-            for tags, words in zip(self._numbers(sentences), firsts, strict=True)
-        ]
+        """The tag's id at each token's first piece.
+
+        Tokenizers drop tokens such as U+200B. If one starts an entity, the next token starts it.
+        """
+        rows = []
+        for tags, words in zip(self._numbers(sentences), firsts, strict=True):
+            for at in sorted({*range(len(tags) - 1)}.difference(words)):
+                before, after = (self.labels[tag] for tag in tags[at : at + 2])
+                if before.startswith("B-") and after.startswith("I-"):
+                    tags[at + 1] = tags[at]
+            rows.append([IGNORED if word == IGNORED else tags[word] for word in words])
+        return rows
 
     def check_labels(self, examples: Examples) -> None:
-        """Refuse a sentence without tags, or with a tag that is not the task's."""
+        """Refuse a sentence without tags, or with one that is not IOB2 or not the task's."""
         self._numbers([sentence(example, row, True) for row, example in enumerate(examples)])
 
     def _numbers(self, sentences: Sequence[Tagged]) -> list[list[int]]:
@@ -97,6 +105,7 @@ class NER(Task):
             tags = [ids.get(tag, -1) for tag in tagged.tags or ()]
             if -1 in tags:
                 raise wrong_label(row, f"tags[{tags.index(-1)}]", self.labels)
+            check_starts(tagged.tags or (), row)
             numbers.append(tags)
         return numbers
 
@@ -159,14 +168,21 @@ class NER(Task):
         return intervals | delta(self.rates, cells, names)
 
     def describe(self, example: Example, logits: Tensor, batch: Batch) -> dict[str, Any]:
-        """Entities with type, text, first token and token after the last; unseen tokens are "O"."""
+        """Entities with type, text, first token and token after the last; unseen tokens are "O".
+
+        An entity contains the tokens between its own that the tokenizer drops.
+        """
         assert isinstance(example, Tagged)  # noqa: S101 - for the type checker
         tags = ["O"] * len(example.tokens)
         words = batch["words"][0]
+        before = 0
         for word, tag in zip(
             words[words != IGNORED].tolist(), self.decode(logits, batch)[0], strict=True
         ):
             tags[word] = tag
+            if tag.startswith("I-") and tags[before][2:] == tag[2:]:
+                tags[before + 1 : word] = [tag] * (word - before - 1)
+            before = word
         entities = [
             {"type": kind, "start": start, "end": end, "text": " ".join(example.tokens[start:end])}
             for kind, start, end in spans(tags)
@@ -185,6 +201,17 @@ def sentence(example: Example, row: int, labelled: bool) -> Tagged:
             fix="give one IOB2 tag per token",
         )
     return tagged
+
+
+def check_starts(tags: Sequence[str], row: int) -> None:
+    """Refuse an I- tag that continues nothing: its entity would not be scored."""
+    if (fault := first_fault(tags, "IOB2")) is not None:
+        raise DataError(
+            "an I- tag continues no entity of its type",
+            record=row + 1,
+            field=f"tags[{fault}]",
+            fix="start each entity with B-; Silo.from_files and from_dataset convert IOB1",
+        )
 
 
 def first_pieces(word_ids: Sequence[int | None]) -> list[int]:
@@ -244,7 +271,8 @@ def entity_labels(examples: Examples) -> tuple[str, ...]:
     """The tags of the entity types that occur, sorted by type."""
     types = set()
     for row, example in enumerate(examples):
-        for at, tag in enumerate(sentence(example, row, labelled=True).tags or ()):
+        tags = sentence(example, row, labelled=True).tags or ()
+        for at, tag in enumerate(tags):
             if tag != "O" and not (tag[:2] in ("B-", "I-") and tag[2:]):
                 raise DataError(
                     "a tag is not IOB2",
@@ -253,4 +281,5 @@ def entity_labels(examples: Examples) -> tuple[str, ...]:
                     fix="use O, B-… and I-…",
                 )
             types.add(tag)
+        check_starts(tags, row)
     return tag_labels(sorted({tag[2:] for tag in types - {"O"}}))

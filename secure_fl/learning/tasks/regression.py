@@ -34,7 +34,7 @@ from secure_fl.learning.tasks.class_counts import joined
 from secure_fl.learning.tasks.task import Batches, Examples, Logits, Reduction, Rows, Task
 from secure_fl.learning.tasks.token_table import Table, encode_texts
 
-MOMENTS = "moments"  # [n, Σx, Σy, Σx², Σy², Σxy] of scores x and predictions y
+MOMENTS = "moments"  # [n, Σx, Σy, Σx², Σy², Σxy] of scores x and predictions y, from the middle
 RANKS = "ranks"  # records by the bins of both
 
 
@@ -43,7 +43,7 @@ class Regression(Task):
     """One score per text or pair (STS-B)."""
 
     metric: ClassVar[str] = "pearson"
-    score_range: tuple[float, float] | None = None  # the range of the bins of ranks
+    score_range: tuple[float, float] | None = None  # the bins of ranks; moments are from its middle
 
     def encode(self, examples: Examples, tokenizer: Any, *, labelled: bool = True) -> Table:
         """Tokenise every text, with its score."""
@@ -77,11 +77,11 @@ class Regression(Task):
         """Moments of scores and predictions; with a range, the bins of both."""
         x = joined(batch["labels"].cpu() for batch in batches)
         y = joined(z.squeeze(-1) for z in logits)
+        low, high = self.score_range or (0.0, 0.0)
+        x, y = (values - (low + high) / 2 for values in (x, y))
         parts = {MOMENTS: Contributions.of_values(moments(x, y))}
         if self.score_range is not None:
-            low, high = self.score_range
-            middle, reach = (low + high) / 2, (high - low) / 2
-            at, of = (bin_of(values - middle, reach, GRID) for values in (x, y))
+            at, of = (bin_of(values, (high - low) / 2, GRID) for values in (x, y))
             parts[RANKS] = Contributions.of_cells(GRID * at + of, GRID * GRID)
         return parts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -20,10 +21,12 @@ from secure_fl.algorithms.fedkd import FedKD
 from secure_fl.cli import show
 from secure_fl.cli.main import main
 from secure_fl.cli.predict import model_folder
+from secure_fl.data.examples import Text
 from secure_fl.errors import RunError
 from secure_fl.events import metric_name
 from secure_fl.features.export.command import publish
 from secure_fl.features.export.model_card import TASK, write_card, write_cards
+from secure_fl.learning.exporting import load_exported
 from secure_fl.learning.fetching import quiet
 from secure_fl.settings import DPSettings, ModelSettings
 from secure_fl.testing.hospitals import LABELS, silos, small
@@ -64,6 +67,18 @@ def test_the_card_says_what_the_result_says(run: Path) -> None:
         assert f"| sha256 of {file.name} | {sha256(file.read_bytes()).hexdigest()} |" in card
     assert "pipeline_tag: text-classification" in card and "- differential-privacy" in card
     assert all(f"`{label}`" in card for label in LABELS)
+
+
+def test_the_card_s_pipeline_cuts_long_texts_as_the_run_does(run: Path) -> None:
+    line = re.search(r"ask = pipeline\((.*)\)", (run / "model" / "README.md").read_text())
+    assert line is not None
+    given = eval(f"dict(task={line[1]})", {"__builtins__": {"dict": dict}})  # noqa: S307
+    model, tokenizer, task = load_exported(run / "model")
+    text = "no rash after the dose " * 300
+    with quiet():
+        (said,) = transformers.pipeline(**given | {"model": str(run / "model")}, device="cpu")(text)
+    (answer,) = task.predict(model, [Text("0", text)], tokenizer)
+    assert said["score"] == pytest.approx(max(answer["probabilities"].values()), abs=1e-5)
 
 
 def test_the_scores_are_those_of_the_delivered_round(run: Path, tmp_path: Path) -> None:

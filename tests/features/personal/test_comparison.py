@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from secure_fl.features.personal import comparison
 from secure_fl.features.personal.comparison import (
+    DRAWS,
     FEWEST,
     Difference,
     Rows,
@@ -57,7 +59,7 @@ def rows_of(right: NDArray[np.bool_]) -> Rows:
 
 def compared(ours: NDArray[np.bool_], other: NDArray[np.bool_], seed: int = 0) -> Difference:
     drawn = draws(len(ours), np.random.default_rng(seed))
-    return Difference.of(*(resampled(TASK, rows_of(x), drawn) for x in (ours, other)))
+    return Difference.of(*resampled(TASK, [rows_of(x) for x in (ours, other)], drawn))
 
 
 def test_a_difference_is_paired_and_repeatable() -> None:
@@ -71,6 +73,15 @@ def test_a_difference_is_paired_and_repeatable() -> None:
     # Only the 12 records on which the models differ vary: an unpaired interval is four times wider.
     assert found.high - found.low == pytest.approx(2 * 1.96 * np.sqrt(12 / 400**2), rel=0.15)
     assert vote_on(found, 400) == "better" and vote_on(compared(base, ours), 400) == "worse"
+
+
+def test_draws_are_made_one_by_one_so_that_they_fit_into_memory() -> None:
+    records = 50_000
+    drawn = draws(records, np.random.default_rng(0))
+    assert all(one.shape == (records,) and one.sum() == records for one in islice(drawn, 3))
+    few = draws(20, np.random.default_rng(0))
+    once = np.random.default_rng(0).multinomial(20, np.full(20, 1 / 20), DRAWS)
+    assert (np.stack([*few])[1:] == once).all()
 
 
 def test_intervals_contain_the_true_difference_about_as_often_as_they_promise(
@@ -192,7 +203,8 @@ def test_hospitals_that_are_alike_share_a_threshold_and_few_records_lean_on_it()
     apart = [abs(sums.own(one, WANTED) - sums.pooled(WANTED)) for one in alike]
     alone = [abs(added([one]).pooled(WANTED) - sums.pooled(WANTED)) for one in alike]
     assert apart.count(0.0) >= 3
-    assert all(one < single for one, single in zip(apart, alone, strict=True))
+    assert sum(apart) < sum(alone)
+    assert all(one <= single for one, single in zip(apart, alone, strict=True))
     assert sums.records == 1800
 
     unlike = [drawn(rng, level, 2000) for level in (0.5, 1.5, 2.5, 3.5)]
@@ -207,6 +219,13 @@ def test_losses_are_counted_at_every_threshold() -> None:
     assert own.losses()[THRESHOLDS == 0.0] == 1.0  # a label at the threshold is an answer
     assert own.coverage(0.0) == 0.75
     assert probability(RiskSums.of(own).pooled(WANTED)) == 0.0  # all labels are answers
+
+
+@pytest.mark.parametrize("at", [0.03, 0.7, 1.0, 1.99])
+def test_records_with_equal_odds_are_covered_too(at: float) -> None:
+    """A model that has barely learned has few values of odds, all between two grid points."""
+    own = TrueOdds(300, np.repeat([-at, at], [60, 240]), np.ones(300))
+    assert own.coverage(added([own]).pooled(WANTED)) >= WANTED
 
 
 def test_true_odds_are_those_of_the_probabilities() -> None:

@@ -59,7 +59,7 @@ def test_own_values_reach_the_coverage_on_built_in_notes_where_the_pooled_one_mi
 
     raw = [[true_odds(task, *one) for one in part] for part in (dev, test)]
     pooled, own = misses(*raw)
-    assert pooled > 3 * NEAR and own < NEAR
+    assert pooled > 2.5 * NEAR and own < NEAR
 
     curves = [LossCurves.of(task, *one) for one in dev]
     parts = [one.sums() for one in curves]

@@ -92,7 +92,7 @@ def test_the_sealed_votes_equal_what_the_records_say(run: Path) -> None:
             ("model", "personal"), key=lambda n: (scores[n]["accuracy"], -scores[n]["loss"])
         )
         drawn = draws(len(silo.dev), np.random.default_rng(seed_for(0, silo.name, "dev")))
-        apart = Difference.of(*(resampled(task, rows[n], drawn) for n in (served, "alone")))
+        apart = Difference.of(*resampled(task, [rows[n] for n in (served, "alone")], drawn))
         assert own["differences"]["dev"]["served - alone"] == apart.document()
         vote = vote_on(apart, len(silo.dev))
         counted[vote] += 1
