@@ -168,17 +168,26 @@ class OpenedSumsLog:
 
     @classmethod
     def kept(cls, beside: Path, elsewhere: Path | None) -> OpenedSumsLog:
-        """Open the record in the run's folder, or at another place, to which it is then moved."""
-        if elsewhere is not None and beside.exists() and not elsewhere.exists():
+        """Open the record in the run's folder, or at another place, to which it is then moved.
+
+        Files `*-NAME` beside a record NAME are records of earlier versions, and are moved as well.
+        """
+        if elsewhere is None:
+            return cls(beside)
+        earlier = [f for f in (beside, *elsewhere.parent.glob(f"*-{elsewhere.name}")) if f.exists()]
+        if earlier:
+            lines = (json.dumps(line) for file in (elsewhere, *earlier) for line in Lines(file, ""))
             try:
+                text = "".join(f"{line}\n" for line in dict.fromkeys(lines))
                 elsewhere.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                replace_whole(elsewhere, beside.read_bytes(), mode=0o600)
-                beside.unlink()
+                replace_whole(elsewhere, text.encode(), mode=0o600)
+                for file in earlier:
+                    file.unlink()
             except OSError as error:
                 what = f"the record of opened sums cannot be moved ({error.strerror})"
                 fix = "free disk space, then start again; nothing was revealed"
                 raise RunError(what, fix=fix, file=elsewhere, reason="unwritable") from error
-        return cls(elsewhere or beside)
+        return cls(elsewhere)
 
     def rounds(self, after: int = 0) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
         """Return round, number of a sum and members, for the last of equal entries in a row.
@@ -214,24 +223,26 @@ class OpenedSumsLog:
         before = [entry[2:] for entry in entries if entry[:2] == (round, number)]
         if not before:
             self._note(round, number, survivors, what)
-        elif self._left(before[0][0]) != self._left(survivors):
-            raise CohortError(
-                "this round's inputs were sent before the crash, and a sum of them was "
-                f"opened over {', '.join(before[0][0])}; over other parties, the "
-                "difference would reveal the input of one of them",
-                fix="resume with exactly those parties",
-                round=round,
-                field="survivors",
-            )
-        elif self._honest(before[0][1]) != self._honest(what):
-            raise CohortError(
-                "this round's inputs were sent before the crash, and this sum is of other values "
-                "or of other contributors; the difference would reveal the input of one of them",
-                fix="resume with the same settings; if they are the same, do not trust the "
-                "coordinator",
-                round=round,
-                field="sum",
-            )
+        for members, earlier in before:  # more than one only in moved records
+            if self._left(members) != self._left(survivors):
+                raise CohortError(
+                    "this round's inputs were sent before the crash, and a sum of them was "
+                    f"opened over {', '.join(members)}; over other parties, the "
+                    "difference would reveal the input of one of them",
+                    fix="resume with exactly those parties",
+                    round=round,
+                    field="survivors",
+                )
+            if self._honest(earlier) != self._honest(what):
+                raise CohortError(
+                    "this round's inputs were sent before the crash, and this sum is of other "
+                    "values or of other contributors; the difference would reveal the input of "
+                    "one of them",
+                    fix="resume with the same settings; if they are the same, do not trust the "
+                    "coordinator",
+                    round=round,
+                    field="sum",
+                )
 
     def _left(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names without convicted members, whose inputs reveal nothing about others."""
