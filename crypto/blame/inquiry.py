@@ -144,6 +144,10 @@ class Inquiry:
             raise WireError("an inquiry accepts frames of the coordinator to one member only")
         if shown.sum != self._index:
             raise WireError("the coordinator shows frames of another sum")
+        if not self.verdict and bool(shown.inputs) != (self._disputed is None):
+            raise WireError("an inquiry begins with one complaint, and then shows uploads")
+        if shown.who in self._seeds:
+            raise WireError("the coordinator shows an upload twice")
         self._frames.append(frame)
         if not self.verdict:
             examine = self._complaint if self._disputed is None else self._upload

@@ -107,6 +107,11 @@ def make_keys(mode: Protection, members: Sequence[str], host: str | None) -> dic
     }
 
 
+def keys_of_sums(keys: PartyKeys, mode: Protection) -> PartyKeys:
+    """Return the keys that a run's sums use: a ceremony deals the key of ciphertexts always."""
+    return replace(keys, cohort=None) if mode == "secagg" else keys
+
+
 def privacy_layer(
     protection: ProtectionSettings,
     keys: PartyKeys,
@@ -119,8 +124,7 @@ def privacy_layer(
     name = keys.identity.name
     if protection.mode == "none":
         return PrivacyLayer(ClearSums(name), ClearEnvelopes(name), TranscriptLayer())
-    if protection.mode == "secagg":
-        keys = replace(keys, cohort=None)  # a ceremony deals one in every mode
+    keys = keys_of_sums(keys, protection.mode)
     rng = np.random.Generator(np.random.PCG64(seed_for(seed, "rounding", name)))
     envelopes, transcript = Envelopes(keys, run), Transcript(protection.bits, rng)
     sums = SecureSums(

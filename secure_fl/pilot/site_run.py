@@ -18,6 +18,7 @@ from secure_fl.display.learning_check import not_learned
 from secure_fl.display.run_page import PageWriter
 from secure_fl.errors import CohortError, RunError, SecureFLError
 from secure_fl.events import Event, Listener, PlanApproved, Warned
+from secure_fl.federation.assembly import keys_of_sums
 from secure_fl.federation.outcome import ResultContext, document_of, export_to
 from secure_fl.federation.prepared import Prepared, RunContext, prepare
 from secure_fl.federation.run_feature import SiteLimits, finish_run
@@ -98,7 +99,8 @@ class SiteRun:
         self._page = PageWriter(folder, in_background=True)
         try:
             self._prepared = self._prepare()
-            apply_evidence(self._prepared.checkpoints, context, members)
+            keys = keys_of_sums(context.keys, plan.protection.mode)
+            apply_evidence(self._prepared.checkpoints, replace(context, keys=keys), members)
             self._note_start()
             self.session = self._prepared.join(context.keys, link)
         except BaseException:
@@ -258,7 +260,8 @@ def _accused_by(file: Path, context: HospitalContext) -> str:
         if isinstance(evidence, EquivocationProof):
             evidence.check(coordinator)
         else:
-            evidence.check(context.keys, coordinator, context.roster.host)
+            host = context.roster.host
+            evidence.check(context.keys, coordinator, host.name if host else None)
     except (OSError, SecureFLError) as error:
         what = f"this is not evidence against {file.name}: it was changed, or is of other keys"
         fix = "remove the file if you do not know its origin"

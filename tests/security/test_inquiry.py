@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -253,6 +254,13 @@ def test_evidence_that_was_edited_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     ):
         with pytest.raises(SecureFLError):
             case.check(keys, card, None)
+    for count in range(1, 4):  # left out, repeated, in another order
+        for frames in product((first, second), repeat=count):
+            for accused in {"coordinator", *NAMES} - {LIAR}:
+                with pytest.raises(SecureFLError):
+                    structs.replace(case, frames=frames, accused=accused).check(
+                        KEYS["south"], coordinator, None
+                    )
     for data in (b"", b"no", case.to_bytes()[:-1]):
         with raises(CryptoError):
             InquiryEvidence.from_bytes(data)
