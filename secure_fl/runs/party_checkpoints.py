@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,16 @@ class PartyCheckpoints(Checkpoints):
         except OSError as error:
             what = f"evidence against {party} cannot be written down ({error.strerror})"
             raise RunError(what, file=self._evidence, reason="unwritable") from error
+        self.note_evidence(party, evidence)
         self.leave_out(party)
+
+    def note_evidence(self, party: str, evidence: bytes) -> None:
+        """Note that this party verified evidence; the keys of a later roster do not verify it."""
+        self._openings.note_evidence(party, evidence)
+
+    def verified(self, party: str, evidence: bytes) -> bool:
+        """Check that this party verified exactly this evidence."""
+        return self._openings.verified(party, evidence)
 
     def keep_statement(self, statement: SurvivorStatement) -> None:
         """Add a line; nothing waits for the disk: a lost line costs evidence, and nobody's data."""
@@ -260,6 +270,15 @@ class OpenedSumsLog:
             raise CohortError(what, fix=fix, round=after)
         self._note(after, JOINED, holders)
 
+    def note_evidence(self, party: str, evidence: bytes) -> None:
+        """Record verified evidence once."""
+        if not self.verified(party, evidence):
+            self._lines.append(_verified(party, evidence))
+
+    def verified(self, party: str, evidence: bytes) -> bool:
+        """Check that exactly this evidence is recorded."""
+        return _verified(party, evidence) in list(self._lines)
+
     def _note(self, round: int, number: int, survivors: tuple[str, ...], what: str = "") -> None:
         self._lines.append({"round": round, "sum": number, "survivors": survivors, "what": what})
 
@@ -267,7 +286,12 @@ class OpenedSumsLog:
         return [
             (line["round"], line["sum"], tuple(line["survivors"]), line["what"])
             for line in self._lines
+            if "round" in line
         ]
+
+
+def _verified(party: str, evidence: bytes) -> dict[str, str]:
+    return {"convicted": party, "evidence": sha256(evidence).hexdigest()}
 
 
 class SavedTrainings:
