@@ -144,6 +144,16 @@ def test_a_plan_that_no_site_could_read_is_refused_where_it_is_loaded(tmp_path: 
     assert load_plan(file) == read_plan(write_plan(long)) == long
 
 
+def test_a_plan_cannot_control_the_terminal_of_who_approves_it() -> None:
+    """U+009B moves the cursor in some terminals, and U+202E reverses the text after it."""
+    label = PLAN.task.labels[0]
+    plan = read_plan(TEXT.replace(f'"{label}"', f'"{label}\x9b3A\u202e\U000e0001"'))
+    assert label + "\x9b3A\u202e\U000e0001" in plan.task.labels
+    shown = write_plan(plan)
+    assert shown.replace("\n", "").isprintable() and r"\u009b3A\u202e\U000e0001" in shown
+    assert read_plan(shown) == plan
+
+
 def test_edited_plans_are_plans_or_settings_errors():
     rng, outcomes = random.Random(3), Counter[str]()
     pieces = [
