@@ -36,7 +36,7 @@ SIZES = {  # options that make a command cheap
     "audit": ["--quick"],
     "demo": ["--rounds", "1", "--no-audit"],
     "train": SMALL,
-    "tune": [*SMALL, "--try", "training.learning_rate=1e-3,2e-3"],
+    "tune": SMALL,
     "pilot": ["--rounds", "1", "--size", "16", "--port", str(free_port())],
 }
 NOT_RUN = {  # commands that need a network, a release's files, or other machines
@@ -77,6 +77,8 @@ def run(words: list[str]) -> None:
     sizes = SIZES.get(words[0], [])
     if words[0] in ("train", "tune") and "corpus =" in Path(words[1]).read_text("utf-8"):
         sizes = [*sizes, *FEW]
+    if words[0] == "tune" and "--try" not in words:
+        sizes = [*sizes, "--try", "training.learning_rate=1e-3,2e-3"]
     done = CliRunner().invoke(main, [*words, *sizes], catch_exceptions=False)
     assert done.exit_code == 0, (words, done.output)
 
@@ -116,6 +118,7 @@ def test_start_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", GUIDES)
 def test_commands_of_guides_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     prepare(tmp_path)
     if page == "audits":  # it compares two audited runs

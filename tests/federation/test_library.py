@@ -21,6 +21,7 @@ from secure_fl.config.build import RunSettings
 from secure_fl.config.load import loads
 from secure_fl.display.sinks import to_csv
 from secure_fl.errors import DataError, RunError, SecureFLError, SettingsError
+from secure_fl.features import FEATURES
 from secure_fl.learning.tasks.classification import Classification
 from secure_fl.settings import ModelSettings, TrainingSettings
 from secure_fl.testing.hospitals import silos, small
@@ -32,6 +33,7 @@ FRAME = pandas.DataFrame(
     {"note": [f"a rash after dose {k}" for k in range(40)], "code": ["ade", "no-ade"] * 20}
 )
 NAMES = Columns(text="note", label="code")
+POOLED = pytest.mark.skipif("pooled_scores" not in FEATURES, reason="no scores of all records")
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +250,7 @@ def test_a_frame_of_the_history(done: Result) -> None:
     assert len(frame[frame.split == "test"]) >= 3 and "counts" not in frame.columns
 
 
+@POOLED
 def test_a_plot_is_shown_and_saved(done: Result, tmp_path: Path) -> None:
     drawn = done.plot()
     assert isinstance(drawn, Figure)
@@ -273,6 +276,7 @@ def test_scores_go_to_a_table_if_asked_for(hospitals: list[Silo], tmp_path: Path
     assert last.set_index("name").value["accuracy"] == pytest.approx(own["accuracy"])
 
 
+@POOLED
 def test_a_model_is_evaluated_on_other_records(done: Result, hospitals: list[Silo]) -> None:
     everybody = [record for silo in hospitals for record in silo.test]
     assert done.evaluate(everybody)["accuracy"] == pytest.approx(done.pooled("test")["accuracy"])
@@ -286,6 +290,7 @@ def block(title: str) -> str:
     return str(code)
 
 
+@POOLED
 def test_a_metric_of_ones_own_is_as_documented(hospitals: list[Silo]) -> None:
     code = block("a metric of your own")
     assert len([line for line in code.splitlines() if line.strip()]) <= 10

@@ -120,6 +120,7 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return original(settings, progress)
 
     monkeypatch.setattr(schedule, "factor", spy)
+    monkeypatch.setattr("secure_fl.algorithms.fedsgd.factor", spy)
     return found
 
 

@@ -309,4 +309,6 @@ def test_the_page_leads_to_a_model(places: Places) -> None:
     assert len(models) == 1
     places.follow(iter(later))
     printed = places.printed + "".join(log.read_text() for log in logs)
-    assert unprinted(RUN, "## The plan", printed) == []
+    missing = unprinted(RUN, "## The plan", printed)
+    # Which hospital the coordinator waits for, if any, depends on which process starts last.
+    assert [line for line in missing if not line.startswith("warning waits for ")] == []

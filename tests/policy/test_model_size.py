@@ -20,7 +20,6 @@ from secure_fl.algorithms.inclusivefl import InclusiveFL
 from secure_fl.algorithms.registry import ALGORITHMS
 from secure_fl.errors import CohortError, ModelError
 from secure_fl.features import places
-from secure_fl.features.personal.settings import PersonalSettings
 from secure_fl.field_errors import sections
 from secure_fl.learning.anatomy import trainable
 from secure_fl.learning.builtin import tiny_tokenizer
@@ -31,7 +30,6 @@ from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import SitePolicy
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.settings import (
-    AdapterSettings,
     ModelSettings,
     ProtectionSettings,
     Section,
@@ -125,36 +123,8 @@ def test_a_sketch_larger_than_any_model_is_refused(bomb: FetchSGD) -> None:
 def test_all_models_that_are_trained_at_once_count() -> None:
     teacher, student = (trained_values(ModelSettings(layers=layers)) for layers in (3, 1))
     assert values_asked(plan(FedKD(student_layers=1), layers=3)) == teacher + student
-    lora = ModelSettings(layers=3, adapter=AdapterSettings(rank=2))
-    ranks: dict[Any, tuple[int, int]] = {"shared": (2, 5), "personal": (4, 5)}
-    for teachers, (of_teacher, of_student) in ranks.items():
-        asked = plan(FedKD(teachers=teachers, student_layers=1, student_rank=5)).model_copy(
-            update={"model": lora}
-        )
-        teacher, student = (
-            trained_values(
-                lora.model_copy(update={"layers": n, "adapter": AdapterSettings(rank=r)})
-            )
-            for n, r in ((3, of_teacher), (1, of_student))
-        )
-        assert values_asked(asked) == teacher + student
     deepest = trained_values(ModelSettings(layers=4))
     assert values_asked(plan(InclusiveFL(), layers=1)) == deepest  # tiers have their own depths
-
-
-def test_the_adapter_of_a_personal_model_counts() -> None:
-    """Its rank is a plan's, and no sum limits it: it is never sent."""
-    lora = ModelSettings(adapter=AdapterSettings(rank=4, targets="linear"))
-    values, shared = trained_values(lora), trained_values(ModelSettings())
-    fields: dict[str, Any] = {"method": "adapter", "rank": 4}
-    asked = plan_of(personal=PersonalSettings(**fields), model=ModelSettings())
-    assert values_asked(asked) == max(values, shared)
-    large = PersonalSettings(**fields | {"rank": 10**6})
-    asked = asked.model_copy(update={"personal": large})
-    with raises(PolicyRefusal, "site.max_values", party="north"):
-        check_size(SitePolicy(), asked, "north")
-    head = large.model_copy(update={"method": "head"})  # which has no rank
-    check_size(SitePolicy(), asked.model_copy(update={"personal": head}), "north")
 
 
 def test_a_model_that_cannot_be_had_is_an_error(tmp_path: Path) -> None:

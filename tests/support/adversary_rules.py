@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec import structs
 
-from secure_fl.crypto.blame.evidence import FalseShare, taken_by
+from secure_fl.crypto.blame.evidence import FalseShare, digest_inputs, digest_taken, taken_by
 from secure_fl.crypto.blame.inquiry import Inquiry, InquiryEvidence
+from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.accounting import SkellamRelease, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Budget
 from secure_fl.crypto.privacy.noise_ledger import UNIT
@@ -18,11 +21,14 @@ from secure_fl.federation.assembly import COORDINATOR
 from secure_fl.protocol import frames as wire
 from secure_fl.protocol.frames import EquivocationProof, Frame
 from secure_fl.protocol.messages import (
+    Audience,
     Complaint,
     Examine,
     Offer,
     Ready,
+    Salt,
     SumInput,
+    Total,
     Unmask,
     UnmaskShares,
 )
@@ -170,16 +176,95 @@ def _forgeries(outcome: Outcome) -> Iterator[str]:
             lists.append(frame.head)
         elif isinstance(message, Examine) and message.who:
             (complaints if message.inputs else uploads).append(frame)
-    reader_keys = outcome.scenario.keys()[_honest(outcome)[0]]
+    rng = random.Random(outcome.scenario.seed)
+    cases = list[tuple[str, bytes, list[Frame]]]()
     for reader, (lists, complaints, uploads) in by_reader.items():
         for head in lists[-2:] if complaints else ():
-            for complaint in complaints[-1:]:
-                orders = [[complaint, *uploads], *([complaint, upload] for upload in uploads[-2:])]
-                for order in orders:
-                    accused = _verdict(outcome, reader_keys, reader, head, order)
-                    if accused and accused not in outcome.scenario.liars:
-                        yield f"assembled evidence convicts {accused}"
+            shown = [*complaints[-1:], *uploads]
+            orders = [shown, *([*complaints[-1:], upload] for upload in uploads[-2:])]
+            orders += [rng.choices(shown, k=rng.randint(1, len(shown) + 1)) for _ in range(4)]
+            cases += [(reader, head, order) for order in orders]
+    reader_keys, found = outcome.scenario.keys()[_honest(outcome)[0]], set[str]()
+    for reader, head, order in (*cases, *_assembled(outcome, rng)):
+        found.add(_verdict(outcome, reader_keys, reader, head, order))
+    for accused in sorted(found - {"", *outcome.scenario.liars}):
+        yield f"assembled evidence convicts {accused}"
     yield from _false_shares(outcome)
+
+
+def _assembled(outcome: Outcome, rng: random.Random) -> Iterator[tuple[str, bytes, list[Frame]]]:
+    """Yield inquiries into a good sum, for which coordinator and member sign what they like."""
+    scenario, schemes = outcome.scenario, outcome.adversary.schemes
+    members = sorted(scenario.liars & set(scenario.names))
+    if scenario.mode not in MASKED or COORDINATOR not in scenario.liars or not members:
+        return
+    liar, readers = rng.choice(members), _honest(outcome)
+    for number, uploads in sorted(schemes.uploads.items())[-2:]:
+        opened = {name: of for name, of in uploads.items() if any(of.seed)}
+        if liar not in opened or not set(opened) & set(readers):
+            continue
+        victim, reader = rng.choice(sorted(set(opened) & set(readers))), rng.choice(readers)
+        identity = scenario.keys()[liar].identity
+        sent = wire.peek(opened[liar].head)
+        run = sent.run
+        message = sent.message
+        assert isinstance(message, SumInput)
+        taken = {name: bytes(32) for name in opened if name != HOST}
+        message = structs.replace(
+            _relaid(message, rng, tuple(sorted(opened))),
+            sum=number,
+            taken=digest_taken(taken, run.hex(), number, liar),
+        )
+        own = _signed(run, identity, COORDINATOR, message, opened[liar].bulk)
+        heads = {name: own.head if name == liar else of.head for name, of in opened.items()}
+        inputs = {name: wire.digest(head) for name, head in heads.items()}
+        names, part = tuple(sorted(opened)), rng.randbytes(9)
+        hub = outcome.pilot.coordinator
+        lists = _signed(run, hub, reader, Unmask(names, (), None, number, digest_inputs(inputs)))
+        total = _signed(run, hub, liar, Total(names, names, (len(part),), sum=number), part)
+        filed = _signed(run, identity, COORDINATOR, Complaint(total.head, 0), part)
+        complaint = Examine(
+            liar, filed.head, input=own.head, sum=number, inputs=inputs, taken=taken
+        )
+        shown = Examine(victim, opened[victim].head, opened[victim].seed, sum=number)
+        yield (
+            reader,
+            lists.head,
+            [
+                _signed(run, hub, reader, complaint, part),
+                _signed(run, hub, reader, shown, opened[victim].bulk),
+            ],
+        )
+
+
+def _relaid(message: SumInput, rng: random.Random, names: tuple[str, ...]) -> SumInput:
+    """Describe an upload differently, or as it is."""
+    segments = list(message.segments)
+    place = rng.randrange(len(segments)) if segments else 0
+    one = segments[place] if segments else None
+    match rng.choice(["slots", "owners", "size", "audience", "salts", "order", "none"]):
+        case "slots" if one:
+            segments[place] = structs.replace(one, slots=max(0, one.slots + rng.choice([-1, 1, 9])))
+        case "owners" if one:
+            owners = tuple(rng.sample(names, rng.randint(1, len(names))))
+            segments[place] = structs.replace(one, owners=owners)
+        case "size" if one:
+            segments[place] = structs.replace(one, size=rng.choice([0, 1, one.size + 1]))
+        case "salts" if one:
+            salts = (Salt(rng.randbytes(32), (rng.choice(names),)),)
+            segments[place] = structs.replace(one, salts=salts)
+        case "order":
+            rng.shuffle(segments)
+        case "audience":
+            other = Audience.HOST if message.audience == Audience.PARTIES else Audience.PARTIES
+            message = structs.replace(message, audience=other)
+    return structs.replace(message, segments=tuple(segments))
+
+
+def _signed(run: bytes, me: Identity, receiver: str, message: object, bulk: bytes = b"") -> Frame:
+    digest = wire.digest(bulk)
+    envelope = wire.Envelope(run, 9, 1, me.name, receiver, len(bulk), digest, message)  # type: ignore[arg-type]
+    return wire.encode(envelope, bulk, me.sign)
 
 
 def _verdict(outcome: Outcome, keys: object, reader: str, head: bytes, frames: list[Frame]) -> str:
