@@ -21,6 +21,7 @@ from secure_fl.policy.rules import Company, check
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import peek
 from secure_fl.protocol.messages import Failed, Gather, Hello, Invite, Stop
+from secure_fl.testing.hospitals import LABELS
 from tests.support.edge import PLAN, SAMPLES, Asker
 from tests.support.local_pilot import LocalPilot
 from tests.support.mutants import changed, head_of, odd, signed, tree
@@ -146,9 +147,9 @@ def test_a_plan_that_no_site_could_read_is_refused_where_it_is_loaded(tmp_path: 
 
 def test_a_plan_cannot_control_the_terminal_of_who_approves_it() -> None:
     """U+009B moves the cursor in some terminals, and U+202E reverses the text after it."""
-    label = PLAN.task.labels[0]
+    label = LABELS[0]
     plan = read_plan(TEXT.replace(f'"{label}"', f'"{label}\x9b3A\u202e\U000e0001"'))
-    assert label + "\x9b3A\u202e\U000e0001" in plan.task.labels
+    assert plan.task.labels == (label + "\x9b3A\u202e\U000e0001", *LABELS[1:])
     shown = write_plan(plan)
     assert shown.replace("\n", "").isprintable() and r"\u009b3A\u202e\U000e0001" in shown
     assert read_plan(shown) == plan
