@@ -58,7 +58,7 @@ def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
     from secure_fl.display.status_line import CoordinatorStatus
     from secure_fl.engines.flare.hub import FlareHub
     from secure_fl.pilot.coordinator_process import RunLeader
-    from secure_fl.pilot.kits import load_kit
+    from secure_fl.pilot.kits import load_kit, require_coordinator
     from secure_fl.pilot.metrics import serving
     from secure_fl.pilot.plan import load_plan, write_plan
     from secure_fl.pilot.progress import EarlierEvents, progress
@@ -68,6 +68,7 @@ def coordinate(plan: Path, kit: Path, out: Path, **options: Any) -> None:
     asked, opened = load_plan(plan), load_kit(kit)
     roster, url = opened.roster, options["listen"] or opened.connection.url
     me = open_ring(options["folder"], options["passphrase_file"]).identity()
+    require_coordinator(opened, me)
     show.warn_unprotected(show.err(), asked.protection.mode, asked.work)
     before = progress(out) if (out / "settings.toml").exists() else None
     run = RunFolder.open(out, write_plan(asked), resume=before is not None)

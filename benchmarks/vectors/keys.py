@@ -299,6 +299,17 @@ def rosters(book: Book) -> None:
     no("card", "card with another name", card={**read["card"], "name": "south"})
     short = {**read["card"], "signing": b64encode(bytes(31)).decode()}
     no("card", "card with a short key", card=short)
+    good = NORTH.public.agreement
+    for what, agreement in {
+        "of low order": bytes(32) + good[32:],
+        "in a second encoding": good[:31] + bytes([good[31] | 0x80]) + good[32:],
+        "of ML-KEM above the modulus": good[:32] + b"\xff\xff" + good[34:],
+    }.items():
+        public = replace(NORTH.public, agreement=agreement)
+        signature = NORTH.sign_document(digest_of(b"secure-fl card", public.canonical()))
+        changes = {"signature": b64encode(signature).decode(), "fingerprint": public.fingerprint()}
+        key = b64encode(agreement).decode()
+        no("card", f"card with a key {what}", card={**read["card"], "agreement": key}, **changes)
     no("changed", "card with another fingerprint", fingerprint="00000 " * 7 + "00000")
     no("other-format", "card of an earlier format", format=1)
     no("malformed", "card with a field too many", more=1)

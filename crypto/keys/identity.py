@@ -135,6 +135,17 @@ class PublicIdentity:
                 "the site's ML-KEM key is not valid", fix=ASK_AGAIN, party=self.name, field="kem"
             ) from None
 
+    def require_usable(self) -> None:
+        """Raise CryptoError unless others can use the agreement keys, in one encoding each."""
+        try:
+            agree(X25519PrivateKey.generate(), self.point)
+            if self.point[-1] & 0x80:
+                what = "the site's X25519 key has a second encoding"
+                raise CryptoError(what, fix=ASK_AGAIN, field="point")
+            self.encapsulate()
+        except CryptoError as error:
+            raise error.at(party=self.name) from None
+
     def digest(self) -> bytes:
         """Compute SHA-256 of the canonical bytes."""
         return digest_of(b"secure-fl identity", self.canonical())

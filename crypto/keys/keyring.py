@@ -16,6 +16,7 @@ import os
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -62,6 +63,14 @@ class CohortKeys:
                 "bundle made for this roster",
                 reason="other-roster",
             )
+        if (self.version, self.expires) != (roster.version, roster.expires):
+            raise KeyringError(
+                f"{self.dealer!r} dealt keys that claim version {self.version} and expiry "
+                f"{self.expires:%Y-%m-%d}; their roster has version {roster.version} and expiry "
+                f"{roster.expires:%Y-%m-%d}",
+                fix="let another member deal the keys, and ask the dealer how this happened",
+                reason="other-roster",
+            )
         if (now or datetime.now(UTC)) >= self.expires:
             raise KeyringError(
                 f"the cohort's keys expired on {self.expires:%Y-%m-%d %H:%M} UTC",
@@ -70,7 +79,8 @@ class CohortKeys:
             )
 
 
-_Keys = tuple[int, bytes, int, datetime, str, bytes, bytes, bytes]  # format, fields of CohortKeys
+_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+_Keys = tuple[int, bytes, int, _Moment, str, bytes, bytes, bytes]  # format, fields of CohortKeys
 _Bundle = tuple[int, str, str, bytes]  # format, dealer, recipient, sealed keys
 
 
@@ -83,6 +93,8 @@ def decode_keys(data: bytes) -> CohortKeys:
     """Decode the result of `encode_keys`."""
     try:
         form, *_ = read = msgspec.msgpack.decode(data, type=_Keys)
+        if msgspec.msgpack.encode(read) != data:
+            raise msgspec.ValidationError("not the one encoding of these values")
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise KeyringError(
             "these are not a cohort's keys", fix="ask the dealer again", reason="malformed"

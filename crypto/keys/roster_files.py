@@ -31,7 +31,9 @@ class _Card(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     agreement: bytes
 
     def public(self) -> PublicIdentity:
-        return PublicIdentity(self.name, self.signing, self.agreement)
+        public = PublicIdentity(self.name, self.signing, self.agreement)
+        public.require_usable()
+        return public
 
 
 class _CardFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -79,6 +81,7 @@ def read_card(data: bytes, *, file: str = "card") -> PublicIdentity:
         raise KeyringError(
             f"the card is not valid: {error.what}",
             file=file,
+            party=error.party,
             fix="ask the site for it again",
             reason="card",
         ) from None
@@ -111,7 +114,8 @@ def read_roster(data: bytes, *, file: str = "roster") -> Roster:
         members = tuple(Member(m.card.name, m.role, m.tier, m.card.public()) for m in read.members)
         coordinator = read.coordinator.public()
     except CryptoError as error:
-        raise KeyringError(error.what, file=file, fix=error.fix, reason="card") from None
+        place = {"file": file, "party": error.party}
+        raise KeyringError(error.what, fix=error.fix, reason="card", **place) from None
     if not all((m.tier or "").isprintable() for m in members):  # people read it before they sign
         raise KeyringError("contains a tier that cannot be printed", file=file, reason="malformed")
     try:

@@ -240,12 +240,19 @@ def _name(name: str) -> str:
     return name if _BARE.fullmatch(name) else literal(name)
 
 
+def _visible(char: str) -> str:
+    """Escape characters with which a text could control the terminal that shows it."""
+    if char.isprintable():
+        return char
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+
+
 def literal(value: Any) -> str:
     """Return a value as TOML text."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):  # TOML has JSON's escapes, and also escapes DEL
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, str):  # TOML has JSON's escapes
+        return "".join(map(_visible, json.dumps(value, ensure_ascii=False)))
     if isinstance(value, list | tuple):
         return f"[{', '.join(literal(entry) for entry in value)}]"
     if isinstance(value, Mapping):

@@ -259,7 +259,7 @@ class Folder:
         from secure_fl.cli.keyring import open_ring
         from secure_fl.display.status_line import CoordinatorStatus
         from secure_fl.pilot.coordinator_process import RunLeader
-        from secure_fl.pilot.kits import load_kit
+        from secure_fl.pilot.kits import load_kit, require_coordinator
         from secure_fl.pilot.member_faults import arrived
         from secure_fl.pilot.plan import write_plan
         from secure_fl.pilot.progress import EarlierEvents
@@ -267,6 +267,7 @@ class Folder:
 
         kit, out = load_kit(self.path / "kit"), self.out
         me = open_ring(self.path / "keys", self.path / "passphrase").identity()
+        require_coordinator(kit, me)
         run = RunFolder.open(out, write_plan(self.plan), resume=(out / "settings.toml").exists())
         log = logging.getLogger(PILOT_LOG)
         with closing(run):

@@ -249,9 +249,9 @@ class Cohort:
         answer, data = await ask(messages.Broadcast(), messages.Relayed, bulk)
         if answer.senders != (host,):
             raise CohortError("the broadcast did not come from the host", party=host)
-        plain = self._envelopes.open(data, context)
+        plain, value = self._opened(data, context, host)
         self._transcript.saw(plain, context, host=True)
-        return unpack(plain)
+        return value
 
     async def share(self, values: Values) -> dict[str, dict[str, NDArray[Any]]]:
         """Send every party's values to all parties, sealed from the coordinator. Audits list it."""
@@ -267,14 +267,20 @@ class Cohort:
         received: dict[str, dict[str, NDArray[Any]]] = {}
         for sender, part in zip(answer.senders, parts, strict=True):
             context = self._context("share", number, sender)
-            try:
-                plain = self._envelopes.open(part, context)
-                received[sender] = unpack(plain)
-            except CryptoError as error:  # most members decide if it was the sender
-                what = "this member's shared value does not open, or the coordinator changed it"
-                raise PeerKeysError(what, party=sender) from error
+            plain, received[sender] = self._opened(part, context, sender)
             self._transcript.saw(plain, context, host=True)
         return received
+
+    def _opened(
+        self, data: bytes, context: bytes, sender: str
+    ) -> tuple[bytes, dict[str, NDArray[Any]]]:
+        """Open a value that a member shares; return it encoded and decoded."""
+        try:
+            plain = self._envelopes.open(data, context)
+            return plain, unpack(plain)
+        except CryptoError as error:  # most members decide if it was the sender
+            what = "this member's shared value does not open, or the coordinator changed it"
+            raise PeerKeysError(what, party=sender) from error
 
     async def agree(self, fingerprint: bytes, about: str) -> None:
         """Stop the run unless every party has the same fingerprint."""

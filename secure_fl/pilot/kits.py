@@ -165,6 +165,19 @@ def require_own(kit: Kit, me: Identity) -> None:
     kit.roster.require(me.public)
 
 
+def require_coordinator(kit: Kit, me: Identity) -> None:
+    """Refuse keys or a kit that hospitals would refuse, before they connect."""
+    coordinator = kit.roster.coordinator
+    if kit.connection.name != coordinator.name:
+        what = f"this is the kit of {kit.connection.name!r}, and this is the coordinator"
+        fix = f"use the kit of {coordinator.name!r}"
+        raise KeyringError(what, file=kit.folder, fix=fix, reason="other-recipient")
+    if me.public != coordinator:
+        what = f"the keys of {me.name!r} are not those of the coordinator on the roster"
+        fix = f"use the keys of its card ({coordinator.name!r}), or make a roster with a new card"
+        raise KeyringError(what, file=kit.folder, fix=fix, reason="other-keys")
+
+
 def _require_valid(tls: TlsFiles, now: datetime) -> None:
     """Refuse certificates that the other side would refuse, with the reason."""
     begin, end = tls.validity()

@@ -66,7 +66,7 @@ def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
 
 
 RUNS, QUESTIONS = "runs.jsonl", "questions.jsonl"
-OPENED = "opened"  # folder with one file per run's inputs
+OPENED = "opened"  # folder with one file per run and seed
 MOST_FORGED = 3  # sums under one roster's keys; each reveals some of the key's 6,500 bits
 MOST_CHARGED = 2  # failed sums per member and roster that do not count as forged; then it is out
 
@@ -101,14 +101,17 @@ class SiteMemory:
         self._lines = Lines(folder / RUNS, "which run begins")
 
     def opened(self, inputs: RunInputs) -> Path:
-        """Return the file with the parties of each opened sum of these inputs."""
-        name = f"{inputs.records or inputs.dataset}-{inputs.seed}.jsonl"
-        return self._folder / OPENED / inputs.run / name
+        """Return the file with the parties of each opened sum of a run with this seed.
+
+        It does not depend on the records: after a change of one, the difference of two sums over
+        different hospitals is nearly one hospital's input.
+        """
+        return self._folder / OPENED / inputs.run / f"{inputs.seed}.jsonl"
 
     def require_unused(self, inputs: RunInputs) -> None:
         """Refuse a run with the inputs of another run."""
-        before, seed = self._runs_with(inputs), inputs.seed
-        if before and inputs.run not in before:
+        before, seed = self._others_with(inputs), inputs.seed
+        if before and not self._noted(inputs):
             raise CohortError(
                 f"the run {before[0]!r} used seed {seed} on these records. Another run would send "
                 "equal inputs, and with other hospitals the difference of two sums would reveal "
@@ -120,11 +123,15 @@ class SiteMemory:
     def begin(self, inputs: RunInputs) -> None:
         """Note the start of a run; refuse one with the inputs of another run."""
         self.require_unused(inputs)
-        if not self._runs_with(inputs):
+        if not self._noted(inputs):
             self._lines.append(asdict(inputs))
 
-    def _runs_with(self, inputs: RunInputs) -> list[str]:
-        return [line["run"] for line in self._lines if inputs.equal_those_of(line)]
+    def _noted(self, inputs: RunInputs) -> bool:
+        return asdict(inputs) in list(self._lines)
+
+    def _others_with(self, inputs: RunInputs) -> list[str]:
+        runs = [line["run"] for line in self._lines if inputs.equal_those_of(line)]
+        return [run for run in runs if run != inputs.run]
 
     def require_same_sites(self, run: str, roster: Roster) -> None:
         """Refuse to continue a run in which a name has passed to another site.

@@ -231,17 +231,24 @@ def apply_evidence(
 ) -> None:
     """Verify saved evidence, and repeat sums without the input of convicted members.
 
-    A run with a convicted member or coordinator is refused.
+    A run with a convicted member or coordinator is refused. Evidence that this site verified once
+    is not verified again: the keys of a new roster cannot do it.
     """
     if not isinstance(checkpoints, PartyCheckpoints):
         return
     coordinator = context.roster.coordinator.name
     for name, file in checkpoints.evidence().items():
-        accused = _accused_by(file, context)
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            what = f"this evidence cannot be read ({error.strerror})"
+            raise RunError(what, file=file, reason="unreadable") from error
+        accused = name if checkpoints.verified(name, data) else _accused_by(data, file, context)
         if name != accused:
             what = f"this is evidence against {accused}, and not against {name}"
             fix = "do not rename evidence: copy the file again from the site that has it"
             raise RunError(what, fix=fix, file=file, reason="changed")
+        checkpoints.note_evidence(name, data)
         if name in (coordinator, *members):
             raise CohortError(
                 f"{name} takes part, and is convicted of spoiling a sum of this run or of "
@@ -253,19 +260,21 @@ def apply_evidence(
         checkpoints.leave_out(name)
 
 
-def _accused_by(file: Path, context: HospitalContext) -> str:
+def _accused_by(data: bytes, file: Path, context: HospitalContext) -> str:
     """Verify one file of evidence, and return the name of the site that it convicts."""
     coordinator = context.roster.coordinator
     try:
-        data = file.read_bytes()
         evidence = EquivocationProof.from_bytes(data) or InquiryEvidence.from_bytes(data)
         if isinstance(evidence, EquivocationProof):
             evidence.check(coordinator)
         else:
             host = context.roster.host
             evidence.check(context.keys, coordinator, host.name if host else None)
-    except (OSError, SecureFLError) as error:
+    except SecureFLError as error:
         what = f"this is not evidence against {file.name}: it was changed, or is of other keys"
-        fix = "remove the file if you do not know its origin"
+        fix = (
+            "copy it again from the site that has it. If the roster changed before this site "
+            "verified it, start a new run with another seed"
+        )
         raise RunError(what, fix=fix, file=file, reason="changed") from error
     return evidence.accused

@@ -22,5 +22,6 @@ def unpack(data: bytes) -> dict[str, NDArray[Any]]:
     """The inverse of `pack`."""
     try:
         return safetensors.numpy.load(data)
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+        # KeyError: safetensors has types that numpy lacks, such as bfloat16
         raise CryptoError("a relayed value does not decode") from error

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,16 @@ class PartyCheckpoints(Checkpoints):
         except OSError as error:
             what = f"evidence against {party} cannot be written down ({error.strerror})"
             raise RunError(what, file=self._evidence, reason="unwritable") from error
+        self.note_evidence(party, evidence)
         self.leave_out(party)
+
+    def note_evidence(self, party: str, evidence: bytes) -> None:
+        """Note that this party verified evidence; the keys of a later roster do not verify it."""
+        self._openings.note_evidence(party, evidence)
+
+    def verified(self, party: str, evidence: bytes) -> bool:
+        """Check that this party verified exactly this evidence."""
+        return self._openings.verified(party, evidence)
 
     def keep_statement(self, statement: SurvivorStatement) -> None:
         """Add a line; nothing waits for the disk: a lost line costs evidence, and nobody's data."""
@@ -178,17 +188,26 @@ class OpenedSumsLog:
 
     @classmethod
     def kept(cls, beside: Path, elsewhere: Path | None) -> OpenedSumsLog:
-        """Open the record in the run's folder, or at another place, to which it is then moved."""
-        if elsewhere is not None and beside.exists() and not elsewhere.exists():
+        """Open the record in the run's folder, or at another place, to which it is then moved.
+
+        Files `*-NAME` beside a record NAME are records of earlier versions, and are moved as well.
+        """
+        if elsewhere is None:
+            return cls(beside)
+        earlier = [f for f in (beside, *elsewhere.parent.glob(f"*-{elsewhere.name}")) if f.exists()]
+        if earlier:
+            lines = (json.dumps(line) for file in (elsewhere, *earlier) for line in Lines(file, ""))
             try:
+                text = "".join(f"{line}\n" for line in dict.fromkeys(lines))
                 elsewhere.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                replace_whole(elsewhere, beside.read_bytes(), mode=0o600)
-                beside.unlink()
+                replace_whole(elsewhere, text.encode(), mode=0o600)
+                for file in earlier:
+                    file.unlink()
             except OSError as error:
                 what = f"the record of opened sums cannot be moved ({error.strerror})"
                 fix = "free disk space, then start again; nothing was revealed"
                 raise RunError(what, fix=fix, file=elsewhere, reason="unwritable") from error
-        return cls(elsewhere or beside)
+        return cls(elsewhere)
 
     def rounds(self, after: int = 0) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
         """Return round, number of a sum and members, for the last of equal entries in a row.
@@ -224,24 +243,26 @@ class OpenedSumsLog:
         before = [entry[2:] for entry in entries if entry[:2] == (round, number)]
         if not before:
             self._note(round, number, survivors, what)
-        elif self._left(before[0][0]) != self._left(survivors):
-            raise CohortError(
-                "this round's inputs were sent before the crash, and a sum of them was "
-                f"opened over {', '.join(before[0][0])}; over other parties, the "
-                "difference would reveal the input of one of them",
-                fix="resume with exactly those parties",
-                round=round,
-                field="survivors",
-            )
-        elif self._honest(before[0][1]) != self._honest(what):
-            raise CohortError(
-                "this round's inputs were sent before the crash, and this sum is of other values "
-                "or of other contributors; the difference would reveal the input of one of them",
-                fix="resume with the same settings; if they are the same, do not trust the "
-                "coordinator",
-                round=round,
-                field="sum",
-            )
+        for members, earlier in before:  # more than one only in moved records
+            if self._left(members) != self._left(survivors):
+                raise CohortError(
+                    "this round's inputs were sent before the crash, and a sum of them was "
+                    f"opened over {', '.join(members)}; over other parties, the "
+                    "difference would reveal the input of one of them",
+                    fix="resume with exactly those parties",
+                    round=round,
+                    field="survivors",
+                )
+            if self._honest(earlier) != self._honest(what):
+                raise CohortError(
+                    "this round's inputs were sent before the crash, and this sum is of other "
+                    "values or of other contributors; the difference would reveal the input of "
+                    "one of them",
+                    fix="resume with the same settings; if they are the same, do not trust the "
+                    "coordinator",
+                    round=round,
+                    field="sum",
+                )
 
     def _left(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names without convicted members, whose inputs reveal nothing about others."""
@@ -259,6 +280,15 @@ class OpenedSumsLog:
             raise CohortError(what, fix=fix, round=after)
         self._note(after, JOINED, holders)
 
+    def note_evidence(self, party: str, evidence: bytes) -> None:
+        """Record verified evidence once."""
+        if not self.verified(party, evidence):
+            self._lines.append(_verified(party, evidence))
+
+    def verified(self, party: str, evidence: bytes) -> bool:
+        """Check that exactly this evidence is recorded."""
+        return _verified(party, evidence) in list(self._lines)
+
     def _note(self, round: int, number: int, survivors: tuple[str, ...], what: str = "") -> None:
         self._lines.append({"round": round, "sum": number, "survivors": survivors, "what": what})
 
@@ -266,7 +296,12 @@ class OpenedSumsLog:
         return [
             (line["round"], line["sum"], tuple(line["survivors"]), line["what"])
             for line in self._lines
+            if "round" in line
         ]
+
+
+def _verified(party: str, evidence: bytes) -> dict[str, str]:
+    return {"convicted": party, "evidence": sha256(evidence).hexdigest()}
 
 
 class SavedTrainings:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from secure_fl.crypto.keys import vault
 from secure_fl.crypto.keys.files import write_atomic
+from secure_fl.crypto.keys.identity import seal_to
 from secure_fl.crypto.keys.keyring import (
     FORMAT,
     CohortKeys,
     KeyRing,
     deal,
     decode_keys,
+    encode_keys,
     open_bundle,
     seal_bundles,
 )
@@ -44,6 +48,7 @@ from tests.support.key_sites import CHEAP, fixed_roster, signed, site, unsigned
 from tests.support.raising import raises
 
 NAMES = ("north", "south", "east")
+FAR = datetime(2999, 1, 1, tzinfo=UTC)
 SECRET = b"the scheme's secret key, opaque here"
 KNOWN = "6396652c236409c918179c72ef7cedd630a15f371ff776b9fd4a74b729cb36ba"
 
@@ -279,6 +284,26 @@ def test_keys_of_another_format_are_refused(fields: tuple[int, bytes, bytes, byt
     roster = fixed_roster()
     encoded = (form, roster.digest(), 1, roster.expires, "north", *keys)
     with raises(KeyringError, reason="other-format"):
+        decode_keys(msgspec.msgpack.encode(encoded))
+
+
+@pytest.mark.parametrize("wrong", [{"version": -1}, {"version": 2**62}, {"expires": FAR}])
+def test_a_dealer_cannot_write_another_version_or_expiry_into_keys(
+    wrong: dict[str, Any], rings: dict[str, KeyRing]
+) -> None:
+    """A high version would refuse the next roster; a low one would accept the last one's kit."""
+    roster, dealer, south = signed(*NAMES), site("north"), site("south").public
+    keys = encode_keys(replace(deal(dealer, roster, SECRET), **wrong))
+    sealed = seal_to(dealer, south, keys, b"secure-fl ceremony" + roster.digest())
+    bundle = msgspec.msgpack.encode((FORMAT, "north", "south", sealed))
+    with raises(KeyringError, "north", reason="other-roster"):
+        rings["south"].accept(roster, bundle)
+
+
+@pytest.mark.parametrize("expires", ["2999-01-01T00:00:00", "2999-01-01T00:00:00Z"])
+def test_an_expiry_as_text_is_refused(expires: str) -> None:
+    encoded = (FORMAT, bytes(32), 1, expires, "north", SECRET, bytes(32), bytes(32))
+    with raises(KeyringError, reason="malformed"):
         decode_keys(msgspec.msgpack.encode(encoded))
 
 

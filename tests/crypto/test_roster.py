@@ -93,7 +93,7 @@ WRONG: tuple[tuple[str, Callable[[Roster], Roster]], ...] = (
     ),
     ("no-party", lambda r: replace(r, members=())),
     ("card", lambda r: replace(r, members=(replace(r.members[0], name="west"), *r.members[1:]))),
-    ("shared-key", lambda r: replace(r, coordinator=r.members[0].identity)),
+    ("shared-key", lambda r: replace(r, coordinator=replace(r.members[0].identity, name="a"))),
     ("threshold", lambda r: replace(r, threshold=1)),
     ("dates", lambda r: replace(r, expires=r.created)),
 )
@@ -152,6 +152,27 @@ def test_a_card_with_a_swapped_key_does_not_read() -> None:
     fields["card"]["agreement"] = json.loads(card_bytes(site("eve")))["card"]["agreement"]
     with raises(KeyringError, reason="card"):
         read_card(json.dumps(fields).encode())
+
+
+NORTH = site("north").public.agreement
+UNUSABLE = {
+    "low order": bytes(32) + NORTH[32:],
+    "second encoding": NORTH[:31] + bytes([NORTH[31] | 0x80]) + NORTH[32:],
+    "no ML-KEM key": NORTH[:32] + b"\xff" * (len(NORTH) - 32),
+}
+
+
+@pytest.mark.parametrize("agreement", UNUSABLE.values(), ids=UNUSABLE)
+def test_keys_that_nobody_can_seal_to_are_refused_by_name(agreement: bytes) -> None:
+    """The ceremony failed after all members had signed, and named nobody."""
+    owner = site("north")
+    object.__setattr__(owner, "public", replace(owner.public, agreement=agreement))
+    with raises(KeyringError, party="north", reason="card"):
+        read_card(card_bytes(owner))
+    other = Member("north", "party", None, owner.public)
+    roster = make_roster((*members("south", "east"), other), site("hub").public)
+    with raises(KeyringError, party="north", reason="card"):
+        read_roster(roster_bytes(roster))
 
 
 def test_naive_times_are_read_as_local_and_kept_in_utc() -> None:

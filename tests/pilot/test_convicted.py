@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from secure_fl.crypto.keys.identity import PublicIdentity
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.display.run_page import write_run_page
 from secure_fl.errors import CohortError, SecureFLError, SettingsError, TooFewParties
+from secure_fl.federation.assembly import make_keys
 from secure_fl.pilot.plan import write_plan
 from secure_fl.pilot.progress import EarlierEvents, progress
 from secure_fl.protocol.messages import UnmaskShares
@@ -98,6 +100,34 @@ def test_a_coordinator_that_has_forgotten_who_was_named_is_refused(tmp_path: Pat
         made.lead(patience=0).run()
     made.lead(patience=0, earlier=EarlierEvents(frozenset({LIAR}))).run()
     assert made.finished() == {*made.members} - {LIAR}
+
+
+def rotate_without_liar(made: LocalPilot) -> None:
+    """Deal new keys under a new roster, as `keys rotate` does, and restart all processes."""
+    made.close()
+    made.members = {name: silo for name, silo in made.members.items() if name != LIAR}
+    cards = [member for member in made.roster.members if member.name != LIAR]
+    made.roster = replace(made.roster, version=2, members=tuple(cards))
+    peers = {card.name: card.identity for card in cards}
+    for name, new in make_keys("he+secagg", list(made.members), None).items():
+        made.keys[name] = replace(new, identity=made.keys[name].identity, peers=peers)
+        made.start(name)
+
+
+def test_a_run_continues_under_a_new_roster_without_the_convicted_member(tmp_path: Path) -> None:
+    """The evidence cannot be verified with the new keys; each site verified it with the old."""
+    made = stopped(tmp_path)
+    rotate_without_liar(made)
+    file = evidence(made, "hospital-1")
+    whole = file.read_bytes()
+    file.write_bytes(whole + b"\0")  # no evidence that the site verified
+    with raises(CohortError, party="hospital-1"):
+        made.lead(patience=0).run()
+    why = made.seen("refused", "hospital-1")[-1]["why"]
+    assert "start a new run" in why and "remove" not in why
+    file.write_bytes(whole)
+    made.lead(patience=0).run()
+    assert made.finished() == {*made.members}
 
 
 def test_nobody_waits_for_a_sum_that_needs_a_convicted_member(tmp_path: Path) -> None:

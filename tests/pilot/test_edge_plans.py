@@ -21,6 +21,7 @@ from secure_fl.policy.rules import Company, check
 from secure_fl.protocol import frames, messages
 from secure_fl.protocol.frames import peek
 from secure_fl.protocol.messages import Failed, Gather, Hello, Invite, Stop
+from secure_fl.testing.hospitals import LABELS
 from tests.support.edge import PLAN, SAMPLES, Asker
 from tests.support.local_pilot import LocalPilot
 from tests.support.mutants import changed, head_of, odd, signed, tree
@@ -142,6 +143,16 @@ def test_a_plan_that_no_site_could_read_is_refused_where_it_is_loaded(tmp_path: 
     long = Plan(algorithm=script(values={"w" * 200: (3,)}), dataset="notes")  # type: ignore[call-arg]
     file.write_text(write_plan(long))
     assert load_plan(file) == read_plan(write_plan(long)) == long
+
+
+def test_a_plan_cannot_control_the_terminal_of_who_approves_it() -> None:
+    """U+009B moves the cursor in some terminals, and U+202E reverses the text after it."""
+    label = LABELS[0]
+    plan = read_plan(TEXT.replace(f'"{label}"', f'"{label}\x9b3A\u202e\U000e0001"'))
+    assert plan.task.labels == (label + "\x9b3A\u202e\U000e0001", *LABELS[1:])
+    shown = write_plan(plan)
+    assert shown.replace("\n", "").isprintable() and r"\u009b3A\u202e\U000e0001" in shown
+    assert read_plan(shown) == plan
 
 
 def test_edited_plans_are_plans_or_settings_errors():

@@ -231,3 +231,22 @@ def test_join_and_coordinate_refuse_before_they_dial(trial):
     out = trial.of(HUB) / "run"
     said = ran("coordinate", trial.plan, *kit, *secret, "--out", out, code=6).output
     assert "expired on" in said and not out.exists()
+
+
+def test_a_coordinator_has_its_own_keys_and_kit(tmp_path: Path) -> None:
+    """It waited an hour for hospitals that refused it."""
+    names, cost = ("north", "south", "east"), Cost(log_n=10)
+    made = make_pilot_folders(tmp_path / "t", names, plan_of(), port=18443, size=8, cost=cost)
+    for keys, kit, said in (
+        ("north", HUB, "the keys of 'north' are not those of the coordinator"),
+        (HUB, "north", "the kit of 'north'"),
+    ):
+        secret = [
+            "--keys",
+            made.of(keys) / "keys",
+            "--passphrase-file",
+            made.of(keys) / "passphrase",
+        ]
+        out = ["--kit", made.of(kit) / "kit", "--out", tmp_path / "run", "--wait", 1]
+        assert said in ran("coordinate", made.plan, *secret, *out, code=6).output
+    assert not (tmp_path / "run").exists()

@@ -122,6 +122,19 @@ def test_a_run_goes_on_under_its_name(tmp_path: Path) -> None:
     assert (tmp_path / "runs.jsonl").stat().st_mode & 0o777 == 0o600
 
 
+def test_changed_records_of_a_run_are_known_under_any_name(tmp_path: Path) -> None:
+    memory = SiteMemory(tmp_path)
+    memory.begin(RunInputs("study", "notes", 0, "a"))
+    memory.begin(RunInputs("study", "notes", 0, "b"))  # one record changed since
+    with raises(CohortError, "'study'", field="run.seed"):
+        memory.begin(RunInputs("study2", "renamed", 0, "b"))
+    memory.begin(RunInputs("study2", "renamed", 0, "c"))
+    with raises(CohortError, "'study2'", field="run.seed"):
+        memory.begin(RunInputs("study", "notes", 0, "c"))
+    memory.begin(RunInputs("study", "notes", 0, "a"))
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 3
+
+
 def test_an_invitation_after_the_last_day_of_the_roster_is_refused(tmp_path: Path) -> None:
     """A process that has waited since before must not accept it."""
     made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))

@@ -23,7 +23,9 @@ from secure_fl.errors import (
     UnusableKeys,
     WireError,
 )
+from secure_fl.party import cohort as party_cohort
 from secure_fl.party.cohort import Cohort
+from secure_fl.protocol.arrays import pack
 from secure_fl.protocol.frames import Frame, cut
 from secure_fl.protocol.messages import (
     Agree,
@@ -401,6 +403,34 @@ def test_a_party_that_broadcasts_is_left_out_and_a_host_that_does_not_is_named(
         assert isinstance(out.error, TooFewParties) and liar in out.error.what
     lost = [event["parties"] for event in out.events if event["event"] == "lost"]
     assert lost == [[liar]]
+
+
+def of_bfloat16(values: Any) -> bytes:
+    """Encode values as pack does, except for names that end in 16."""
+    if not any(name.endswith("16") for name in values):
+        return pack(values)
+    head = b'{"v16":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
+    return len(head).to_bytes(8, "little") + head + bytes(4)
+
+
+@pytest.mark.parametrize("liar", ["north", "zhost"])
+def test_a_shared_value_that_is_no_numpy_array_names_its_sender(
+    liar: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numpy has no bfloat16: all members stopped at once, so that none was named."""
+    monkeypatch.setattr(party_cohort, "pack", of_bfloat16)
+
+    async def program(cohort: Cohort) -> Any:
+        value = {"v16" if cohort.me == liar else "v": np.ones(2, np.float32)}
+        if liar == "zhost":
+            await cohort.broadcast(value if cohort.is_host else None)
+        else:
+            await cohort.share(value)
+
+    out = federate(
+        dict.fromkeys((*NAMES, "zhost"), program), mode="secagg", host="zhost", catch=True
+    )
+    assert isinstance(out.error, PartyFailed) and out.error.members == (liar,)
 
 
 def handing_over() -> HandoverStep:

@@ -12,13 +12,14 @@ import pytest
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
-from secure_fl.errors import SecureFLError
+from secure_fl.errors import CohortError, SecureFLError
 from secure_fl.party.context import SumRequest
 from secure_fl.party.summing import Summing
 from secure_fl.pilot.site_memory import RunInputs, SiteMemory
 from secure_fl.runs.party_checkpoints import OpenedSumsLog
 from secure_fl.settings import ProtectionSettings
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
+from tests.support.raising import raises
 
 VICTIM, CURIOUS = "hospital-4", "hospital-1"
 EXACT = ProtectionSettings(mode="secagg", bits=24)
@@ -102,3 +103,31 @@ def test_notes_of_a_run_that_began_in_its_folder_move_to_the_ledger(tmp_path: Pa
         assert notes.rounds() == ((1, 1, ("a", "b", "c")),) and not before.exists()
     assert now.stat().st_mode & 0o777 == 0o600
     assert SiteMemory(tmp_path).opened(RunInputs("study", "notes", 1)) != now  # other inputs
+
+
+@pytest.mark.parametrize(
+    "later", [RunInputs("study", "notes", 0, "b"), RunInputs("study", "renamed", 0, "a")]
+)
+def test_notes_are_found_again_after_one_record_changed(later: RunInputs, tmp_path: Path) -> None:
+    """The difference of the two sums would be one hospital's update, plus one record's share."""
+    memory, beside = SiteMemory(tmp_path), tmp_path / "opened.jsonl"
+    before = memory.opened(RunInputs("study", "notes", 0, "a"))
+    OpenedSumsLog.kept(beside, before).admit(3, 1, ("a", "b", "c", "d"), "x")
+    again = OpenedSumsLog.kept(beside, memory.opened(later))
+    assert again.rounds() == ((3, 1, ("a", "b", "c", "d")),)
+    with raises(CohortError, "a, b, c, d", field="survivors"):
+        again.admit(3, 1, ("a", "b", "c"), "x")
+
+
+def test_notes_of_earlier_versions_are_found(tmp_path: Path) -> None:
+    """They named a file by the data set, then by the records; both bind later sums."""
+    now = SiteMemory(tmp_path).opened(RunInputs("study", "notes", 0, "b"))
+    for name, parties in {"notes-0": "abcd", "d1d1-0": "abc", "notes-10": "ab"}.items():
+        OpenedSumsLog(now.with_name(f"{name}.jsonl")).admit(3, 1, tuple(parties), "x")
+    for _ in range(2):  # they are moved once
+        notes = OpenedSumsLog.kept(tmp_path / "opened.jsonl", now)
+        assert set(notes.rounds()) == {(3, 1, ("a", "b", "c", "d")), (3, 1, ("a", "b", "c"))}
+        for parties in ("abc", "abcd"):
+            with raises(CohortError, field="survivors"):
+                notes.admit(3, 1, tuple(parties), "x")
+    assert sorted(file.name for file in now.parent.iterdir()) == ["0.jsonl", "notes-10.jsonl"]

@@ -34,7 +34,7 @@ def notes_of(town: Storm) -> dict[str, list[dict[str, Any]]]:
     for file in opened(town.folder):
         name = file.relative_to(town.folder).parts[0]
         whole = [line for line in file.read_text().splitlines(keepends=True) if line[-1] == "\n"]
-        found[name] = [json.loads(line) for line in whole]
+        found[name] = [note for note in map(json.loads, whole) if "round" in note]
     return found
 
 

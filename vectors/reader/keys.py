@@ -231,7 +231,12 @@ MEMBER: dict[str, Callable[[Any], bool]] = {
 
 def _card(read: Any) -> Card:
     try:
-        return Card.of(read["name"], b64decode(read["signing"]), b64decode(read["agreement"]))
+        card = Card.of(read["name"], b64decode(read["signing"]), b64decode(read["agreement"]))
+        pair_secret(X25519PrivateKey.generate(), card.point)
+        require(card.point[-1] < 0x80, "crypto:point")
+        packed = int.from_bytes(card.agreement[POINT:-32], "little")
+        require(all(packed >> at & 0xFFF < 3329 for at in range(0, 768 * 12, 12)), "crypto:kem")
+        return card
     except Refused:
         raise Refused("keyring:card") from None
 
