@@ -100,7 +100,7 @@ class SiteRun:
             self._prepared = self._prepare()
             apply_evidence(self._prepared.checkpoints, context, members)
             self._note_start()
-            self.session = self._prepared.join(context.keys, link)
+            self.session = self._prepared.join(context.keys, link, members=members)
         except BaseException:
             self.close()
             raise
