@@ -15,6 +15,7 @@ from secure_fl.protocol.ports import Group, Rule, TranscriptLayer
 
 Request: TypeAlias = tuple[FromParty, bytes]  # a message with its bulk, as a program yields it
 M = TypeVar("M", bound=Message)
+DIGESTS = 2**256  # the record of opened sums adds digests of names modulo this
 
 
 @coroutine

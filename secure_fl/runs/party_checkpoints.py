@@ -9,6 +9,7 @@ RUN/parties/NAME/told.jsonl                what the coordinator signed of who is
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
@@ -17,7 +18,7 @@ from typing import Any
 
 from secure_fl.errors import CohortError, RunError
 from secure_fl.files import OPENED, Lines, remove_file, replace_whole
-from secure_fl.party.context import Checkpoints
+from secure_fl.party.context import DIGESTS, Checkpoints
 from secure_fl.party.rounds import Stateful
 from secure_fl.protocol.messages import JOINED, MOST_NOTES, SurvivorStatement
 from secure_fl.runs import checkpoint
@@ -237,9 +238,14 @@ class OpenedSumsLog:
         """Return the names without convicted members, whose inputs reveal nothing about others."""
         return tuple(name for name in names if name not in self.without)
 
-    def _honest(self, what: str) -> list[tuple[str, ...]]:
-        """Return the contributors of each group, without convicted members."""
-        return [self._left(tuple(line.split("\t"))) for line in what.split("\n")]
+    def _honest(self, what: str) -> dict[tuple[str, ...], int]:
+        """Return the digest of all names with the same contributors, without convicted members."""
+        names = Counter[tuple[str, ...]]()
+        for line in what.splitlines():
+            digest, *owners = line.split("\t")
+            if honest := self._left(tuple(owners)):
+                names[honest] += int(digest, 16)
+        return {honest: total % DIGESTS for honest, total in names.items()}
 
     def note_handover(self, after: int, holders: tuple[str, ...]) -> None:
         """Record the holders of a round after which others join; refuse it after a later sum."""
