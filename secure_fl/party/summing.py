@@ -219,7 +219,8 @@ class Summing:
         """Sum the parts over the same parties, or not at all; None if the first was not opened."""
         members, (first, *others) = self._members, parts
         vectors, more = await self._add(first, request, more=bool(others))
-        while vectors is not None and members.is_host and more:  # parties know their parts
+        unseen = members.is_host and request.rule.audience == Audience.PARTIES
+        while vectors is not None and unseen and more:  # all others know their parts
             vectors, more = await self._add(first, request)
         if vectors is None:
             return None
