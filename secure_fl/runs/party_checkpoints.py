@@ -128,8 +128,11 @@ class PartyCheckpoints(Checkpoints):
         line |= {"digest": statement.digest.hex(), "signature": statement.signature.hex()}
         try:
             self._told.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._told.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            with self._told.open("a+b") as file:
+                if size := file.tell():  # a last line that a crash cut off stays one of its own
+                    file.seek(size - 1)
+                    file.write(b"" if file.read() == b"\n" else b"\n")
+                file.write(json.dumps(line).encode() + b"\n")
         except OSError as error:
             what = f"what the coordinator signed cannot be written down ({error.strerror})"
             fix = "free disk space, then resume; nothing was revealed"
@@ -138,7 +141,7 @@ class PartyCheckpoints(Checkpoints):
     def statements(self) -> Sequence[SurvivorStatement]:
         """All whole lines; what a crash cut off is left out."""
         found = []
-        lines = self._told.read_text().splitlines() if self._told.exists() else []
+        lines = self._told.read_bytes().splitlines() if self._told.exists() else []
         for text in lines:
             with suppress(ValueError, KeyError, TypeError):
                 line = json.loads(text)
