@@ -116,7 +116,7 @@ class Coordinator:
         return frozenset(self._convicted)
 
     def take_failed(self) -> list[str]:
-        """Return parties that failed, contradict the others or lost a round since the last call."""
+        """Return parties that failed, answered wrongly or lost a round since the last call."""
         failed, self._failed = self._failed, []
         return failed
 
@@ -361,7 +361,9 @@ class Coordinator:
         lost = [m for m in self.members if m not in heard]
         if lost:
             self._recorder.event(MembersLost(round=self.round, parties=tuple(lost)))
-            self._failed += [m for m in lost if m in unlike]
+            # Of awaited parties only others' frames were rejected, and `_fail` counts failures.
+            wrong = {m for m, error in rejected.items() if not isinstance(error, PartyFailed)}
+            self._failed += [m for m in lost if m in wrong - self._last.awaited]
             self.members = tuple(m for m in self.members if m in heard)
             self._require_enough(step, lost)
 
