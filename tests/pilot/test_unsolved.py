@@ -16,7 +16,7 @@ from secure_fl.coordinator.machine import Coordinator
 from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.keys.roster import Member, make_roster
 from secure_fl.errors import KeyringError, Misconduct, PartyFailed, PlanRefused, SecureFLError
-from secure_fl.events import Convicted, SumDisputed, Withheld
+from secure_fl.events import Convicted, MembersGathered, SumDisputed, Withheld
 from secure_fl.pilot import site_memory
 from secure_fl.pilot.member_faults import FAILED
 from secure_fl.pilot.plan import RESTARTED
@@ -298,6 +298,17 @@ def test_an_inquiry_that_a_crash_ended_counts_as_well() -> None:
     read = EarlierEvents.read
     assert read([complaint, named, complaint, complaint, hidden]).unsolved == ("", "y")
     assert read([complaint, named, complaint]).unsolved == ("",)
+
+
+def test_a_later_conviction_for_something_else_ends_no_inquiry() -> None:
+    """An inquiry ends with its gathering; a false share in the next one does not solve it."""
+    gathered, complaint = MembersGathered(members=("x", "y")), SumDisputed(parties=("x",), round=1)
+    named = Convicted(parties=("y",), round=2, evidence="a false share")
+    read = EarlierEvents.read
+    assert read([gathered, complaint, gathered, named]).unsolved == ("",)
+    assert read([gathered, complaint, named, gathered]).unsolved == ()
+    hidden = Withheld(parties=("y",))
+    assert read([gathered, complaint, hidden, gathered, named]).unsolved == ("y",)
 
 
 def test_who_hides_is_named_where_too_few_are_left_without_it(made: LocalPilot) -> None:
