@@ -103,6 +103,7 @@ class Coordinator:
         self._to_repeat: tuple[OpenedSums, ...] = ()  # sums opened before a crash, the next first
         self._offered = OfferedKeys()  # keys for the next sum
         self._sent: SentSum | None = None  # the last sum whose total was sent
+        self._newcomers: tuple[str, ...] = ()  # members that joined with `Begin`
         # The last exchange.
         self._last = Exchange(self._context(Reply({})), set())
 
@@ -171,6 +172,7 @@ class Coordinator:
     # --- one exchange -----------------------------------------------------------------------------
 
     def _context(self, reply: Reply) -> StepContext:
+        self._newcomers = reply.newcomers or self._newcomers  # other steps precede the handover
         return StepContext(
             self._rules,
             self.members,
@@ -179,7 +181,7 @@ class Coordinator:
             reply.waiting_sum,
             reply.inquest,
             self.convicted,
-            reply.newcomers,
+            self._newcomers,
             next(iter(self._links.values())).run.hex(),
             {party: link.peer for party, link in self._links.items()},
         )
