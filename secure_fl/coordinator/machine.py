@@ -103,6 +103,7 @@ class Coordinator:
         self._to_repeat: tuple[OpenedSums, ...] = ()  # sums opened before a crash, the next first
         self._offered = OfferedKeys()  # keys for the next sum
         self._sent: SentSum | None = None  # the last sum whose total was sent
+        self._newcomers: tuple[str, ...] = ()  # members that joined with `Begin`
         # The last exchange.
         self._last = Exchange(self._context(Reply({})), set())
 
@@ -116,7 +117,7 @@ class Coordinator:
         return frozenset(self._convicted)
 
     def take_failed(self) -> list[str]:
-        """Return parties that failed, contradict the others or lost a round since the last call."""
+        """Return parties that failed, answered wrongly or lost a round since the last call."""
         failed, self._failed = self._failed, []
         return failed
 
@@ -171,6 +172,7 @@ class Coordinator:
     # --- one exchange -----------------------------------------------------------------------------
 
     def _context(self, reply: Reply) -> StepContext:
+        self._newcomers = reply.newcomers or self._newcomers  # other steps precede the handover
         return StepContext(
             self._rules,
             self.members,
@@ -179,7 +181,7 @@ class Coordinator:
             reply.waiting_sum,
             reply.inquest,
             self.convicted,
-            reply.newcomers,
+            self._newcomers,
             next(iter(self._links.values())).run.hex(),
             {party: link.peer for party, link in self._links.items()},
         )
@@ -361,7 +363,9 @@ class Coordinator:
         lost = [m for m in self.members if m not in heard]
         if lost:
             self._recorder.event(MembersLost(round=self.round, parties=tuple(lost)))
-            self._failed += [m for m in lost if m in unlike]
+            # Of awaited parties only others' frames were rejected, and `_fail` counts failures.
+            wrong = {m for m, error in rejected.items() if not isinstance(error, PartyFailed)}
+            self._failed += [m for m in lost if m in wrong - self._last.awaited]
             self.members = tuple(m for m in self.members if m in heard)
             self._require_enough(step, lost)
 

@@ -72,7 +72,7 @@ class StepContext(NamedTuple):
     waiting_sum: Step | None  # contributed to, and not yet unmasked
     inquest: Inquest | None = None
     named: frozenset[str] = frozenset()  # parties that were convicted
-    newcomers: tuple[str, ...] = ()  # members that the last reply let join
+    newcomers: tuple[str, ...] = ()  # members that joined in this session
     run: str = ""
     cards: Mapping[str, PublicIdentity] = {}
 

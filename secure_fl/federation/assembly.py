@@ -44,6 +44,7 @@ class PartyContext:
     link: Link  # this party's end; the run's id binds all masks
     rules: CoordinatorRules
     protection: ProtectionSettings
+    members: tuple[str, ...] = ()  # with which the run must begin; empty: any
     seed: int = 0
     recorder: EventLog | None = None  # None: a new one
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
@@ -60,7 +61,8 @@ def join_run(program: Program, party: PartyContext) -> Session:
     name, recorder = keys.identity.name, party.recorder or EventLog(keys.identity.name)
     layer = privacy_layer(party.protection, keys, rules, run=party.link.run, seed=party.seed)
     layer = party.capture.layer(keys, layer)
-    members = Members(name, rules.host, rules.min_cohort, rules.threshold, layer.transcript)
+    least, t, gathered = rules.min_cohort, rules.threshold, party.members
+    members = Members(name, rules.host, least, t, layer.transcript, gathered)
     cohort = Cohort(
         members, layer, party.checkpoints, recorder, noise=party.noise, hooks=party.hooks
     )

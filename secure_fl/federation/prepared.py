@@ -73,16 +73,21 @@ class Prepared:
         keys: PartyKeys,
         link: Link,
         *,
+        members: tuple[str, ...] = (),
         until: int | None = None,
         capture: Capture | None = None,
     ) -> Session:
-        """Make the session of this party, which runs the algorithm's program."""
+        """Make the session of this party, which runs the algorithm's program.
+
+        `members`: those with which the run must begin; empty: any.
+        """
         spec, site = self.spec, self.site
         context = PartyContext(
             keys,
             link,
             self.rules,
             spec.protection,
+            members,
             seed=spec.seed,
             recorder=site.recorder,
             checkpoints=self.checkpoints,

@@ -194,7 +194,7 @@ class Cohort:
                 site answers each over the same sites in all runs, or not at all.
 
         """
-        rule = Rule(reveal, carry, bound, noise)
+        rule = Rule(reveal, carry, None if bound is None else float(bound), noise)
         if (self._noise or noise) is not None and not self.is_host:  # the host adds no noise
             self._reserved.spend(rule)
         only = frozenset(self.survivors) if together else None

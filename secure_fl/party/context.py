@@ -15,6 +15,7 @@ from secure_fl.protocol.ports import Group, Rule, TranscriptLayer
 
 Request: TypeAlias = tuple[FromParty, bytes]  # a message with its bulk, as a program yields it
 M = TypeVar("M", bound=Message)
+DIGESTS = 2**256  # the record of opened sums adds digests of names modulo this
 
 
 @coroutine
@@ -75,16 +76,25 @@ class Members:
         min_cohort: int,
         threshold: int,
         transcript: TranscriptLayer,
+        gathered: tuple[str, ...] = (),
     ) -> None:
+        """`gathered`: the members with which the run must begin; empty: any."""
         self.me, self.host, self._transcript = me, host, transcript
-        self.min_cohort, self.threshold = min_cohort, threshold
+        self.min_cohort, self.threshold, self.gathered = min_cohort, threshold, gathered
         self.roster: tuple[str, ...] = ()  # all that began the run, including those lost since
         self.here: tuple[str, ...] = ()
         self.parties: tuple[str, ...] = ()  # all that are here, except the host
         self.is_host = me == host
 
     def begin(self, names: tuple[str, ...]) -> None:
-        """Begin a run of these members."""
+        """Begin a run of these members; refuse others than this site has checked."""
+        if self.gathered and sorted(names) != sorted(self.gathered):
+            others = ", ".join(sorted({*names} ^ {*self.gathered})) or "one of them twice"
+            raise CohortError(
+                f"the coordinator starts with other members than it gathered ({others})",
+                party=self.me,
+                fix=DISTRUST,
+            )
         self.roster = names
         self._replace_members(names)
 

@@ -20,6 +20,7 @@ docs/protocol.md 4.6 lists the messages. Without masks, steps 3 and 4 are omitte
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from secure_fl.errors import DISTRUST, CohortError, TrainingError
 from secure_fl.events import EventLog, Warned
 from secure_fl.party.context import (
+    DIGESTS,
     Arrays,
     Checkpoints,
     Members,
@@ -218,7 +220,8 @@ class Summing:
         """Sum the parts over the same parties, or not at all; None if the first was not opened."""
         members, (first, *others) = self._members, parts
         vectors, more = await self._add(first, request, more=bool(others))
-        while vectors is not None and members.is_host and more:  # parties know their parts
+        unseen = members.is_host and request.rule.audience == Audience.PARTIES
+        while vectors is not None and unseen and more:  # all others know their parts
             vectors, more = await self._add(first, request)
         if vectors is None:
             return None
@@ -355,21 +358,18 @@ def _contributors(what: str) -> dict[str, list[str]]:
 
 
 def _digest(groups: Sequence[Group], survivors: Sequence[str]) -> str:
-    """Digest the names of a sum and their contributors, a line for each group.
+    """Digest the names of a sum, a line for each set of contributors.
 
-    It is the same when a round is repeated.
+    It is the same when a round is repeated. The digests of a line's names are added, so that lines
+    can be merged: without a convicted member, two sets may be equal (`OpenedSumsLog`).
     """
-    alive, by_owners = set(survivors), dict[tuple[str, ...], list[str]]()
+    alive, by_owners = set(survivors), Counter[tuple[str, ...]]()
     for group in groups:
         owners = tuple(sorted(alive.intersection(group.owners)))
-        sizes = (f"{name} {vector.size}" for name, vector in group.vectors.items())
-        by_owners.setdefault(owners, []).extend(sizes)
-    return "\n".join(
-        sorted(
-            "\t".join((digest("\n".join(sorted(sizes)).encode()).hex(), *owners))
-            for owners, sizes in by_owners.items()
-        )
-    )
+        for name, vector in group.vectors.items():
+            by_owners[owners] += int.from_bytes(digest(f"{name} {vector.size}".encode()), "big")
+    lines = ("\t".join((f"{names % DIGESTS:064x}", *who)) for who, names in by_owners.items())
+    return "\n".join(sorted(lines))
 
 
 # --- a large sum as several small ones, so that no process holds more than one sealed part -------

@@ -211,12 +211,13 @@ class HospitalProcess:
         """Log why the session ended, if it did; return the error of an unfinished result."""
         session = run.session
         if session.error is not None and not session.stopped and not run.error_logged:
-            run.error_logged = True
-            self._log(session.error)
             if isinstance(session.error, TamperError) and "sum" in session.error.where:
-                # Before the answer is sent: success or failure reveals bits of the key.
+                # Before the answer is sent: success or failure reveals bits of the key. If the note
+                # cannot be written, there is no answer, and the next request notes it.
                 self._memory.forged(run.name, self._roster)
                 run.suspects = True
+            run.error_logged = True
+            self._log(session.error)
         if run.suspects and self._clear(run):
             run.suspects = False
         if session.done:

@@ -159,9 +159,9 @@ class EarlierEvents:
         under_way = False
         for event in log:
             match event:
-                case events.SumDisputed():
+                case events.SumDisputed() | events.MembersGathered():  # no inquiry outlives these
                     unsolved += [""] * under_way
-                    under_way = True
+                    under_way = isinstance(event, events.SumDisputed)
                 case events.Convicted(parties=names):
                     convicted.update(names)
                     under_way = False

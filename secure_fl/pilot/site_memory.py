@@ -68,7 +68,8 @@ def records_of(site: SiteFile, me: Member, plan: Plan) -> Silo:
 RUNS, QUESTIONS = "runs.jsonl", "questions.jsonl"
 OPENED = "opened"  # folder with one file per run and seed
 MOST_FORGED = 3  # sums under one roster's keys; each reveals some of the key's 6,500 bits
-MOST_CHARGED = 2  # failed sums per member and roster that do not count as forged; then it is out
+MOST_CHARGED = 2  # failed sums per member and roster; then it is refused
+MOST_CHARGES = 5  # failed sums per roster that count as a member's instead of as forged
 
 
 @dataclass(frozen=True)
@@ -170,15 +171,18 @@ class SiteMemory:
         self._lines.append({"run": run, "explained": roster.digest().hex()})
 
     def charge(self, run: str, roster: Roster, party: str) -> bool:
-        """Charge a failed sum to the member that the coordinator names; return False at the limit.
+        """Charge a failed sum to the member that the coordinator names; return False at a limit.
 
         That member withheld its upload or left the inquiry. A coordinator that names a wrong one
-        gets a forged sum for free, but only twice per member, and then loses this member.
+        gets a forged sum for free, but only a few under one key, and each hospital opens them. At
+        the limit the sum counts as forged, and is charged to the member, too.
         """
-        if self._charges(roster)[party] >= MOST_CHARGED:
+        charges = self._charges(roster)
+        if charges[party] >= MOST_CHARGED:
             return False
-        self._lines.append({"run": run, "explained": roster.digest().hex(), "party": party})
-        return True
+        kind = "explained" if charges.total() < MOST_CHARGES else "charged"
+        self._lines.append({"run": run, kind: roster.digest().hex(), "party": party})
+        return kind == "explained"
 
     def charged(self, roster: Roster) -> set[str]:
         """Return the members that are refused under this roster: they cut inquiries short."""
@@ -187,8 +191,9 @@ class SiteMemory:
 
     def _charges(self, roster: Roster) -> Counter[str]:
         digest = roster.digest().hex()
-        lines = [line for line in self._lines if line.get("explained") == digest]
-        return Counter(line["party"] for line in lines if "party" in line)
+        lines = (line for line in self._lines if "party" in line)
+        own = (line for line in lines if digest in (line.get("explained"), line.get("charged")))
+        return Counter(line["party"] for line in own)
 
     def require_unforged(self, roster: Roster) -> None:
         """Refuse keys under which too many sums were forged."""

@@ -102,7 +102,7 @@ class SiteRun:
             keys = keys_of_sums(context.keys, plan.protection.mode)
             apply_evidence(self._prepared.checkpoints, replace(context, keys=keys), members)
             self._note_start()
-            self.session = self._prepared.join(context.keys, link)
+            self.session = self._prepared.join(context.keys, link, members=members)
         except BaseException:
             self.close()
             raise

@@ -9,6 +9,7 @@ RUN/parties/NAME/told.jsonl                what the coordinator signed of who is
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -18,7 +19,7 @@ from typing import Any
 
 from secure_fl.errors import CohortError, RunError
 from secure_fl.files import OPENED, Lines, remove_file, replace_whole
-from secure_fl.party.context import Checkpoints
+from secure_fl.party.context import DIGESTS, Checkpoints
 from secure_fl.party.rounds import Stateful
 from secure_fl.protocol.messages import JOINED, MOST_NOTES, SurvivorStatement
 from secure_fl.runs import checkpoint
@@ -142,8 +143,11 @@ class PartyCheckpoints(Checkpoints):
         line |= {"digest": statement.digest.hex(), "signature": statement.signature.hex()}
         try:
             self._told.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._told.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            with self._told.open("a+b") as file:
+                if size := file.tell():  # a last line that a crash cut off stays one of its own
+                    file.seek(size - 1)
+                    file.write(b"" if file.read() == b"\n" else b"\n")
+                file.write(json.dumps(line).encode() + b"\n")
         except OSError as error:
             what = f"what the coordinator signed cannot be written down ({error.strerror})"
             fix = "free disk space, then resume; nothing was revealed"
@@ -152,7 +156,7 @@ class PartyCheckpoints(Checkpoints):
     def statements(self) -> Sequence[SurvivorStatement]:
         """All whole lines; what a crash cut off is left out."""
         found = []
-        lines = self._told.read_text().splitlines() if self._told.exists() else []
+        lines = self._told.read_bytes().splitlines() if self._told.exists() else []
         for text in lines:
             with suppress(ValueError, KeyError, TypeError):
                 line = json.loads(text)
@@ -268,9 +272,14 @@ class OpenedSumsLog:
         """Return the names without convicted members, whose inputs reveal nothing about others."""
         return tuple(name for name in names if name not in self.without)
 
-    def _honest(self, what: str) -> list[tuple[str, ...]]:
-        """Return the contributors of each group, without convicted members."""
-        return [self._left(tuple(line.split("\t"))) for line in what.split("\n")]
+    def _honest(self, what: str) -> dict[tuple[str, ...], int]:
+        """Return the digest of all names with the same contributors, without convicted members."""
+        names = Counter[tuple[str, ...]]()
+        for line in what.splitlines():
+            digest, *owners = line.split("\t")
+            if honest := self._left(tuple(owners)):
+                names[honest] += int(digest, 16)
+        return {honest: total % DIGESTS for honest, total in names.items()}
 
     def note_handover(self, after: int, holders: tuple[str, ...]) -> None:
         """Record the holders of a round after which others join; refuse it after a later sum."""

@@ -12,8 +12,9 @@ from msgspec import structs
 from secure_fl.coordinator.machine import RETURNING, Coordinator
 from secure_fl.coordinator.sum_steps import CoordinatorRules
 from secure_fl.errors import Disagreement, PartyFailed
-from secure_fl.protocol.messages import Failed, SumInput
-from secure_fl.testing.harness import Federated, federate
+from secure_fl.protocol.frames import Frame
+from secure_fl.protocol.messages import Failed, SumInput, UnmaskShares
+from secure_fl.testing.harness import Federated, LossyEngine, federate
 from tests.support.attacker import NAMES, summing
 
 ALONE = NAMES[0]  # it answers first
@@ -38,6 +39,53 @@ def test_a_party_that_differs_from_all_others_is_named_although_it_answers_first
 
     out = run(elsewhere, spares=True)
     assert isinstance(out.error, Disagreement) and out.error.where["party"] == ALONE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda message, bulk: (message, bulk[:-1]),
+        lambda message, bulk: (UnmaskShares({}, {}), b""),
+        lambda message, bulk: (Failed("data"), b""),
+    ],
+    ids=["cuts", "mistakes the step", "fails"],
+)
+def test_a_party_that_answers_wrongly_is_lost_and_has_failed_once(change: Any) -> None:
+    leaders = list[Coordinator]()
+
+    def sparing(links: Any, engine: Any, rules: CoordinatorRules, *rest: Any) -> Coordinator:
+        leaders.append(Coordinator(links, engine, replace(rules, spares=True), *rest))
+        return leaders[0]
+
+    programs = dict.fromkeys(NAMES, summing({"x": np.ones(20, np.float32)}, 2, bound=2.0))
+    faults = {ALONE: {SumInput: change}}
+    out = federate(programs, mode="secagg", min_cohort=3, faults=faults, lead=sparing)
+    assert set(out.results) == set(NAMES) - {ALONE}
+    assert leaders[0].take_failed() == [ALONE]
+
+
+def test_a_silent_party_and_frames_of_others_are_no_failure() -> None:
+    """The hub may receive frames that the party did not sign: they are not its fault."""
+    leaders = list[Coordinator]()
+
+    def sparing(links: Any, engine: Any, rules: CoordinatorRules, *rest: Any) -> Coordinator:
+        leaders.append(Coordinator(links, engine, replace(rules, spares=True), *rest))
+        return leaders[0]
+
+    def forging(party: str, direction: str, frame: Frame) -> Frame:
+        forged = party == ALONE and direction == "out" and frame.bulk != b""
+        return frame._replace(bulk=b"forged") if forged else frame
+
+    programs = dict.fromkeys(NAMES, summing({"x": np.ones(20, np.float32)}, 2, bound=2.0))
+    out = federate(
+        programs,
+        mode="secagg",
+        min_cohort=3,
+        lead=sparing,
+        engine=lambda sessions: LossyEngine(sessions, tap=forging),
+    )
+    assert set(out.results) == set(NAMES) - {ALONE}
+    assert leaders[0].take_failed() == []
 
 
 @pytest.mark.parametrize("code", RETURNING)

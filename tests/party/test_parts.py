@@ -139,6 +139,21 @@ def test_hosts_wait_for_all_parts() -> None:
     np.testing.assert_allclose(done.results["east"][1]["c"], true_sum("c", round=1), atol=2e-3)
 
 
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_host_learns_a_sum_in_parts(partial: bool) -> None:
+    """The host passes values of the same shapes, so it knows the parts as the parties do."""
+
+    async def asking(cohort: Cohort) -> Any:
+        given = dict(moves(cohort.me if cohort.me in NAMES else NAMES[0]))
+        return await cohort.sum(given, reveal=Audience.HOST, bound=8.0, partial=partial)
+
+    done = federate(dict.fromkeys((*NAMES, "hub"), asking), host="hub", mode="secagg", bits=24)
+    for name, shape in SHAPES.items():
+        assert done.results["hub"][name].shape == shape
+        np.testing.assert_allclose(done.results["hub"][name], true_sum(name), atol=2e-3)
+    assert done.results["east"] == {}
+
+
 def test_partial_sums_are_cut_too() -> None:
     def some(name: str) -> Program:
         async def run(cohort: Cohort) -> Any:

@@ -27,6 +27,14 @@ def test_a_declaration_names_the_sum_that_follows_and_other_sums_have_none() -> 
             assert declared == (sums if options else [])
 
 
+def test_a_bound_has_one_form_for_all_number_types() -> None:
+    """Its text is in the digest of the sum, and parties with other digests would be at odds."""
+    kinds = (2, 2.0, np.float32(2), np.int64(2))
+    programs = {n: summing(VALUES, bound=kind) for n, kind in zip(NAMES, kinds, strict=True)}
+    out = federate(programs, mode="secagg", min_cohort=3)
+    assert set(out.results) == set(NAMES)
+
+
 def test_a_program_that_the_coordinator_stops_is_closed_and_no_member_is_named() -> None:
     """A stop because of missing parties names nobody: each error then names its own party."""
     closed: list[str] = []

@@ -29,19 +29,22 @@ def four(folder: Path, rounds: int = 3) -> LocalPilot:
 
 def answering(
     made: LocalPilot,
-    other: messages.FromParty,
+    other: messages.FromParty | None,
     times: int = 99,
     after: int = 0,
     sick: Collection[str] = (SICK,),
 ) -> list[int]:
-    """Let some hospitals answer so in place of their contributions, after so many honest ones."""
+    """Let some hospitals answer so in place of their contributions, after so many honest ones.
+
+    `None`: a contribution whose last byte is missing.
+    """
     said = list[int]()
 
     def answer(honest: SumInput, bulk: bytes) -> tuple[messages.FromParty, bytes]:
         if len(said) < times + after:
             said.append(1)
             if len(said) > after:
-                return other, b""
+                return (honest, bulk[:-1]) if other is None else (other, b"")
         return honest, bulk
 
     made.faults |= {name: {SumInput: answer} for name in sick}
@@ -84,9 +87,11 @@ def test_what_most_fail_by_alike_names_none_of_them(tmp_path: Path, others: int)
     assert "party" not in caught.value.where and caught.value.reason == "training"
 
 
-@pytest.mark.parametrize("other", [Failed("training"), Boundary(9)], ids=["fails", "contradicts"])
+@pytest.mark.parametrize(
+    "other", [Failed("training"), Boundary(9), None], ids=["fails", "contradicts", "cuts"]
+)
 def test_who_stays_away_from_a_needed_round_is_named(
-    tmp_path: Path, other: messages.FromParty
+    tmp_path: Path, other: messages.FromParty | None
 ) -> None:
     """It was in the first sum of a round, and fails since; then another is lost for a while.
 

@@ -15,7 +15,7 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.algorithms.settings import Probe
 from secure_fl.config.build import RunSettings
 from secure_fl.crypto.keys.identity import Identity
-from secure_fl.crypto.keys.roster import Member
+from secure_fl.crypto.keys.roster import Member, Roster
 from secure_fl.crypto.sealing import public, secret
 from secure_fl.crypto.sealing.public import _planes, _words
 from secure_fl.crypto.sealing.scheme import COHORT
@@ -34,6 +34,7 @@ from secure_fl.pilot.site_memory import (
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.policy_file import load_site
 from secure_fl.policy.rules import PolicyRefusal
+from secure_fl.protocol.frames import Frame
 from secure_fl.runs.folder import RunFolder
 from secure_fl.settings import TaskSettings
 from secure_fl.testing.hospitals import LABELS
@@ -202,6 +203,32 @@ def test_keys_under_which_a_sum_was_forged_open_nothing_more(tmp_path: Path) -> 
     with raises(KeyringError, reason="retired-keys"):
         made.processes[victim]._memory.require_unforged(made.roster)
     SiteMemory(tmp_path / "another").require_unforged(made.roster)
+
+
+def test_a_forged_sum_whose_note_fails_once_is_counted_before_it_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at the first try; the hub asks again, and the answer reveals a bit."""
+    made = local_pilot(tmp_path, plan_of(FedAvg(rounds=1)))
+    victim = made.processes["hospital-1"]
+    note, step, full = SiteMemory.forged, victim.step, list[RunError]()
+
+    def forged(memory: SiteMemory, run: str, roster: Roster) -> None:
+        if memory is victim._memory and not full:
+            full.append(RunError("no space is left", reason="unwritable"))
+            raise full[0]
+        note(memory, run, roster)
+
+    def asked_twice(frame: Frame) -> Frame:
+        try:
+            return step(frame)
+        except RunError:
+            return step(frame)
+
+    monkeypatch.setattr(SiteMemory, "forged", forged)
+    monkeypatch.setattr(victim, "step", asked_twice)
+    forge(made)
+    assert full and sum("forged" in line for line in victim._memory._lines) == 1
 
 
 def test_a_name_that_has_passed_to_another_site_does_not_go_on_with_a_run(tmp_path: Path) -> None:

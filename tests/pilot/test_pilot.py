@@ -20,10 +20,11 @@ from secure_fl.pilot.plan import run_id, write_plan
 from secure_fl.policy.plan import Plan
 from secure_fl.policy.rules import PolicyRefusal
 from secure_fl.protocol.frames import Frame, peek
-from secure_fl.protocol.messages import Gather, Hello, Invite, Stop
+from secure_fl.protocol.messages import Failed, Gather, Hello, Invite, Ready, Start, Stop
 from secure_fl.settings import Protection, ProtectionSettings, TaskSettings, TrainingSettings
 from secure_fl.testing.hospitals import LABELS, frozen, silos
 from tests.support.clinic import Clinic
+from tests.support.edge import Asker
 from tests.support.local_pilot import LocalPilot, at_frames, local_pilot, plan_of
 from tests.support.raising import raises
 
@@ -184,6 +185,23 @@ def test_a_coordinator_that_lies_in_the_lobby_is_refused(tmp_path, lie):
     answer = link.unpack(made.processes["hospital-1"].step(link.pack(Gather(told))))
     assert answer.code == "cohort"
     assert not made.processes["hospital-1"].joined
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_run_starts_with_the_members_that_were_gathered(opened, checked):
+    """A site checks the gathered members, such as against evidence; another one must not join."""
+    asker = Asker(opened(count=4))
+    asker.seated(without="hospital-4")
+    run = asker.seat._under_way
+    assert run is not None
+    if not checked:
+        run.session._cohort._members.gathered = ()
+    answer = asker.say(Start(tuple(asker.made.members)))
+    if checked:
+        assert answer == Failed("cohort")
+        assert "hospital-4" in asker.made.seen("refused")[0]["why"]
+    else:
+        assert isinstance(answer, Ready)
 
 
 def test_frames_of_strangers_are_not_answered(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,15 @@ from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.config.build import RunSettings
 from secure_fl.coordinator.blame import HIDDEN
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.crypto.keys.roster import make_roster
+from secure_fl.crypto.keys.identity import Identity
+from secure_fl.crypto.keys.roster import Member, make_roster
 from secure_fl.errors import KeyringError, Misconduct, PartyFailed, PlanRefused, SecureFLError
-from secure_fl.events import Convicted, SumDisputed, Withheld
+from secure_fl.events import Convicted, MembersGathered, SumDisputed, Withheld
+from secure_fl.pilot import site_memory
 from secure_fl.pilot.member_faults import FAILED
 from secure_fl.pilot.plan import RESTARTED
 from secure_fl.pilot.progress import EarlierEvents
-from secure_fl.pilot.site_memory import MOST_FORGED, SiteMemory
+from secure_fl.pilot.site_memory import MOST_CHARGES, MOST_FORGED, SiteMemory
 from secure_fl.policy.plan import Plan
 from secure_fl.protocol.frames import Frame
 from secure_fl.protocol.messages import (
@@ -125,6 +128,40 @@ def test_a_member_that_is_named_too_often_explains_no_more_sums(made: LocalPilot
         memory.forged("run", made.roster)
     with raises(KeyringError, reason="retired-keys"):
         memory.require_unforged(made.roster)
+
+
+def test_charges_of_all_members_explain_few_sums_under_one_key(tmp_path: Path) -> None:
+    """A coordinator forges totals, and names each member twice: every hospital opens them all."""
+
+    def forged(limit: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+        monkeypatch.setattr(site_memory, "MOST_CHARGES", limit)
+        memory, opened = SiteMemory(folder), 0
+        named = [member.name for member in roster.parties[1:]] * 2
+        with suppress(KeyringError):
+            while opened < 99:
+                memory.require_unforged(roster)
+                memory.forged("run", roster)
+                opened += 1
+                if named:
+                    memory.charge("run", roster, named.pop())
+        return opened
+
+    cards = [Identity.generate(f"hospital-{k}").public for k in range(16)]
+    members = tuple(Member(card.name, "party", None, card) for card in cards)
+    roster = make_roster(members, Identity.generate("coordinator").public)
+    with pytest.MonkeyPatch.context() as patch:
+        assert forged(99, tmp_path / "each", patch) == 2 * 15 + MOST_FORGED
+    with pytest.MonkeyPatch.context() as patch:
+        assert forged(MOST_CHARGES, tmp_path / "all", patch) == MOST_CHARGES + MOST_FORGED
+
+
+def test_a_member_beyond_the_limit_of_charges_is_refused_as_well(made: LocalPilot) -> None:
+    memory = SiteMemory(made.folder / "notes")
+    others = sorted(set(made.members) - {LIAR})
+    named = [name for name in others[:2] for _ in range(2)] + [LIAR, LIAR]
+    explained = [memory.charge("run", made.roster, name) for name in named]
+    assert explained == [True] * MOST_CHARGES + [False]
+    assert memory.charged(made.roster) == {*others[:2], LIAR}
 
 
 def test_a_new_roster_has_no_charges_and_no_forged_sums(made: LocalPilot) -> None:
@@ -261,6 +298,17 @@ def test_an_inquiry_that_a_crash_ended_counts_as_well() -> None:
     read = EarlierEvents.read
     assert read([complaint, named, complaint, complaint, hidden]).unsolved == ("", "y")
     assert read([complaint, named, complaint]).unsolved == ("",)
+
+
+def test_a_later_conviction_for_something_else_ends_no_inquiry() -> None:
+    """An inquiry ends with its gathering; a false share in the next one does not solve it."""
+    gathered, complaint = MembersGathered(members=("x", "y")), SumDisputed(parties=("x",), round=1)
+    named = Convicted(parties=("y",), round=2, evidence="a false share")
+    read = EarlierEvents.read
+    assert read([gathered, complaint, gathered, named]).unsolved == ("",)
+    assert read([gathered, complaint, named, gathered]).unsolved == ()
+    hidden = Withheld(parties=("y",))
+    assert read([gathered, complaint, hidden, gathered, named]).unsolved == ("y",)
 
 
 def test_who_hides_is_named_where_too_few_are_left_without_it(made: LocalPilot) -> None:

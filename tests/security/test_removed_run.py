@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from secure_fl.algorithms.fedavg import FedAvg
 from secure_fl.coordinator import run_steps as steps
 from secure_fl.coordinator.resume import Continuation
 from secure_fl.errors import CohortError, SecureFLError
 from secure_fl.party.context import SumRequest
-from secure_fl.party.summing import Summing
+from secure_fl.party.summing import Summing, _digest
 from secure_fl.pilot.site_memory import RunInputs, SiteMemory
+from secure_fl.protocol.ports import Group
 from secure_fl.runs.party_checkpoints import OpenedSumsLog
 from secure_fl.settings import ProtectionSettings
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
@@ -90,6 +93,46 @@ def test_the_same_hospitals_begin_a_removed_run_again(tmp_path: Path) -> None:
         made.start(name)
     made.lead(patience=0).run()
     assert made.model(CURIOUS) == first
+
+
+ALL, HONEST = ("a", "b", "c", "m"), ("a", "b", "c")
+EQUAL = {"x": HONEST, "y": HONEST}
+
+
+@pytest.mark.parametrize(
+    ("second", "survivors", "convicted", "admitted"),
+    [
+        (EQUAL, HONEST, "m", True),
+        (EQUAL, HONEST, "", False),  # the difference would be an honest member's part
+        (EQUAL, HONEST[:2], "m", False),
+        ({"x": HONEST, "y": HONEST[:2]}, HONEST, "m", False),
+        ({"x": HONEST}, HONEST, "m", False),
+        ({"x": HONEST, "y": HONEST, "z": HONEST}, HONEST, "m", False),
+        ({"x": HONEST, "y": ALL}, ALL, "", False),
+        ({"x": ALL, "y": HONEST, "z": ("m",)}, ALL, "", True),
+    ],
+)
+def test_a_round_of_partial_sums_is_repeated_without_a_convicted_member(
+    tmp_path: Path,
+    second: dict[str, tuple[str, ...]],
+    survivors: tuple[str, ...],
+    convicted: str,
+    admitted: bool,
+) -> None:
+    """Two names then have the same owners, which are one group in the repeated sum."""
+
+    def what(sums: dict[str, tuple[str, ...]], alive: tuple[str, ...]) -> str:
+        groups: dict[tuple[str, ...], dict[str, NDArray[np.float32]]] = {}
+        for name, owners in sums.items():
+            groups.setdefault(owners, {})[name] = np.zeros(10, np.float32)
+        return _digest([Group(owners, vectors) for owners, vectors in groups.items()], alive)
+
+    notes = OpenedSumsLog(tmp_path / "opened.jsonl")
+    first = {"x": ALL, "y": HONEST, "z": ("m",)}
+    notes.admit(1, 1, ALL, what(first, ALL))
+    notes.without = frozenset({convicted})
+    with nullcontext() if admitted else pytest.raises(CohortError):
+        notes.admit(1, 1, survivors, what(second, survivors))
 
 
 def test_notes_of_a_run_that_began_in_its_folder_move_to_the_ledger(tmp_path: Path) -> None:

@@ -26,9 +26,11 @@ from secure_fl.protocol.frames import (
     statements_of,
 )
 from secure_fl.protocol.messages import Offer, SurvivorStatement, Unmask
+from secure_fl.runs.party_checkpoints import TOLD, PartyCheckpoints
 from secure_fl.settings import ProtectionSettings
 from tests.support.local_pilot import LocalPilot, local_pilot, plan_of
 from tests.support.raising import raises
+from tests.support.stateless import Stateless
 
 RUN, NAMES = b"r" * 16, ("east", "middle", "north", "south", "west")
 VICTIM, GONE = "hospital-5", "hospital-1"
@@ -49,6 +51,20 @@ def offered(told: SurvivorStatement | None) -> tuple[SurvivorStatement, ...]:
 
 
 # --- statements ---------------------------------------------------------------------------------
+
+
+def test_a_crash_costs_one_statement_and_keeps_no_site_out_of_its_run(tmp_path: Path) -> None:
+    me = Identity.generate("coordinator")
+    one, two = signed(me, ALL), signed(me, ALL, FEWER)
+    kept = PartyCheckpoints(tmp_path / "checkpoints", Stateless())
+    file = tmp_path / TOLD
+    for torn in (b'{"run": "72', b"\x9f\xff", b"[1]"):  # the last bytes that reached the disk
+        kept.keep_statement(one)
+        with file.open("ab") as end:
+            end.write(torn)
+        kept.keep_statement(two)
+        assert list(kept.statements()) == [one, two]
+        file.unlink()
 
 
 def test_two_statements_about_one_sum_convict_whatever_was_told_alike_since() -> None:

@@ -57,10 +57,10 @@ class Asker:
         self.link = self.fresh()
         return self.say(Invite(write_plan(self.made.plan) if text is None else text))
 
-    def seated(self) -> Gathered:
-        """Invite, gather, and speak in the run from here on."""
+    def seated(self, without: str = "") -> Gathered:
+        """Invite, gather all or all but one, and speak in the run from here on."""
         hello = self.invite()
-        others = {name: os.urandom(16) for name in self.made.members}
+        others = {name: os.urandom(16) for name in self.made.members if name != without}
         nonces = others | {self.party: hello.nonce}
         answer = self.say(Gather(nonces))
         assert isinstance(answer, Gathered)
