@@ -122,13 +122,6 @@ def test_a_site_refuses_columns_that_no_codebook_counts(
         counts_of(asked, table_of(frame))
 
 
-def test_days_of_another_format_are_refused_with_the_format() -> None:
-    days = {"edges": ["2025-01-01", "2025-07-01", "2026-01-01"]}
-    asked = codebook(variables={"seen": days}, tables={"t": ("seen",)})
-    with raises(DataError, "2025-01-31", field="seen"):
-        counts_of(asked, table_of(site(seen=["03.01.2025"] * 40)))
-
-
 def test_no_usual_column_of_texts_or_ids_is_counted() -> None:
     more = {name: ["short"] * 40 for name in ("idx", "sentence", "prompt", "premise")}
     assert set(table_of(site(**more)).frame) == {"label", "age", "words", "characters"}
