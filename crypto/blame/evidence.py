@@ -6,11 +6,11 @@ contradicts its own signature: two of its messages convict it, without a word of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from secure_fl.crypto.keys.identity import PublicIdentity, commit, digest_of
+from secure_fl.crypto.keys.identity import PublicIdentity, commit
 from secure_fl.errors import CryptoError, WireError
 from secure_fl.protocol.frames import Frame, decode, peek
 from secure_fl.protocol.messages import Deal, Name, Offer, SumInput, UnmaskShares
@@ -41,12 +41,6 @@ def digest_taken(taken: Mapping[str, bytes], run: str, index: int, holder: str) 
 def digest_inputs(heads: Mapping[str, bytes]) -> bytes:
     """Compute the digest of all uploads of a sum that the coordinator signs, from their digests."""
     return commit(msgspec.msgpack.encode(sorted(heads.items())), "inputs")
-
-
-def digest_survivors(run: str, index: int, alive: Collection[str], gone: Collection[str]) -> bytes:
-    """Compute the digest of a sum's survivors and dropouts that each survivor signs."""
-    lists = ("\n".join(sorted(names)).encode() for names in (alive, gone))
-    return digest_of(b"secure-fl survivors", f"{run} {index}".encode(), *lists)
 
 
 class FalseShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

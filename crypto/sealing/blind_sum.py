@@ -187,7 +187,8 @@ class ProtectedTotal:
         except (CryptoError, WireError) as error:  # of one part: no other may stay in its sum
             for vector, part, _ in adding[:added]:
                 vector.total.remove(part, vector.segment.slots)
-            raise WireError(error.what, party=sender, field="segments") from error
+            found = WireError(error.what, party=sender)
+            raise found.at(**error.where) from error
         self._vectors = vectors
         for vector, _, salts in adding:
             vector.salts[sender] = salts

@@ -17,7 +17,7 @@ from secrets import token_bytes
 import msgspec
 from msgspec import structs
 
-from secure_fl.crypto.blame.evidence import digest_survivors, digest_taken, entry
+from secure_fl.crypto.blame.evidence import digest_taken, entry
 from secure_fl.crypto.keys.identity import Channel, PublicIdentity, commit, digest_of
 from secure_fl.crypto.sealing import masking
 from secure_fl.crypto.sealing.masking import RemainingMasks, Slots, StreamId
@@ -232,7 +232,9 @@ class StepKeys:
                 field="threshold",
             )
         self._lists, self.dropped = (alive, gone), gone
-        self._statement = digest_survivors(self.run, self.index, alive, gone)
+        lists = ("\n".join(sorted(names)).encode() for names in self._lists)
+        step = f"{self.run} {self.index}".encode()
+        self._statement = digest_of(b"secure-fl survivors", step, *lists)
         return self._statement
 
     def reveal(
@@ -260,8 +262,12 @@ class StepKeys:
         signers: Mapping[str, PublicIdentity],
     ) -> None:
         agreed = alive & set(signatures)
-        for party in agreed:  # an honest coordinator leaves out who signs something else
-            signers[party].verify(self._statement, signatures[party])
+        for party in agreed:
+            try:
+                signers[party].verify(self._statement, signatures[party])
+            except CryptoError as error:  # most members decide if it was the signer
+                what = "this member signs other lists of survivors, or was sent others"
+                raise PeerKeysError(what, party=party, field="signature") from error
         if len(agreed) < self.threshold:
             raise self._refused(
                 f"only {len(agreed)} parties confirm who dropped out of a sum; the threshold is "

@@ -182,8 +182,7 @@ class Coordinator:
             reply.inquest,
             self.convicted,
             self._newcomers,
-            next(iter(self._links.values())).run.hex(),
-            {party: link.peer for party, link in self._links.items()},
+            frozenset(self._links),
         )
 
     def _exchange(self, reply: Reply) -> Step:

@@ -12,11 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from secure_fl.coordinator.blame import Inquest, SentSum
 from secure_fl.coordinator.resume import OpenedSums
-from secure_fl.crypto.blame.evidence import digest_inputs, digest_survivors
-from secure_fl.crypto.keys.identity import PublicIdentity
+from secure_fl.crypto.blame.evidence import digest_inputs
 from secure_fl.errors import (
     CohortError,
-    CryptoError,
     Disagreement,
     Misconduct,
     TooFewParties,
@@ -73,8 +71,7 @@ class StepContext(NamedTuple):
     inquest: Inquest | None = None
     named: frozenset[str] = frozenset()  # parties that were convicted
     newcomers: tuple[str, ...] = ()  # members that joined in this session
-    run: str = ""
-    cards: Mapping[str, PublicIdentity] = {}
+    parties: frozenset[str] = frozenset()  # of the session, also those that were lost
 
 
 class Step:
@@ -179,7 +176,10 @@ class SumStep(Step):
     def _require_possible_owners(self, party: str, message: SumInput) -> None:
         """Refuse a part that no honest party uploads or reads: of strangers, or of too few."""
         # Lost members are among the owners of a sum's second part.
-        rules, parties = self.context.rules, {*self.context.cards, *self.context.offered.offers}
+        rules, parties = (
+            self.context.rules,
+            self.context.parties | self.context.offered.offers.keys(),
+        )
         for segment in message.segments:
             owners = set(segment.owners) - {rules.host}
             if owners and (not owners <= parties or len(owners) < rules.min_cohort):
@@ -328,19 +328,6 @@ class ConfirmStep(Step):
 
     collects = Confirm
     answers: dict[str, Confirm]
-
-    def receive(self, party: str, message: Confirm, bulk: bytes) -> None:
-        context, host = self.context, self.context.rules.host
-        if isinstance(context.waiting_sum, SumStep) and party != host:
-            alive = set(context.waiting_sum.survivors) - {host}
-            gone = set(context.offered.offers) - alive - {host}
-            statement = digest_survivors(context.run, context.offered.number, alive, gone)
-            try:
-                context.cards[party].verify(statement, message.signature)
-            except CryptoError as error:  # all others would refuse to go on
-                what = "this party signs other lists of survivors than it was sent"
-                raise WireError(what, party=party, field="signature") from error
-        self.answers[party] = message
 
     def reply(self, members: tuple[str, ...]) -> Reply:
         message = Confirmed({party: of.signature for party, of in self.answers.items()})

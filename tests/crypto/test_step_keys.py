@@ -16,7 +16,7 @@ from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.crypto.sealing.tags import salt_of, salts_by_digest
 from secure_fl.crypto.sealing.transcript import ALL, PARTIES, SeenHistory, audience_of
-from secure_fl.errors import CohortError, CryptoError, Misconduct, WireError
+from secure_fl.errors import CohortError, CryptoError, Misconduct, UnusableKeys, WireError
 from secure_fl.protocol.messages import Deal, Offer, UnmaskShares
 from secure_fl.protocol.ports import OfferedKeys
 from tests.support.collusion import LENGTH, STREAM, MaskedStep
@@ -229,7 +229,7 @@ def test_who_deals_shares_that_are_not_of_its_secret_is_named(change: dict[str, 
     alive, offers = step.names[:3], dict(step.offers)
     reveals = step.tell(dict.fromkeys(alive, ("p03",)))
     offers[owner] = structs.replace(offers[owner], **change)
-    with raises(CryptoError, party=owner):
+    with raises(UnusableKeys, party=owner):
         recovered(step.numbers, step.threshold, offers, alive, reveals, ("run", 1), {})
 
 
@@ -239,7 +239,7 @@ def test_who_signs_another_link_than_its_own_is_named() -> None:
     alive = step.names[:3]
     links = {p: step.keys[p].links for p in alive} | {"p01": {"p03": bytes(32)}}
     reveals = step.tell(dict.fromkeys(alive, ("p03",)))
-    with raises(CryptoError, "link", party="p01"):
+    with raises(UnusableKeys, "link", party="p01"):
         recovered(step.numbers, step.threshold, step.offers, alive, reveals, ("run", 1), links)
 
 
