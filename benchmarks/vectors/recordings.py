@@ -264,11 +264,11 @@ def _dropouts(of: Changed) -> None:
     two = {name: signatures[name] for name in (EAST, SOUTH)}
     of.no("cohort:confirmations", "two signatures of three", at, signatures=two)
     other = {**signatures, SOUTH: of.keys[SOUTH].sign(bytes(32))}
-    of.no("crypto:signature", "survivor signed other lists", at, signatures=other)
+    of.no("keys:signature", "survivor signed other lists", at, signatures=other)
     at = of.find("SumInput", SOUTH)
     links = {**at.message.links, NORTH: bytes(32)}
     name = "upload with another link with the dropped party"
-    of.no("crypto:links", name, at, links=links)
+    of.no("keys-refused:keys", name, at, links=links)
     at = of.find("UnmaskShares", SOUTH)
     both = {**at.message.seeds, NORTH: at.message.keys[NORTH]}
     of.no("wire:shares", "both shares of a dropped party", at, seeds=both)
@@ -310,6 +310,6 @@ def _ciphertexts(of: Changed) -> None:
     of.no("crypto:form", "total without a contributor's seed", at, bulk=short, sizes=sizes)
     at = of.find("SumInput", NORTH)
     full = at.bulk[:4] + b"\x02" + at.bulk[5:]
-    of.no("crypto:form", "upload of another kind of ciphertext", at, bulk=full)
+    of.no("wire:form", "upload of another kind of ciphertext", at, bulk=full)
     long = (len(at.bulk) - 3).to_bytes(4, "big") + at.bulk[4:]
     of.no("wire:parts", "upload with a wrong length of a ciphertext", at, bulk=long)

@@ -251,7 +251,7 @@ SWITCHED: dict[str, dict[str, Any]] = {  # what a field needs
     "student_epochs": {"student_layers": 1},
     "fedkd.steps": {"exchange": "gradient"},
     "fedkd.student_rank": {"teachers": "shared"},
-    "fedid.feedback_batch": {"feedback": "exact"},
+    "fedid.feedback_batch": {"feedback": "scalar"},
 }
 
 

@@ -19,7 +19,7 @@ from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CohortError, CryptoError, Misconduct, TamperError, UnusableKeys
-from secure_fl.federation.assembly import make_keys
+from secure_fl.federation.assembly import keys_of_sums, make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.protocol.frames import Envelope, Frame, digest, encode
 from secure_fl.protocol.messages import (
@@ -34,6 +34,7 @@ from secure_fl.protocol.messages import (
     Unmask,
     UnmaskShares,
 )
+from secure_fl.settings import Protection
 from secure_fl.testing.harness import Faults, Federated, LossyEngine, federate
 from tests.support.attacker import NAMES, Wiretap, summing
 from tests.support.lying_coordinator import lying_coordinator
@@ -277,7 +278,7 @@ def test_an_inquiry_shows_uploads_only_to_members_that_read_the_disputed_part(
 class Assembled:
     """A recorded sum, of which the coordinator and a colluding member sign further frames."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, mode: Protection = "he+secagg") -> None:
         self.tap, self.seeds = Wiretap(), dict[str, bytes]()
         result, kept = ProtectedTotal.result, self.seeds
 
@@ -293,7 +294,7 @@ class Assembled:
             links.update(given)
             return Coordinator(given, *rest, **options)
 
-        run(engine=self.tap, sums=1, lead=lead)
+        run(engine=self.tap, sums=1, lead=lead, mode=mode)
         self.coordinator, self.run = links[VICTIM].me, links[VICTIM].run
         self.uploads = {name: self.tap.of(SumInput, name)[0] for name in NAMES}
         self.heads = {name: heard.head for name, heard in self.uploads.items()}
@@ -345,6 +346,19 @@ def test_an_upload_is_not_judged_by_the_layout_that_another_member_signs(
     inquiry = Inquiry(KEYS[VICTIM], made.coordinator.public, VICTIM, None, lists)
     assert inquiry.look(filed) == ""
     assert inquiry.look(made.upload(VICTIM, VICTIM)) == ("" if lie == "none" else "coordinator")
+
+
+def test_masked_uploads_are_judged_with_the_keys_of_masked_sums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A ceremony deals the key of ciphertexts always; with it, each upload seems malformed."""
+    made = Assembled(monkeypatch, "secagg")
+    lists, filed = made.complaint(LIAR, VICTIM)
+    dealt = KEYS[VICTIM]
+    for keys, verdict in ((dealt, VICTIM), (keys_of_sums(dealt, "secagg"), "")):
+        inquiry = Inquiry(keys, made.coordinator.public, VICTIM, None, lists)
+        inquiry.look(filed)
+        assert inquiry.look(made.upload(VICTIM, VICTIM)) == verdict
 
 
 def test_the_host_of_evidence_is_the_roster_s(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from secure_fl.crypto.sealing.scheme import COHORT
 from secure_fl.crypto.sealing.secure_sum import SecureSumInProgress
 from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CryptoError, Misconduct, PartyFailed, SecureFLError, TamperError
-from secure_fl.federation.assembly import keys_of_sums, make_keys
+from secure_fl.federation.assembly import make_keys
 from secure_fl.party.cohort import Cohort
 from secure_fl.party.session import Session
 from secure_fl.protocol import frames as wire
@@ -227,19 +227,6 @@ def test_where_somebody_was_lost_the_masks_with_it_are_part_of_the_tag(
     InquiryEvidence.from_bytes(kept["south"].cases[LIAR]).check(
         KEYS["west"], coordinator_of(out), None
     )
-
-
-def test_evidence_of_masked_sums_is_checked_with_the_keys_of_masked_sums(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A ceremony deals the key of ciphertexts always; with it, all uploads seem malformed."""
-    lying(monkeypatch, wrong_tag)
-    out, kept = run("secagg")
-    case = InquiryEvidence.from_bytes(kept["south"].cases[LIAR])
-    assert KEYS["west"].cohort is not None
-    case.check(keys_of_sums(KEYS["west"], "secagg"), coordinator_of(out), None)
-    with raises(CryptoError):
-        case.check(KEYS["west"], coordinator_of(out), None)
 
 
 def test_evidence_that_was_edited_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ class Sum:
             if part:
                 if self.run.cohort is not None and sent["audience"] == "parties":
                     kinds = {one[:1] for one in bfv.cut(part, segment["slots"])}
-                    require(kinds == {bytes([bfv.SEEDED])}, "crypto:form")
+                    require(kinds == {bytes([bfv.SEEDED])}, "wire:form")
                 require(not several or sha(part) == segment["digest"], "wire:digest")
                 self.parts[me, key] = self.slots(part, segment["slots"], 1, sent["audience"])
         self.uploads[me] = frame
@@ -175,7 +175,10 @@ class Sum:
         """A threshold of survivors must have signed the same lists."""
         agreed = (set(self.lists["survivors"]) - {self.run.host}).intersection(signatures)
         for party in sorted(agreed):
-            self.run.cards[party].verify(self.statement, signatures[party])
+            try:
+                self.run.cards[party].verify(self.statement, signatures[party])
+            except Refused as refused:
+                raise Refused(refused.code.replace("crypto:", "keys:")) from None
         require(len(agreed) >= self.run.threshold, "cohort:confirmations")
 
     def reveal(self, me: str, shares: Message) -> None:
@@ -201,18 +204,18 @@ class Sum:
             held = {self.run.numbers[p]: of[field][owner] for p, of in self.shares.items()}
             seed, offer = recover(held, self.run.threshold), self.offers[owner]
             if alive:
-                require(commit(seed, *self.about(owner)) == offer["seed"], "crypto:secret")
+                require(commit(seed, *self.about(owner)) == offer["seed"], "keys-refused:keys")
                 continue
-            require(public(seed) == offer["public"], "crypto:secret")
+            require(public(seed) == offer["public"], "keys-refused:keys")
             for peer, deal in offer["deals"].items():
                 own = half(seed, self.run.numbers[peer])
                 dealt = commit(own, *self.about(owner, peer, "half")) == deal["half"]
-                require(dealt, "crypto:secret")
+                require(dealt, "keys-refused:keys")
                 if peer in self.uploads and peer in self.lists["survivors"]:
                     other = linked(own, self.uploads[peer].message["links"][owner])
                     known = self.offers[peer]["deals"][owner]["half"]
                     signed = commit(other, *self.about(peer, owner, "half")) == known
-                    require(signed, "crypto:links")
+                    require(signed, "keys-refused:keys")
 
     # --- the total (4.11) -------------------------------------------------------------------------
 
