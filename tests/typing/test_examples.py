@@ -66,6 +66,7 @@ def test_mypy_finds_nothing(written: Path) -> None:
         f"[mypy-{name}.*]\nignore_missing_imports = True\nfollow_imports = skip\n"
         for name in (
             "torch",
+            "datasets",
             "transformers",
             "opacus",
             "tenseal",
