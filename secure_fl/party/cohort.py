@@ -331,7 +331,7 @@ class Cohort:
         return Rounds(total, boundary, self._summing, self._hooks, resume, self.until)
 
     def saved(self, name: str) -> dict[str, Any] | None:
-        """Return a state of the round after which this party resumes; None: it starts anew."""
+        """Return a state of the round to resume after; None: this party begins at round 1."""
         if not self.resume_after or self.me in self.newcomers:
             return None
         return self._checkpoints.read(self.resume_after, name)

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from secure_fl.coordinator.machine import Coordinator
-from secure_fl.crypto.blame.evidence import FalseShare, digest_inputs, taken_by
+from secure_fl.crypto.blame.evidence import FalseShare, taken_by
 from secure_fl.crypto.blame.inquiry import Inquiry, InquiryEvidence
 from secure_fl.crypto.sealing.blind_sum import ProtectedTotal
 from secure_fl.crypto.sealing.masking import Slots
@@ -21,21 +21,20 @@ from secure_fl.crypto.sealing.step_keys import StepKeys
 from secure_fl.errors import CohortError, CryptoError, Misconduct, TamperError, UnusableKeys
 from secure_fl.federation.assembly import keys_of_sums, make_keys
 from secure_fl.party.cohort import Cohort
-from secure_fl.protocol.frames import Envelope, Frame, digest, encode
+from secure_fl.protocol.frames import Frame, digest
 from secure_fl.protocol.messages import (
     Audience,
-    Complaint,
     Deal,
     Examine,
     Ready,
     Salt,
     SumInput,
     Total,
-    Unmask,
     UnmaskShares,
 )
 from secure_fl.settings import Protection
 from secure_fl.testing.harness import Faults, Federated, LossyEngine, federate
+from tests.support.assembled_evidence import SumTold, signed
 from tests.support.attacker import NAMES, Wiretap, summing
 from tests.support.lying_coordinator import lying_coordinator
 from tests.support.raising import raises
@@ -299,31 +298,19 @@ class Assembled:
         self.uploads = {name: self.tap.of(SumInput, name)[0] for name in NAMES}
         self.heads = {name: heard.head for name, heard in self.uploads.items()}
 
-    def signed(self, receiver: str, message: Any, bulk: bytes = b"", by: Any = None) -> Frame:
-        """Sign a frame of the coordinator's, or of a member's to it."""
-        me = by or self.coordinator
-        about = Envelope(self.run, 9, 1, me.name, receiver, len(bulk), digest(bulk), message)
-        return encode(about, bulk, me.sign)
+    def told(self, reader: str) -> SumTold:
+        """Return the sum as the coordinator tells it to this reader."""
+        return SumTold(self.run, 1, self.coordinator, reader, self.heads)
 
     def complaint(self, plaintiff: str, reader: str) -> tuple[bytes, Frame]:
         """Return lists, and a complaint about a total that the coordinator made up."""
-        total = Total(NAMES, NAMES, (9,), sum=1)
-        part = b"forged it"
-        sent = self.signed(plaintiff, total, part).head
-        identity = KEYS[plaintiff].identity
-        filed = self.signed("coordinator", Complaint(sent, 0), part, identity).head
-        inputs = {name: digest(head) for name, head in self.heads.items()}
         offers = {name: self.tap.of(Ready, name)[0].message.offer for name in NAMES}
         taken = taken_by(plaintiff, offers, None)
-        lists = self.signed(reader, Unmask(NAMES, (), None, 1, digest_inputs(inputs))).head
-        own = self.heads[plaintiff]
-        shown = Examine(plaintiff, filed, input=own, sum=1, inputs=inputs, taken=taken)
-        return lists, self.signed(reader, shown, part)
+        return self.told(reader).complaint(KEYS[plaintiff].identity, taken)
 
     def upload(self, name: str, reader: str) -> Frame:
         """Show a member's upload as it was sent."""
-        shown = Examine(name, self.heads[name], self.seeds[name], sum=1)
-        return self.signed(reader, shown, self.uploads[name].bulk)
+        return self.told(reader).upload(name, self.seeds[name], self.uploads[name].bulk)
 
 
 @pytest.mark.parametrize("lie", ["slots", "owners", "audience", "none"])
@@ -341,7 +328,7 @@ def test_an_upload_is_not_judged_by_the_layout_that_another_member_signs(
     }
     again = structs.replace(message, **changes[lie])
     bulk = made.uploads[LIAR].bulk
-    made.heads[LIAR] = made.signed("coordinator", again, bulk, KEYS[LIAR].identity).head
+    made.heads[LIAR] = signed(made.run, KEYS[LIAR].identity, "coordinator", again, bulk).head
     lists, filed = made.complaint(LIAR, VICTIM)
     inquiry = Inquiry(KEYS[VICTIM], made.coordinator.public, VICTIM, None, lists)
     assert inquiry.look(filed) == ""

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import structs
 
-from secure_fl.crypto.blame.evidence import FalseShare, digest_inputs, digest_taken, taken_by
+from secure_fl.crypto.blame.evidence import FalseShare, digest_taken, taken_by
 from secure_fl.crypto.blame.inquiry import Inquiry, InquiryEvidence
-from secure_fl.crypto.keys.identity import Identity
 from secure_fl.crypto.privacy.accounting import SkellamRelease, epsilon
 from secure_fl.crypto.privacy.ledger import Account, Budget
 from secure_fl.crypto.privacy.noise_ledger import UNIT
@@ -28,7 +27,6 @@ from secure_fl.protocol.messages import (
     Ready,
     Salt,
     SumInput,
-    Total,
     Unmask,
     UnmaskShares,
 )
@@ -43,6 +41,7 @@ from tests.support.adversary_programs import (
     codebooks_of,
     ledger_of,
 )
+from tests.support.assembled_evidence import SumTold, signed
 
 EXCUSED = (BudgetError.code,)  # repeated rounds cost
 
@@ -215,26 +214,12 @@ def _assembled(outcome: Outcome, rng: random.Random) -> Iterator[tuple[str, byte
             sum=number,
             taken=digest_taken(taken, run.hex(), number, liar),
         )
-        own = _signed(run, identity, COORDINATOR, message, opened[liar].bulk)
+        own = signed(run, identity, COORDINATOR, message, opened[liar].bulk)
         heads = {name: own.head if name == liar else of.head for name, of in opened.items()}
-        inputs = {name: wire.digest(head) for name, head in heads.items()}
-        names, part = tuple(sorted(opened)), rng.randbytes(9)
-        hub = outcome.pilot.coordinator
-        lists = _signed(run, hub, reader, Unmask(names, (), None, number, digest_inputs(inputs)))
-        total = _signed(run, hub, liar, Total(names, names, (len(part),), sum=number), part)
-        filed = _signed(run, identity, COORDINATOR, Complaint(total.head, 0), part)
-        complaint = Examine(
-            liar, filed.head, input=own.head, sum=number, inputs=inputs, taken=taken
-        )
-        shown = Examine(victim, opened[victim].head, opened[victim].seed, sum=number)
-        yield (
-            reader,
-            lists.head,
-            [
-                _signed(run, hub, reader, complaint, part),
-                _signed(run, hub, reader, shown, opened[victim].bulk),
-            ],
-        )
+        told = SumTold(run, number, outcome.pilot.coordinator, reader, heads)
+        lists, complaint = told.complaint(identity, taken)
+        shown = told.upload(victim, opened[victim].seed, opened[victim].bulk)
+        yield reader, lists, [complaint, shown]
 
 
 def _relaid(message: SumInput, rng: random.Random, names: tuple[str, ...]) -> SumInput:
@@ -259,12 +244,6 @@ def _relaid(message: SumInput, rng: random.Random, names: tuple[str, ...]) -> Su
             other = Audience.HOST if message.audience == Audience.PARTIES else Audience.PARTIES
             message = structs.replace(message, audience=other)
     return structs.replace(message, segments=tuple(segments))
-
-
-def _signed(run: bytes, me: Identity, receiver: str, message: object, bulk: bytes = b"") -> Frame:
-    digest = wire.digest(bulk)
-    envelope = wire.Envelope(run, 9, 1, me.name, receiver, len(bulk), digest, message)  # type: ignore[arg-type]
-    return wire.encode(envelope, bulk, me.sign)
 
 
 def _verdict(outcome: Outcome, keys: object, reader: str, head: bytes, frames: list[Frame]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secure_fl.crypto.sealing.packing import SMALL
 from secure_fl.errors import CohortError, DataError, SettingsError
 from secure_fl.features.scripts.algorithm import WEIGHT
 from secure_fl.features.scripts.turns import (
@@ -26,7 +27,6 @@ from secure_fl.features.scripts.turns import (
 from secure_fl.party.rounds import Round
 
 Values = Mapping[str, Any]  # name -> tensor, array or number
-SMALL = 8  # values of a name that are added in units of 2^-40
 LEAST_WEIGHT, LEAST_VALUE = 2.0**-16, 2.0**-30  # other than 0: smaller ones lose digits
 
 

@@ -275,7 +275,7 @@ def test_a_restart_after_the_last_round_keeps_the_last_mean(tmp_path: Path, ever
 
 
 def test_a_second_training_is_refused(tmp_path: Path) -> None:
-    """Its first round would be lost, and after a restart both would begin anew."""
+    """Its first round would be lost, and after a restart both would begin at the first."""
 
     def main(cohort: ScriptCohort) -> None:
         model = Line(0.0)
